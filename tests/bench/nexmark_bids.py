@@ -13,7 +13,7 @@ import pyarrow as pa
 from capstan.core.times import Kind, TimeType
 from capstan.pipeline import TIME, pipelines
 from capstan.pipeline.input_range import everything
-from capstan.pipeline.spark.local_runner import run_here
+from capstan.pipeline.spark.local_runner import run_locally
 from tests.bench.workloads import nexmark_queries
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def in_pipeline(number: int, table: pa.Table) -> pa.Table:
     """
     assert nexmark_queries.q1 is not None
     pipeline = pipelines().get(f"nexmark_q{number}")
-    return run_here(table, pipeline, everything(_TIMES)).sinks["out"]
+    return run_locally(table, pipeline, everything(_TIMES)).sinks["out"]
 
 
 def answers_of(number: int, found: pa.Table) -> Counter[tuple[Any, ...]]:

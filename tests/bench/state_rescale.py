@@ -31,7 +31,7 @@ from capstan.pipeline.operators import count_rows, sum_of
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.stage_frames import CarriedState
-from capstan.pipeline.spark.state_rows import StateRow, batch_of, rows_to_keep
+from capstan.pipeline.spark.state_rows import StateRow, batch_of, final_state
 from capstan.pipeline.state.chunks import PLACEMENT, assemble, split
 from capstan.pipeline.state.key_hash import key_hashes
 from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts, write_parts
@@ -63,10 +63,8 @@ def rescales(bench: Bench) -> list[Line]:
     before = _resident()
     executors = _executors(stage)
     memory = (_resident() - before) / _KEYS
-    detail = {**_sizes(stage, executors), "memory a key": round(memory, 1)}
-    rows = _rows(
-        bench.spark, [row for w in executors for row in rows_to_keep(stage, w, executors[w], {})]
-    )
+    detail = {**_sizes(stage, known), "memory a key": round(memory, 1)}
+    rows = _rows(bench.spark, [row for w in known for row in final_state(stage, w, known[w], {})])
     rows = rows.persist()
     lake = Lake.at(bench.place("state"))
     snapshot = _snapshot("first", rows.count())

@@ -245,11 +245,11 @@ def test_a_failing_operator_fails_the_job_and_says_where(spark: SparkSession) ->
 def test_columns_that_the_stream_does_not_have_are_refused(spark: SparkSession) -> None:
     other = DagBuilder().source("in", pa.schema([("price", pa.int64())])).sink_for("in", "out")
     pipeline = registered("no_column", other, "out")
-    with pytest.raises(InvalidRequestError, match="reads price, and the stream has key, number"):
+    with pytest.raises(InvalidRequestError, match="reads price, but the stream has key, number"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
     other = DagBuilder().source("in", pa.schema([("key", pa.int32())])).sink_for("in", "out")
     pipeline = registered("no_type", other, "out")
-    with pytest.raises(InvalidRequestError, match="key as int, and the stream has it as string"):
+    with pytest.raises(InvalidRequestError, match="key as int, but the stream has it as string"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
 
 
@@ -393,7 +393,7 @@ def test_types_come_out_as_spark_has_them(spark: SparkSession) -> None:
     assert Counter(map(tuple, frame.select("large", F.unix_micros("at")).collect())) == wanted
     played.release()
     pipeline = registered("unsigned", build(unsigned), "out")
-    with pytest.raises(InvalidRequestError, match="puts out number at out as uint64"):
+    with pytest.raises(InvalidRequestError, match="emits number at out as uint64"):
         play(spark, made_up(spark), pipeline, reach(pipeline))
 
 
@@ -423,5 +423,5 @@ def test_several_streams_come_by_the_names_of_their_sources(spark: SparkSession)
     played.release()
     with pytest.raises(InvalidRequestError, match="reads several streams: left, right"):
         play(spark, one, pipeline, reach(pipeline))
-    with pytest.raises(InvalidRequestError, match="reads right, which is not there"):
+    with pytest.raises(InvalidRequestError, match="reads right, which is missing"):
         play(spark, {"left": one}, pipeline, reach(pipeline))

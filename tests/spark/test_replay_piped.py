@@ -225,7 +225,7 @@ def test_an_operator_that_fails_publishes_nothing(play: Piped) -> None:
 
 def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Piped) -> None:
     with pytest.raises(
-        InvalidRequestError, match="strange reads price, and the stream has"
+        InvalidRequestError, match="strange reads price, but the stream has"
     ) as refused:
         play("strange", "strange", since=DAY2, until=DAY4)
     assert refused.value.code == "CAP-PIPELINE"

@@ -250,7 +250,7 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
         changed.setitem(definition._registered, f"{pipeline_samples.__name__}:firsts", other)
         with pytest.raises(StateChanged, match="op is not as .* within was None, and is 36000000"):
             followed.run("kept", **asked)
-        with pytest.raises(StateChanged, match="op is not as it was"):
+        with pytest.raises(StateChanged, match="op has changed since"):
             rescale_state(followed.spark, followed.lake, followed.declarations, taken, 2)
     assert followed.rows("kept") == before
     done = followed.run("kept", **asked)

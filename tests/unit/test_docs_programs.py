@@ -12,7 +12,7 @@ from capstan.core.times import Kind, TimeType
 from capstan.pipeline import TIME, DagBuilder, Pipeline, Pipelines, Sink
 from capstan.pipeline.definition import register
 from capstan.pipeline.input_range import everything
-from capstan.pipeline.spark.local_runner import run_here
+from capstan.pipeline.spark.local_runner import run_locally
 from tests.support.docs import PAGES, blocks, page
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def test_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def ran(pipeline: Pipeline, sink: str) -> list[dict[str, object]]:
         reach = everything(TimeType.of(event=Kind.TIMESTAMP))
-        results = [run_here(records, pipeline, reach, peers=peers).sinks[sink] for peers in (1, 2)]
+        results = [
+            run_locally(records, pipeline, reach, peers=peers).sinks[sink] for peers in (1, 2)
+        ]
         one, other = (result.sort_by([(TIME, "ascending"), ("customer", "ascending")])
                       for result in results)  # fmt: skip
         assert one == other

@@ -1,6 +1,7 @@
-"""Pipelines: graphs of operators, what a streaming job was, replayed from a tape.
+"""Pipelines: graphs of operators, like those of a streaming job, that replay a tape.
 
-All that a pipeline is built with is here, but for the operators: see `capstan.pipeline.operators`.
+This package exports everything that a pipeline is built with, except the operators: see
+`capstan.pipeline.operators`.
 """
 
 from __future__ import annotations

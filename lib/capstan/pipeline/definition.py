@@ -1,4 +1,4 @@
-"""What a pipeline is: a registered graph of operators, what it reads, and where it writes."""
+"""Definition of a pipeline: a registered graph of operators, its inputs, and its outputs."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from capstan.pipeline.operators.time_buffer import Length, units
 from capstan.pipeline.stored_names import stored, stored_hash
 
 DagFunction = Callable[[], Dag | DagBuilder]
-"""What a pipeline is registered with: it gives the graph, and always the same one."""
+"""A function that is registered as a pipeline; it must always return the same graph."""
 
-# Functions registered in Python, by `module:function`; they may lie where import cannot reach.
+# Functions registered in Python, by `module:function`; an import may not reach them.
 _registered: dict[str, Callable[..., object]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where what a sink of the graph puts out goes.
+    """The destination of a sink's output.
 
     Attributes:
-        node: The sink's name in the graph.
-        target: The table, or None where the request names it.
-        time: The column that stands for an output's time: `_time`, which then comes first, or one
-            of the sink's own.
-        worker: The sink's own column that has the captured worker's number, or None where rows of
-            several workers meet: then all workers have to be chosen.
-        grain: Ranges must be multiples of this length; None leaves them free. It is needed where
-            `time` is not the time at which rows come out, but such as a window's beginning.
+        node: Name of the sink in the graph.
+        target: The target table, or None when the request names it.
+        time: Column with the time of an output: `_time`, which then comes first, or a column of the
+            sink.
+        worker: Column of the sink with the number of the captured worker; None when rows combine
+            several workers, so that all workers must be chosen.
+        grain: Ranges must be multiples of this length; None for any range. Required when `time` is
+            not the time at which rows are emitted, but for example the start of a window.
         keys: Columns that identify a row within a time.
     """
 
@@ -53,13 +53,13 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class SideTable:
-    """A table that does not change, read by a source of the graph as if it were a stream.
+    """A table without changes that a source of the graph reads like a stream.
 
     Attributes:
-        source: The source's name in the graph.
-        function: `package.module:function`, which gives the rows as an Arrow table.
-        time: Its column of the time: integers, dates or timestamps as the stream's coordinate has.
-        version: What tells one edition of the rows from another; part of the pipeline's identity.
+        source: Name of the source in the graph.
+        function: `package.module:function`, which returns the rows as an Arrow table.
+        time: Its time column: integers, dates or timestamps, like the stream's coordinate.
+        version: Distinguishes editions of the rows; part of the pipeline's identity.
     """
 
     source: str
@@ -70,28 +70,28 @@ class SideTable:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A graph of operators that a replay may run, registered by name.
+    """A named graph of operators that replays can run.
 
-    A run over a range plays the times from `since - lookback` to before `until + lookahead`, and
-    keeps the outputs whose time is in the range. So lookback has to reach from any output back to
-    the first record that it depends on, and lookahead to the last one.
+    A run over a range reads the times from `since - lookback` to before `until + lookahead`, and
+    keeps the outputs whose time is in the range. So lookback must reach from any output back to the
+    first record that it depends on, and lookahead to the last one.
 
     Attributes:
-        name: The name that requests give.
-        function: `package.module:function`, which gives the graph.
-        sinks: What becomes of each sink of the graph.
+        name: Name in requests.
+        function: `package.module:function`, which returns the graph.
+        sinks: Destinations of the graph's sinks.
         description: One line for people.
-        coordinate: The coordinate of the stream's time that the operators take as theirs; None
-            for the only one, or `event`.
+        coordinate: Coordinate of the stream's time that the operators use; None for the only one,
+            or `event`.
         lookback: How far before the range records are read.
-        lookahead: How far after it.
-        unbounded: Whether records are read from the very first one, as outputs may depend on any.
-        tables: Sources that are tables; each other source is a stream.
+        lookahead: How far after the range records are read.
+        unbounded: Whether all records from the first one are read, because outputs may depend on
+            any.
+        tables: Sources that are tables; all other sources are streams.
         modules: Further modules whose source text is part of the pipeline's identity.
 
     Raises:
-        InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for lengths that cannot be
-            meant.
+        InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths.
     """
 
     name: str
@@ -108,58 +108,57 @@ class Pipeline:
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
         if min(units(self.lookback), units(self.lookahead)) < 0:
-            raise self.refusal("looks back or ahead by less than nothing")
+            raise self.refusal("has a negative lookback or lookahead")
         if any(sink.grain is not None and units(sink.grain) < 1 for sink in self.sinks):
-            raise self.refusal("has a sink with a grain of nothing")
+            raise self.refusal("has a sink with a grain of less than one unit")
         if self.unbounded and units(self.lookback):
-            raise self.refusal("is unbounded, and so has no lookback")
+            raise self.refusal("is unbounded and has a lookback; remove one of them")
 
     def dag(self) -> Dag:
-        """The graph, checked against what is said of its sources and sinks.
+        """Build the graph and check it against the declared sources and sinks.
 
         Raises:
-            InvalidRequestError: `CAP-PIPELINE` when the function cannot be found, gives no graph,
-                or one with other sources, sinks or columns; `CAP-DAG-...` when the graph cannot be
-                meant.
+            InvalidRequestError: `CAP-PIPELINE` when the function is missing, returns no graph, or a
+                graph with other sources, sinks or columns; `CAP-DAG-...` when the graph is invalid.
         """
-        made = resolve(self, self.function)()
-        dag = made.build() if isinstance(made, DagBuilder) else made
+        result = resolve(self, self.function)()
+        dag = result.build() if isinstance(result, DagBuilder) else result
         if not isinstance(dag, Dag):
-            raise self.refusal(f"has a function that gives {type(dag).__name__} instead of a graph")
+            raise self.refusal(f"has a function that returns {type(dag).__name__}, not a graph")
         sinks = {dag.nodes[number].name for number in dag.sinks}
         sources = {dag.nodes[number].name for number in dag.sources}
-        said = [sink.node for sink in self.sinks]
-        if set(said) != sinks or len(said) != len(sinks):
-            raise self.refusal(f"has the sinks {_listed(sinks)}, and declares {_listed(said)}")
+        declared = [sink.node for sink in self.sinks]
+        if set(declared) != sinks or len(declared) != len(sinks):
+            raise self.refusal(f"has the sinks {_listed(sinks)}, but declares {_listed(declared)}")
         tables = [table.source for table in self.tables]
         if not set(tables) < sources or len(set(tables)) != len(tables):
             raise self.refusal(
-                f"has the sources {_listed(sources)}, of which {_listed(tables)} cannot be tables"
+                f"has the sources {_listed(sources)}; its tables cannot be {_listed(tables)}"
             )
         for name in sources:
             if not dag.node(name).schema.names:
-                raise self.refusal(f"does not say which columns its source {name} has")
+                raise self.refusal(f"does not declare the columns of its source {name}")
         for sink in self.sinks:
             self._check_columns(sink, dag.node(sink.node).schema.names)
         return dag
 
     def plan(self, sinks: Iterable[str] | None = None) -> Plan:
-        """The stages of the graph, or of the part of it that some sinks depend on.
+        """Plan the stages of the graph, or of the part of it that some sinks depend on.
 
         Raises:
-            InvalidRequestError: As `dag`; `CAP-PIPELINE` when a sink is not one of its own.
+            InvalidRequestError: As `dag`; `CAP-PIPELINE` for an unknown sink.
         """
         chosen = None if sinks is None else [self.sink(node).node for node in sinks]
         return plan_stages(self.dag(), chosen)
 
     def signatures(self, sink: str) -> Signatures:
-        """What the states depend on of the operators before a sink, and which tables these read.
+        """Return the signatures of the operators upstream of a sink, and of the tables they read.
 
         Raises:
             InvalidRequestError: As `plan`.
         """
         dag = self.plan([sink]).dag
-        read = {dag.nodes[number].name for number in dag.sources}
+        sources = {dag.nodes[number].name for number in dag.sources}
         tables = {
             table.source: {
                 "function": stored(table.function),
@@ -167,15 +166,15 @@ class Pipeline:
                 "version": table.version,
             }
             for table in self.tables
-            if table.source in read
+            if table.source in sources
         }
         return {**dag.signatures, **tables}
 
     def sink(self, node: str) -> Sink:
-        """What is declared of a sink.
+        """Return the declaration of a sink.
 
         Raises:
-            InvalidRequestError: `CAP-PIPELINE` when there is none of that name.
+            InvalidRequestError: `CAP-PIPELINE` when no sink has this name.
         """
         for sink in self.sinks:
             if sink.node == node:
@@ -184,25 +183,27 @@ class Pipeline:
         raise self.refusal(f"has no sink {node[:80]!r}, only {known}")
 
     def _check_columns(self, sink: Sink, names: Sequence[str]) -> None:
-        own = [name for name in names if name != TIME]
-        wanted = [*sink.keys, *([] if sink.worker is None else [sink.worker])]
-        wanted += [] if sink.time == TIME else [sink.time]
-        for name in wanted:
-            if name not in own:
-                raise self.refusal(f"has no column {name} at sink {sink.node}, only {_listed(own)}")
+        columns = [name for name in names if name != TIME]
+        required = [*sink.keys, *([] if sink.worker is None else [sink.worker])]
+        required += [] if sink.time == TIME else [sink.time]
+        for name in required:
+            if name not in columns:
+                known = _listed(columns)
+                raise self.refusal(f"has no column {name} at sink {sink.node}, only {known}")
 
     @property
     def code_hash(self) -> str:
-        """SHA-256, in hex, of what decides the output: source text and declared settings.
+        """SHA-256, in hex, of everything that decides the output: source text and settings.
 
-        The text is that of the whole modules that have the function of the graph, those of its
-        tables, and the modules that are named besides; what they import does not count.
+        It covers the whole source text of the modules that define the graph's function, those of
+        its
+        tables, and the modules listed in `modules`. Modules that these import do not count.
 
         Raises:
-            InvalidRequestError: `CAP-PIPELINE` when a function or a source text cannot be found.
+            InvalidRequestError: `CAP-PIPELINE` when a function or a source text is missing.
         """
         functions = [self.function, *(table.function for table in self.tables)]
-        modules = {inspect.unwrap(resolve(self, each)).__module__ for each in functions}
+        modules = {inspect.unwrap(resolve(self, f)).__module__ for f in functions}
         settings = {
             "code": {stored(name): _text(self, name) for name in sorted({*modules, *self.modules})},
             "function": stored(self.function),
@@ -213,15 +214,15 @@ class Pipeline:
             "sinks": [[s.node, s.time, s.worker, *s.keys] for s in self.sinks],
             "tables": [[t.source, stored(t.function), t.time, t.version] for t in self.tables],
         }
-        found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-        return stored_hash(found)
+        code_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        return stored_hash(code_hash)
 
-    def refusal(self, what: str) -> InvalidRequestError:
-        """The error of a pipeline that cannot be meant; `what` follows its name."""
+    def refusal(self, problem: str) -> InvalidRequestError:
+        """Create the error of an invalid pipeline; `problem` follows its name in the message."""
         return InvalidRequestError(
             "CAP-PIPELINE",
-            f"pipeline {self.name} {what}",
-            "mend its declaration; `capstan explain` shows its graph",
+            f"pipeline {self.name} {problem}",
+            "fix its declaration; `capstan explain` shows its graph",
             pipeline=self.name,
         )
 
@@ -232,7 +233,7 @@ def register(reference: str, function: Callable[..., object]) -> None:
 
 
 def resolve(pipeline: Pipeline, reference: str) -> Callable[..., object]:
-    """The function that a registered pipeline names as `package.module:function`.
+    """Return the function that a registered pipeline names as `package.module:function`.
 
     Raises:
         InvalidRequestError: `CAP-PIPELINE` when it cannot be imported, or is not a function.
@@ -241,12 +242,12 @@ def resolve(pipeline: Pipeline, reference: str) -> Callable[..., object]:
         return _registered[reference]
     module, _, name = reference.partition(":")
     try:
-        found: object = attrgetter(name)(importlib.import_module(module))
+        function: object = attrgetter(name)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise pipeline.refusal(f"names {reference}, which cannot be imported: {error}") from error
-    if not callable(found):
+    if not callable(function):
         raise pipeline.refusal(f"names {reference}, which is not a function")
-    return found
+    return function
 
 
 def _text(pipeline: Pipeline, module: str) -> str:

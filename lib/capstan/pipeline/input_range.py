@@ -1,4 +1,4 @@
-"""Which times a run of a pipeline reads, and the times of which outputs it keeps."""
+"""Times that a run of a pipeline reads, and the times of the outputs that it keeps."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _LEAST, _MOST = -(2**63), 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A range as a pipeline plays it. Times of one coordinate are integers, as everywhere.
+    """The range of a run. The times of its coordinate are integers.
 
     Attributes:
-        time_type: The coordinates of the stream's time.
-        coordinate: The position of the one that the operators take as their time.
-        reads: The times whose records are read, if they are complete.
-        writes: The times whose outputs are kept: of the range that was asked for those that
-            nothing still to come can change. Only the pipeline's coordinate is bounded.
-        last: The watermark after the last record: `END` only where nothing can ever come any
-            more, and the range has no end.
-        complete: Whether all that is read is complete, and so the whole range is written.
+        time_type: Coordinates of the stream's time.
+        coordinate: Position of the coordinate that the operators use as their time.
+        reads: Times of the records to read, if they are complete.
+        writes: Times of the outputs to keep: those of the requested range that no later record can
+            change. Only the pipeline's coordinate is bounded.
+        last: The watermark after the last record: `END` only if the range has no end, and no
+            further record can arrive.
+        complete: Whether all times to read are complete, so that the whole range is written.
     """
 
     time_type: TimeType
@@ -36,39 +36,39 @@ class Reach:
 
     @property
     def since(self) -> int | None:
-        """The first time of outputs that are kept; None where there is no bound."""
+        """First time of the outputs to keep; None for no bound."""
         return self.writes.since[self.coordinate]
 
     @property
     def until(self) -> int | None:
-        """The first time of outputs that are no longer kept; None where there is no bound."""
+        """First time after the outputs to keep; None for no bound."""
         return self.writes.until[self.coordinate]
 
 
 def coordinate_of(pipeline: Pipeline, time_type: TimeType) -> int:
-    """The position of the coordinate that a pipeline takes as its time.
+    """Return the position of the coordinate that a pipeline uses as its time.
 
     Raises:
-        InvalidRequestError: `CAP-PIPELINE` when it names none and there are several, `CAP-TIME`
-            when there is none of that name.
+        InvalidRequestError: `CAP-PIPELINE` when the pipeline names none of several coordinates,
+            `CAP-TIME` when it names an unknown one.
     """
     if pipeline.coordinate is not None:
         return time_type.index(pipeline.coordinate)
     if len(time_type.coordinates) == 1:
         return 0
     if "event" not in time_type.names:
-        raise pipeline.refusal(f"has to say which of {', '.join(time_type.names)} is its time")
+        raise pipeline.refusal(f"must declare which of {', '.join(time_type.names)} is its time")
     return time_type.index("event")
 
 
 def reach_of(pipeline: Pipeline, time_type: TimeType, box: Box, frontier: Antichain) -> Reach:
-    """What a run over a range reads and writes.
+    """Return the times that a run over a range reads and writes.
 
     Args:
-        pipeline: What runs.
-        time_type: The coordinates of the stream's time.
-        box: The range that is asked for.
-        frontier: Of the chosen workers together; empty where they are all closed.
+        pipeline: The pipeline.
+        time_type: Coordinates of the stream's time.
+        box: The requested range.
+        frontier: Common frontier of the chosen workers; empty when all are closed.
 
     Raises:
         InvalidRequestError: `CAP-PIPELINE` or `CAP-TIME`, as `coordinate_of`.
@@ -91,19 +91,19 @@ def reach_of(pipeline: Pipeline, time_type: TimeType, box: Box, frontier: Antich
 
 
 def everything(time_type: TimeType, coordinate: int = 0) -> Reach:
-    """All times of workers that are all closed."""
+    """Return the range of all times, for workers that are all closed."""
     box = Box.everything(time_type)
     return Reach(time_type, coordinate, box, box, END, complete=True)
 
 
 def resuming(reach: Reach, read: int) -> Reach:
-    """The same reach after an earlier run, which has read all before `read`."""
+    """Return the range of a run after an earlier one, which has read all times before `read`."""
     since = _at(reach.reads.since, reach.coordinate, read)
     return replace(reach, reads=Box(since, reach.reads.until))
 
 
 def within(reach: Reach, since: int | None, until: int | None) -> Reach:
-    """The same reading, of which only outputs at these times are kept."""
+    """Return the same input range, but keep only outputs at these times."""
     unbounded = (None,) * len(reach.writes.since)
     at = reach.coordinate
     return replace(reach, writes=Box(_at(unbounded, at, since), _at(unbounded, at, until)))
@@ -113,12 +113,12 @@ def _last(reads: Box, at: int, frontier: Antichain, *, complete: bool) -> int:
     end = reads.until[at]
     if complete and end is not None:
         return end
-    # Elements beyond another bound bring nothing more into the range.
-    marks = [element[at] for element in frontier if complete or _within(reads, element, at)]
+    # Elements beyond another bound contribute nothing to the range.
+    marks = [element[at] for element in frontier if complete or _is_inside(reads, element, at)]
     return min([*marks, *([] if end is None else [end])], default=END)
 
 
-def _within(reads: Box, element: tuple[int, ...], at: int) -> bool:
+def _is_inside(reads: Box, element: tuple[int, ...], at: int) -> bool:
     return all(
         bound is None or value < bound
         for i, (value, bound) in enumerate(zip(element, reads.until, strict=True))
@@ -130,7 +130,7 @@ def _bounds(time_type: TimeType, at: int) -> tuple[int, int]:
     declared = time_type.coordinates[at]
     if declared.kind is Kind.BIGINT:
         return _LEAST, _MOST
-    # Bounds of dates and timestamps become literals, which end with the year 9999.
+    # Bounds of dates and timestamps become literals, which end in the year 9999.
     return declared.minimum, declared.parse("9999-12-31")
 
 

@@ -1,4 +1,4 @@
-"""Where requests find pipelines: a request brings a name, never code."""
+"""Registry of pipelines; a request names a pipeline and never contains code."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Pipelines(ByName[Pipeline]):
         declared: Mapping[str, Pipeline] | None = None,
         references: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin with some pipelines, or with none.
+        """Create a registry.
 
         Args:
-            declared: By name.
-            references: By name where others are registered, as `package.module:function` of a
-                function under the decorator `pipeline`; imported once it is asked for.
+            declared: Pipelines by name.
+            references: Further pipelines by name, as `package.module:function` of a function with
+                the decorator `pipeline`; imported on first use.
         """
         super().__init__(declared)
         self._references: dict[str, str] = dict(references or {})
@@ -42,12 +42,12 @@ class Pipelines(ByName[Pipeline]):
         return tuple(sorted({*self._known, *self._references}))
 
     def get(self, name: str) -> Pipeline:
-        """The pipeline that `name` names.
+        """Return the pipeline with this name.
 
         Raises:
-            InvalidRequestError: `CAP-PIPELINE` when there is none, where the hint lists the known
-                names; when there is nothing where it is said to be registered; or when another one
-                is registered under its name.
+            InvalidRequestError: `CAP-PIPELINE` when none has this name, with the known names in the
+                hint; when its reference has no registered pipeline; or when another one has its
+                name.
         """
         if name in self._references:
             self.add(_imported(name, self._references[name]))
@@ -66,19 +66,19 @@ class Pipelines(ByName[Pipeline]):
         tables: Iterable[SideTable] = (),
         modules: Iterable[str] = (),
     ) -> Callable[[Function], Function]:
-        """Register the decorated function, which gives a graph, as a pipeline.
+        """Register the decorated function, which returns a graph, as a pipeline.
 
-        The arguments are the fields of `Pipeline`. The graph is built when it is asked for.
+        The arguments are the fields of `Pipeline`. The graph is built on demand.
 
         Raises:
-            InvalidRequestError: `CAP-NAME`, `CAP-PIPELINE` when a setting is wrong or another has
-                the name.
+            InvalidRequestError: `CAP-NAME` or `CAP-PIPELINE` when a setting is invalid or the name
+                is taken.
         """
 
         def decorate(function: Function) -> Function:
-            # A function inside another cannot be imported, and is found by `register` alone.
-            name_there = function.__qualname__.replace("<locals>.", "")
-            reference = f"{function.__module__}:{name_there}"
+            # A function inside another cannot be imported; only `register` makes it resolvable.
+            name_in_module = function.__qualname__.replace("<locals>.", "")
+            reference = f"{function.__module__}:{name_in_module}"
             self.add(
                 Pipeline(
                     name,
@@ -100,7 +100,7 @@ class Pipelines(ByName[Pipeline]):
 
 
 registered = Pipelines()
-"""What the decorator `pipeline` of this module has registered in this process."""
+"""Pipelines that the decorator `pipeline` of this module has registered in this process."""
 
 pipeline = registered.pipeline
 
@@ -108,12 +108,12 @@ pipeline = registered.pipeline
 def pipelines(
     declared: Mapping[str, Pipeline] | None = None, references: Mapping[str, str] | None = None
 ) -> Pipelines:
-    """All pipelines that a request may name: these, and those registered in this process.
+    """Return all pipelines that a request may name: these, and those registered in this process.
 
     The arguments are those of `Pipelines`.
 
     Raises:
-        InvalidRequestError: `CAP-PIPELINE` when one name stands for two.
+        InvalidRequestError: `CAP-PIPELINE` when two pipelines have the same name.
     """
     registry = Pipelines(declared, references)
     for name in registered.names:
@@ -122,24 +122,24 @@ def pipelines(
 
 
 def _imported(name: str, reference: str) -> Pipeline:
-    """The pipeline that is registered where a reference says, under the name that it has here."""
-    now = importable(reference)
-    module = now.partition(":")[0]
+    """Return the pipeline that a reference names, under its name in this registry."""
+    current = importable(reference)
+    module = current.partition(":")[0]
     try:
         importlib.import_module(module)
     except (ImportError, ValueError) as error:
         raise _unregistered(name, reference, f"cannot be imported: {error}") from error
     for known in registered.names:
-        found = registered.get(known)
-        if found.function == now:
-            return replace(found, name=name)
+        candidate = registered.get(known)
+        if candidate.function == current:
+            return replace(candidate, name=name)
     raise _unregistered(name, reference, "is not registered as a pipeline")
 
 
-def _unregistered(name: str, reference: str, what: str) -> InvalidRequestError:
+def _unregistered(name: str, reference: str, problem: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-PIPELINE",
-        f"pipeline {name}: {reference} {what}",
+        f"pipeline {name}: {reference} {problem}",
         "name a function that has the decorator capstan.pipeline.pipeline",
         pipeline=name,
     )

@@ -1,7 +1,7 @@
-"""Names and hashes under which what is stored knows code that has moved since.
+"""Stored names and hashes of code that has moved since.
 
-A pipeline's function is named in its state's signatures and in its hash, and so is the text of its
-module. Where Capstan's own pipelines have moved, both count as before.
+A state's signatures and a pipeline's hash contain names of functions, and the hash the text of
+modules. For Capstan's own pipelines that have moved, both keep their former values.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _STORED: Final = {
     "capstan.demo.flights": "capstan.workloads.flights",
 }
 _MODULES: Final = {stored: module for module, stored in _STORED.items()}
-# The hash of a pipeline as its text is now, and as it was before its module moved.
+# Hashes of a pipeline: with its present text, and before its module moved.
 _HASHES: Final[dict[str, str]] = {
     "18dbd163fd20afe188332213c3055e75ab05823e9a310f8569a3ccf952aebf03": (
         "49298cdd5e938e32fe3452e6c72cfe4cced5fc6f5d2c82300b654d942ff2a10c"
@@ -28,17 +28,17 @@ _HASHES: Final[dict[str, str]] = {
 
 
 def stored(reference: str) -> str:
-    """`module` or `module:name` as it is stored."""
+    """Return `module` or `module:name` as it is stored."""
     module, colon, name = reference.partition(":")
     return f"{_STORED.get(module, module)}{colon}{name}"
 
 
 def importable(reference: str) -> str:
-    """`module` or `module:name` as it can be imported."""
+    """Return `module` or `module:name` as it is imported."""
     module, colon, name = reference.partition(":")
     return f"{_MODULES.get(module, module)}{colon}{name}"
 
 
 def stored_hash(code_hash: str) -> str:
-    """The hash under which runs are stored that were made by the same code before it moved."""
+    """Return the hash stored for runs of the same code before it moved."""
     return _HASHES.get(code_hash, code_hash)

@@ -51,9 +51,9 @@ from capstan.pipeline.operators import (
     last_of,
     sum_of,
 )
-from capstan.pipeline.spark.local_runner import Ran, run_here
-from capstan.pipeline.spark.rescale import Rescaling, heads_of
-from capstan.pipeline.spark.state_rows import KeptKind, StateRow
+from capstan.pipeline.spark.local_runner import LocalRun, run_locally
+from capstan.pipeline.spark.rescale import Rescaling, headers_of
+from capstan.pipeline.spark.state_rows import StateKind, StateRow
 from capstan.pipeline.spark.wire_format import NoteKind
 from capstan.pipeline.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from tests.support.graph_samples import Row, multiset, rows, schema_of
@@ -302,7 +302,7 @@ def made(name: str) -> Pipeline:
     return pipeline(build(), sinks, lookahead=ahead, **reach)
 
 
-def contents(ran: Ran) -> dict[str, list[tuple[object, ...]]]:
+def contents(ran: LocalRun) -> dict[str, list[tuple[object, ...]]]:
     return {
         name: multiset([Event(0, batch) for batch in found.to_batches()])
         for name, found in ran.sinks.items()
@@ -313,7 +313,7 @@ def run(
     law: Pipeline, given_rows: list[Row], reach: Reach, *, peers: int = 1, size: int = 10_000
 ) -> dict[str, list[tuple[object, ...]]]:
     return contents(
-        run_here(between(given_rows, reach), law, reach, peers=peers, rows_per_batch=size)
+        run_locally(between(given_rows, reach), law, reach, peers=peers, rows_per_batch=size)
     )
 
 
@@ -371,12 +371,12 @@ def resumed(reach: Reach, before: Reach) -> Reach:
 
 def rescaled(law: Pipeline, state: tuple[StateRow, ...], before: int, after: int) -> list[StateRow]:
     """State dealt to other workers, each row for itself."""
-    rescaling = Rescaling.of(law.plan(), heads_of(state), before, after)
-    dealt = [*rescaling.seeds(), *(made for row in state for made in rescaling.deal([row]))]
+    rescaling = Rescaling.create(law.plan(), headers_of(state), before, after)
+    dealt = [*rescaling.seeds(), *(made for row in state for made in rescaling.split([row]))]
     found: list[StateRow] = []
     for worker in range(after):
         found += rescaling.arrive(row for row in dealt if row.worker == worker)
-    rescaling.require_none_lost(heads_of(found))
+    rescaling.require_none_lost(headers_of(found))
     return found
 
 
@@ -399,7 +399,9 @@ def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
             now = data.draw(st.integers(1, 3))
             if now != peers:
                 state, peers = rescaled(law, tuple(state), peers, now), now
-        ran = run_here(between(given_rows, reach), law, reach, peers=peers, state=state, keeps=True)
+        ran = run_locally(
+            between(given_rows, reach), law, reach, peers=peers, state=state, keeps=True
+        )
         assert trimmed(ran) == []
         state, before = data.draw(st.permutations(ran.state)), reach
         for node, found in contents(ran).items():
@@ -411,12 +413,12 @@ def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
     law = pipeline(looking_ahead(), lookahead=1)
     given_rows: list[Row] = [(3, "a", 2, None), (7, "a", 4, None)]
     first = reach_at(law, None, None, 5)
-    ran = run_here(between(given_rows, first), law, first, keeps=True)
+    ran = run_locally(between(given_rows, first), law, first, keeps=True)
     # The row at 3 waits for others until 5, when 4 is written.
     assert ran.sinks["out"].num_rows == 0
     reach = resumed(reach_at(law, None, None, None), first)
-    with pytest.raises(LateOutput, match="out put out a row at 3, and all before 4"):
-        run_here(between(given_rows, reach), law, reach, state=ran.state)
+    with pytest.raises(LateOutput, match="out emitted a row at 3, but all times before 4"):
+        run_locally(between(given_rows, reach), law, reach, state=ran.state)
 
 
 def test_a_run_that_goes_on_may_put_out_nothing_but_what_waits() -> None:
@@ -428,7 +430,7 @@ def test_a_run_that_goes_on_may_put_out_nothing_but_what_waits() -> None:
     for frontier in (0, 1, None):
         reach = reach_at(law, None, None, frontier)
         reach = reach if before is None else resumed(reach, before)
-        ran = run_here(between(given_rows, reach), law, reach, state=state, keeps=True)
+        ran = run_locally(between(given_rows, reach), law, reach, state=state, keeps=True)
         state, before = list(ran.state), reach
         found += contents(ran)["out"]
     whole = run(law, given_rows, reach_at(law, None, None, None))
@@ -440,17 +442,17 @@ def test_a_state_that_is_not_all_there_stops_the_run() -> None:
     law = made("tumbling")
     given_rows: list[Row] = [(t, key, 1, None) for t in range(6) for key in "abcdef"]
     first = reach_at(law, None, None, 5)
-    state = run_here(between(given_rows, first), law, first, peers=2, keeps=True).state
+    state = run_locally(between(given_rows, first), law, first, peers=2, keeps=True).state
     reach = resumed(reach_at(law, None, None, None), first)
 
-    def again(known: list[StateRow], peers: int = 2) -> Ran:
-        return run_here(between(given_rows, reach), law, reach, peers=peers, state=known)
+    def again(known: list[StateRow], peers: int = 2) -> LocalRun:
+        return run_locally(between(given_rows, reach), law, reach, peers=peers, state=known)
 
     assert again(list(state)).sinks["out"].num_rows > 0
     for number, row in enumerate(state):
         with pytest.raises(NotWhole):
             again([*state[:number], *state[number + 1 :]])
-        if row.kind is KeptKind.HEAD or (row.part_of and row.rows):
+        if row.kind is StateKind.HEAD or (row.part_of and row.rows):
             with pytest.raises(NotWhole):
                 again([*state, row])
         if row.data is not None:
@@ -482,14 +484,14 @@ def test_no_run_goes_on_from_the_state_of_another_operator(
     given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abc"]
     before, after = pipeline(first(), unbounded=True), pipeline(then(), unbounded=True)
     played = reach_at(before, None, None, 4)
-    ran = run_here(between(given_rows, played), before, played, peers=2, keeps=True)
+    ran = run_locally(between(given_rows, played), before, played, peers=2, keeps=True)
     reach = resumed(reach_at(after, None, None, None), played)
     fed = between(given_rows, reach)
-    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
-        run_here(fed, after, reach, peers=2, state=ran.state)
-    with pytest.raises(StateChanged, match=f"is not as it was.* {reason} was"):
-        Rescaling.of(after.plan(), heads_of(ran.state), 2, 3)
-    run_here(fed, pipeline(first(), unbounded=True), reach, peers=2, state=ran.state)
+    with pytest.raises(StateChanged, match=f"has changed since.* {reason} was"):
+        run_locally(fed, after, reach, peers=2, state=ran.state)
+    with pytest.raises(StateChanged, match=f"has changed since.* {reason} was"):
+        Rescaling.create(after.plan(), headers_of(ran.state), 2, 3)
+    run_locally(fed, pipeline(first(), unbounded=True), reach, peers=2, state=ran.state)
 
 
 class Sums(StatefulLogic[int, int, int]):
@@ -526,19 +528,19 @@ def test_a_logic_of_another_version_goes_on_through_a_rescale() -> None:
     ]
     given_rows: list[Row] = [(t, key, t, None) for t in range(6) for key in "abcdef"]
     first = reach_at(laws[0], None, None, 3)
-    ran = run_here(between(given_rows, first), laws[0], first, peers=2, keeps=True)
+    ran = run_locally(between(given_rows, first), laws[0], first, peers=2, keeps=True)
     reach = resumed(reach_at(laws[0], None, None, None), first)
     fed = between(given_rows, reach)
-    assert contents(run_here(fed, laws[1], reach, peers=2, state=ran.state)) == contents(
-        run_here(fed, laws[0], reach, peers=2, state=ran.state)
+    assert contents(run_locally(fed, laws[1], reach, peers=2, state=ran.state)) == contents(
+        run_locally(fed, laws[0], reach, peers=2, state=ran.state)
     )
     dealt = rescaled(laws[1], ran.state, 2, 3)
-    again = run_here(fed, laws[1], reach, peers=3, state=dealt, keeps=True)
-    assert contents(again) == contents(run_here(fed, laws[0], reach, peers=2, state=ran.state))
+    again = run_locally(fed, laws[1], reach, peers=3, state=dealt, keeps=True)
+    assert contents(again) == contents(run_locally(fed, laws[0], reach, peers=2, state=ran.state))
     # There is no way back: what it keeps is of the other version.
     more = resumed(reach_at(laws[0], None, None, None), reach)
     with pytest.raises(RestoreFailed, match="state of version 2, the logic has 1"):
-        run_here(table([]), laws[0], more, peers=3, state=again.state)
+        run_locally(table([]), laws[0], more, peers=3, state=again.state)
 
 
 @pytest.mark.parametrize("name", UNTIMED)
@@ -585,12 +587,12 @@ def test_results_outside_the_range_are_left_out_and_counted() -> None:
     law = made("tumbling")
     given_rows: list[Row] = [(t, "a", 1, None) for t in range(12)]
     reach = reach_at(law, 5, 10, 100)
-    ran = run_here(between(given_rows, reach), law, reach, peers=2)
+    ran = run_locally(between(given_rows, reach), law, reach, peers=2)
     assert ran.sinks["out"].column(TIME).to_pylist() == [5, 8]
     # Reading from 3 on, the window from 3 to 6 is whole, and the one from 9 stays open.
     assert trimmed(ran) == []
     reach = reach_at(law, 6, 10, 100)
-    ran = run_here(between(given_rows, reach), law, reach, peers=2)
+    ran = run_locally(between(given_rows, reach), law, reach, peers=2)
     assert ran.sinks["out"].column(TIME).to_pylist() == [8]
     assert trimmed(ran) == ['{"node": "out", "rows": 1}']
 
@@ -599,12 +601,12 @@ def test_results_after_the_range_are_left_out_too() -> None:
     law = made("looking ahead")
     given_rows: list[Row] = [(3, "a", 2, None), (4, "a", 4, None), (4, "a", 5, None)]
     reach = reach_at(law, 0, 4, 100)
-    ran = run_here(between(given_rows, reach), law, reach)
+    ran = run_locally(between(given_rows, reach), law, reach)
     assert ran.sinks["out"].to_pylist() == [{TIME: 3, "key": "a", "next": 5}]
     assert trimmed(ran) == ['{"node": "out", "rows": 1}']
 
 
-def trimmed(ran: Ran) -> list[str]:
+def trimmed(ran: LocalRun) -> list[str]:
     kind = pc.equal(ran.notes.column("kind"), NoteKind.TRIMMED.value)
     return ran.notes.filter(kind).column("note").to_pylist()
 
@@ -638,7 +640,7 @@ class Divert(Stateless):
 def test_what_is_put_aside_comes_out_row_by_row() -> None:
     law = pipeline(chain(("d", Divert()), ("w", sums(3, 3, "key"))))
     given_rows: list[Row] = [(1, "a", 1, 0.5), (2, "b", 2, float("nan")), (2, "b", 3, None)]
-    ran = run_here(table(given_rows), law, reach_at(law, None, None, None))
+    ran = run_locally(table(given_rows), law, reach_at(law, None, None, None))
     kind = pc.equal(ran.notes.column("kind"), NoteKind.ASIDE.value)
     notes = sorted(ran.notes.filter(kind).column("note").to_pylist())
     assert len(notes) == 3
@@ -657,7 +659,7 @@ def test_an_operator_that_fails_says_where() -> None:
 
     law = pipeline(chain(("w", sums(3, 3, "key")), ("f", Filter(fail))))
     with pytest.raises(OperatorFailed, match="no b") as failed:
-        run_here(table([(4, "b", 1, None)]), law, reach_at(law, None, None, None), peers=3)
+        run_locally(table([(4, "b", 1, None)]), law, reach_at(law, None, None, None), peers=3)
     assert failed.value.fields["node"] == "f"
     assert failed.value.fields["time"] == 5
     assert failed.value.fields["worker"] in (0, 1, 2)
@@ -666,7 +668,7 @@ def test_an_operator_that_fails_says_where() -> None:
 def test_sorted_rows_are_never_late() -> None:
     law = pipeline(chain(("w", sums(3, 3, "key")), ("d", DivertLate())))
     given_rows: list[Row] = [(t, "ab"[t % 2], t, None) for t in (5, 1, 9, 3, 3, 0)]
-    ran = run_here(table(given_rows), law, reach_at(law, None, None, None), rows_per_batch=1)
+    ran = run_locally(table(given_rows), law, reach_at(law, None, None, None), rows_per_batch=1)
     assert ran.sinks["out"].num_rows == 4
     kinds = set(ran.notes.column("kind").to_pylist())
     assert NoteKind.ASIDE.value not in kinds

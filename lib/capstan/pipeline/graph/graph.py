@@ -202,12 +202,12 @@ class Dag:
         Raises:
             NodeNotFound: The graph has no such name or id.
         """
-        kept = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
-        return self.subgraph(kept)
+        numbers = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
+        return self.subgraph(numbers)
 
-    def subgraph(self, kept: Iterable[NodeId]) -> Dag:
+    def subgraph(self, numbers: Iterable[NodeId]) -> Dag:
         """Return the graph of these nodes and the edges among them, in their present order."""
-        new = {old: position for position, old in enumerate(sorted(kept))}
+        new = {old: position for position, old in enumerate(sorted(numbers))}
         nodes = tuple(
             Node(new[n.id], n.name, n.kind, n.schema, n.operator, n.key)
             for n in self.nodes

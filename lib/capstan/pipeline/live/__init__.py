@@ -1,4 +1,8 @@
-"""Several workers in one process: exchange, snapshots, and rescales while records move."""
+"""Live rescales of a job in one process. Reference implementation, no product code path.
+
+Several workers exchange records by key, take snapshots, and rescale while records move.
+Conformance tests compare it with Malstrom. An import contract keeps the product from using it.
+"""
 
 from __future__ import annotations
 

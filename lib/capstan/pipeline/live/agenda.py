@@ -1,4 +1,4 @@
-"""Who may take a step next: a seeded choice among all that can. No threads, no waiting."""
+"""Seeded scheduler of steps: a random choice among all that are possible, in one thread."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Item = TypeVar("Item")
 
 
 class Port(Generic[Item]):
-    """Messages that wait for their reader.
+    """Queue of messages for one reader.
 
     Attributes:
-        waiting: The messages.
-        read: What the reader does with one.
-        readable: Whether the reader takes one now.
+        waiting: The queued messages.
+        read: Handles one message.
+        readable: Whether the reader accepts a message now.
     """
 
     __slots__ = ("_agenda", "_listed", "read", "readable", "waiting")
@@ -31,21 +31,21 @@ class Port(Generic[Item]):
         self._listed = False
 
     def put(self, item: Item) -> None:
-        """Let a message wait."""
+        """Queue a message."""
         self.waiting.append(item)
         if not self._listed:
             self._listed = True
             self._agenda.add(self)
 
     def step(self) -> bool:
-        """Let the reader take one message, if it can; whether it did."""
+        """Let the reader take one message; return whether it did."""
         if self.waiting and self.readable():
             self.read(self.waiting.popleft())
             return True
         return False
 
     def leaves(self) -> bool:
-        """Whether nothing waits any more, so that it leaves the choice until something does."""
+        """Whether the queue is empty, so that the port leaves the agenda until the next message."""
         self._listed = bool(self.waiting)
         return not self._listed
 
@@ -54,7 +54,7 @@ class Agenda:
     """The ports that may take a step.
 
     Attributes:
-        steps: How many were taken.
+        steps: Number of steps taken.
     """
 
     __slots__ = ("_listed", "_random", "_shut", "steps")
@@ -66,20 +66,20 @@ class Agenda:
         self.steps = 0
 
     def add(self, port: Port[Item]) -> None:
-        """Let a port take part."""
+        """Add a port to the choice."""
         self._listed.append(port)
 
     def step(self) -> bool:
-        """Let one port take a step; False when none can."""
+        """Let one port take a step; return False when none can."""
         if self._shut:
-            self._open()
+            self._reopen()
         listed = self._listed
         while listed:
             at = int(self._random.random() * len(listed))
             port = listed[at]
             done = port.step()
             if not done or port.leaves():
-                # Ports are only ever added at the end, so the place is still its own.
+                # Ports are only ever appended, so the index is still that of this port.
                 listed[at] = listed[-1]
                 listed.pop()
             if done:
@@ -88,8 +88,8 @@ class Agenda:
             self._shut.append(port)
         return False
 
-    def _open(self) -> None:
-        """Let ports take part again whose readers take messages again."""
+    def _reopen(self) -> None:
+        """Return ports to the choice whose readers accept messages again."""
         shut, self._shut = self._shut, []
         for port in shut:
             (self._listed if port.readable() else self._shut).append(port)

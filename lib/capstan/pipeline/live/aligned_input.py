@@ -1,8 +1,8 @@
-"""Several channels as one input: epochs merged, messages of the system aligned.
+"""Several channels as one input, with merged epochs and aligned system messages.
 
 Follows Malstrom's operator input, with four corrections: channels take turns, an epoch is passed
-on only when the merged one rises, every message of the system is passed on once, and channels that
-wait for different ones are an error instead of a hang.
+on only when the merged one rises, every system message is passed on once, and channels that wait
+for different messages are an error instead of a deadlock.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from capstan.pipeline.state.errors import MixedAlignment
 
 
 class AlignedInput:
-    """Reads a number of channels.
+    """Merges a number of channels.
 
-    Records pass as they come, in turns. The merged epoch is the least of the channels' last ones,
-    and none until each channel has one. Any other message waits, and all behind it on its channel,
-    until every channel has come to it.
+    Records pass in turns of the channels. The merged epoch is the minimum of the channels' last
+    epochs, and None until every channel has one. A system message blocks its channel until all
+    channels have reached it.
 
     Attributes:
         frontier: The last epoch that was passed on, or None.
@@ -33,26 +33,26 @@ class AlignedInput:
         self.frontier: int | None = None
 
     def send(self, channel: int, message: Message) -> None:
-        """Put a message into a channel."""
+        """Queue a message on a channel."""
         self._channels[channel].append(message)
 
     def recv(self) -> Message | None:
-        """The next message, or None when none can pass yet.
+        """Return the next message, or None when none can pass yet.
 
         Raises:
-            MixedAlignment: Channels wait for different messages of the system.
+            MixedAlignment: Channels wait for different system messages.
         """
         while True:
-            found = self._next()
-            if not isinstance(found, Epoch):
-                return found
+            message = self._next()
+            if not isinstance(message, Epoch):
+                return message
             merged = self._merged()
             if merged is not None and (self.frontier is None or merged > self.frontier):
                 self.frontier = merged
                 return Epoch(merged)
 
     def _next(self) -> Message | None:
-        """The next record or epoch of a channel that may be read, or what all have come to."""
+        """Return the next readable record or epoch, or the aligned system message."""
         count = len(self._channels)
         for step in range(count):
             number = (self._turn + step) % count
@@ -69,12 +69,12 @@ class AlignedInput:
         return self._aligned()
 
     def _aligned(self) -> Message | None:
-        # All heads are messages of the system by now.
+        # Only system messages are left at the heads.
         heads = [channel[0] for channel in self._channels if channel]
         different = [head for head in heads if head != heads[0]]
         if different:
             waiting = [type(head).__name__ for head in (heads[0], different[0])]
-            text = f"channels wait for {waiting[0]} and for {waiting[1]}"
+            text = f"channels wait for {waiting[0]} and {waiting[1]}"
             raise MixedAlignment.create(text, waiting=waiting)
         if len(heads) < len(self._channels):
             return None

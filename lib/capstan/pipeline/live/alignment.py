@@ -1,4 +1,4 @@
-"""Who has come to a barrier, and after whom nothing comes any more."""
+"""Alignment of barriers, and the ends of inputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from capstan.pipeline.keyed.messages import AbsBarrier
 
 @dataclass(slots=True)
 class Alignment:
-    """How far the inputs of an exchange are.
+    """Progress of the inputs of an exchange.
 
     Attributes:
-        own: The barrier that came on this worker's own input, or None.
-        peers: The peers that have sent theirs.
-        suspended: The peers after which nothing comes.
-        ended: Whether this worker's own input was suspended.
+        own: Barrier that arrived on the worker's own input, or None.
+        peers: Peers that have sent their barrier.
+        suspended: Peers that have suspended.
+        ended: Whether the worker's own input has suspended.
     """
 
     own: AbsBarrier | None = None
@@ -25,7 +25,7 @@ class Alignment:
     ended: bool = False
 
     def take(self, peers: Collection[int]) -> AbsBarrier | None:
-        """The barrier, once it has come from everybody but peers that have suspended."""
+        """Return the barrier, once all peers have sent it or have suspended."""
         if self.own is None or not self.peers | self.suspended >= {*peers}:
             return None
         barrier, self.own = self.own, None
@@ -33,5 +33,5 @@ class Alignment:
         return barrier
 
     def over(self, peers: Collection[int]) -> bool:
-        """Whether nothing comes any more, from anybody."""
+        """Whether all inputs have ended."""
         return self.ended and self.suspended >= {*peers}

@@ -1,8 +1,8 @@
-"""Several workers in one process, under a seeded schedule that can be had again.
+"""Several workers in one process, under a reproducible seeded schedule.
 
-Between any two workers messages keep their order; which worker takes the next step, and with which
-of the messages that wait, is drawn. So every interleaving that processes and sockets could bring
-about can come up, and one that fails comes up again with its seed.
+Messages between two workers keep their order. The schedule draws which worker takes the next step,
+and with which waiting message. So every interleaving that processes and sockets could produce can
+occur, and a failing one is reproduced by its seed.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Cluster:
     """A running job.
 
     Attributes:
-        job: What every worker runs.
-        seed: Of the schedule.
-        coordinator: Of the workers.
-        outputs: What came out, each with the worker.
-        snapshot: The last snapshot that is whole, or None.
+        job: The job of every worker.
+        seed: Seed of the schedule.
+        coordinator: Coordinator of the workers.
+        outputs: Output, each with its worker.
+        snapshot: The last complete snapshot, or None.
     """
 
     __slots__ = ("_agenda", "_workers", "coordinator", "job", "outputs", "seed", "snapshot")
 
     def __init__(self, job: Job, workers: Sequence[int], seed: int = 0) -> None:
-        """A job on these workers.
+        """Start a job.
 
         Args:
-            job: What they run.
-            workers: Their numbers.
-            seed: Of the schedule.
+            job: The job.
+            workers: Numbers of the workers.
+            seed: Seed of the schedule.
         """
         self.job = job
         self.seed = seed
@@ -57,19 +57,19 @@ class Cluster:
 
     @property
     def workers(self) -> Mapping[int, Worker]:
-        """The workers that run, those that are leaving among them."""
+        """The running workers, including those that are leaving."""
         return self._workers
 
     @property
     def steps(self) -> int:
-        """How many steps were taken."""
+        """Number of steps taken."""
         return self._agenda.steps
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """The workers that take records: those that leave do no more, those that join not yet.
+        """Workers that accept records: not those that are leaving or still joining.
 
-        None do once the cluster is to suspend.
+        Empty once the cluster suspends.
         """
         if self.coordinator.suspended:
             return ()
@@ -81,37 +81,37 @@ class Cluster:
         return tuple(w for w in running.before if w in _after(running))
 
     def feed(self, worker: int, message: Data[object] | Epoch) -> None:
-        """Put a record or an epoch into a worker's chain.
+        """Send a record or an epoch to a worker.
 
         Raises:
-            UnknownWorker: It takes none.
+            UnknownWorker: The worker accepts no records.
         """
         if worker not in self.sources:
             known = ", ".join(map(str, self.sources)) or "none"
             suspended = self.coordinator.suspended
-            why = "all have suspended: start the job again" if suspended else f"only: {known}"
-            text = f"worker {worker} takes no records, {why}"
+            reason = "the job is suspended; restart it" if suspended else f"only: {known}"
+            text = f"worker {worker} accepts no records, {reason}"
             raise UnknownWorker.create(text, worker=worker)
         self._workers[worker].feed(message)
 
     def step(self) -> bool:
-        """Let one worker take one step; False when nothing can move.
+        """Let one worker take one step; return False when none can.
 
         Raises:
-            Stuck: Nothing can move, and something is not over.
+            Stuck: No step is possible, but work is left.
         """
         if self._agenda.step():
             return True
         waiting = {n: worker.waiting for n, worker in self._workers.items() if worker.waiting}
         running = self.coordinator.running
         if running is not None or waiting:
-            what = "records wait" if running is None else f"a {running.operation} is not over"
-            text = f"{what}, and no worker can take a step; seed {self.seed}"
+            problem = "records wait" if running is None else f"a {running.operation} is unfinished"
+            text = f"{problem}, and no worker can take a step; seed {self.seed}"
             raise Stuck.create(text, waiting=waiting, seed=self.seed)
         return False
 
     def run(self) -> None:
-        """Take steps until nothing waits any more.
+        """Take steps until no message waits.
 
         Raises:
             Stuck: See `step`.
@@ -120,16 +120,16 @@ class Cluster:
             pass
 
     def schedule(self) -> None:
-        """Let the logics of all workers do what does not depend on messages."""
+        """Call `on_schedule` of the logics of all workers."""
         for _, worker in sorted(self._workers.items()):
             for operator in worker.operators.values():
                 operator.schedule()
 
     def begin_rescale(self, workers: Sequence[int]) -> None:
-        """Let these be the workers, while records move.
+        """Begin a rescale to these workers, while records move.
 
         Raises:
-            ConcurrentOperation: Something else runs.
+            ConcurrentOperation: Another operation is running.
         """
         running = self.coordinator.begin_rescale(workers)
         if running is not None:
@@ -137,36 +137,36 @@ class Cluster:
             self._order(running)
 
     def begin_snapshot(self) -> None:
-        """Take a snapshot of what was fed until now; it is in `snapshot` once it is whole.
+        """Begin a snapshot of everything fed so far; `snapshot` has it once it is complete.
 
         Raises:
-            ConcurrentOperation: Something else runs.
+            ConcurrentOperation: Another operation is running.
         """
         self._order(self.coordinator.begin_snapshot(keyed.operator_id for keyed in self.job.keyed))
 
     def begin_suspend(self) -> None:
-        """Let all workers come to their end.
+        """Begin to suspend all workers.
 
         Raises:
-            ConcurrentOperation: Something else runs.
+            ConcurrentOperation: Another operation is running.
         """
         self._order(self.coordinator.begin_suspend())
 
     def states(self) -> Mapping[int, OperatorStates]:
-        """By worker and operator the states of all keys, as they are."""
+        """Return the current states of all keys, by worker and operator."""
         return {
             number: {op: operator.store.snapshot() for op, operator in worker.operators.items()}
             for number, worker in sorted(self._workers.items())
         }
 
     def prove(self, before: Mapping[int, OperatorStates] | None = None) -> Proof:
-        """Prove where keys are, when nothing moves: each once, each with its owner.
+        """Verify the placement of keys, when no message moves: each once, with its owner.
 
         Args:
-            before: States from before, none of whose keys may be missing.
+            before: Earlier states, none of whose keys may be missing.
 
         Raises:
-            Misplaced: Some are not.
+            Misplaced: Some keys are not with their owner.
         """
         placed = self.job.placed
         after = {
@@ -175,23 +175,25 @@ class Cluster:
         return prove(before, after, self.job.placement, self.coordinator.workers)
 
     def restore(self, snapshot: KeyedSnapshot) -> None:
-        """Let the states of a snapshot take the place of all states, when nothing moves.
+        """Replace all states by those of a snapshot, when no message moves.
 
         Args:
-            snapshot: Of these workers; see `KeyedSnapshot.rescaled`.
+            snapshot: A snapshot of these workers; see `KeyedSnapshot.rescaled`.
 
         Raises:
-            NotWhole: It has states of operators that are not in the job.
-            Misplaced: It is of other workers.
-            StateLost, StateVersion, NoCodec: A state cannot be read; nothing was changed.
+            NotWhole: The snapshot has operators that the job lacks.
+            Misplaced: The snapshot has other workers.
+            StateLost, StateVersion, NoCodec: A state cannot be decoded; nothing was changed.
         """
         known = {keyed.operator_id for keyed in self.job.keyed}
         others = {op for states in snapshot.states.values() for op in states} - known
         if others:
-            reason = f"the job has no operators {sorted(others)}, of which it has states"
+            reason = f"the job lacks the operators {sorted(others)} of the snapshot"
             raise NotWhole.create(reason, reason=reason)
         if set(snapshot.states) != set(self._workers):
-            text = f"a snapshot of workers {sorted(snapshot.states)}, not {sorted(self._workers)}"
+            text = (
+                f"the snapshot has workers {sorted(snapshot.states)}, not {sorted(self._workers)}"
+            )
             raise Misplaced.create(text)
         read = [
             (operator, operator.store.decode_all(snapshot.states[number].get(op, {})))

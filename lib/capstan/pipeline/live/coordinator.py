@@ -1,4 +1,4 @@
-"""Begins snapshots and rescales, one at a time, and says when they are over."""
+"""Coordinator of snapshots and rescales: begins one at a time, and detects its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.pipeline.state.errors import ConcurrentOperation
 
 
 class Operation(StrEnum):
-    """What a coordinator can do."""
+    """Operations of a coordinator."""
 
     SNAPSHOT = "snapshot"
     RESCALE = "rescale"
@@ -20,13 +20,13 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """An operation that is not over.
+    """A running operation.
 
     Attributes:
-        operation: Which one.
-        orders: What each worker was told to do.
-        before: The workers before it.
-        waiting: The workers that have not done it.
+        operation: The operation.
+        orders: The order for each worker.
+        before: Workers before the operation.
+        waiting: Workers that have not finished it.
     """
 
     operation: Operation
@@ -36,13 +36,13 @@ class Running:
 
 
 class Coordinator:
-    """Keeps the list of the workers, and what they are doing together.
+    """Knows the workers and their running operation.
 
     Attributes:
-        workers: Those that take part.
-        version: How many rescales there have been.
-        snapshots: How many snapshots were begun.
-        running: What is not over, or None.
+        workers: The workers.
+        version: Number of rescales so far.
+        snapshots: Number of snapshots begun so far.
+        running: The running operation, or None.
         suspended: Whether all workers have suspended.
     """
 
@@ -56,11 +56,11 @@ class Coordinator:
         self.suspended = False
 
     def begin_rescale(self, workers: Sequence[int]) -> Running | None:
-        """Let these be the workers; None when they are already.
+        """Begin a rescale to these workers; return None when nothing changes.
 
         Raises:
-            ConcurrentOperation: Something else runs.
-            ValueError: There would be none left.
+            ConcurrentOperation: Another operation is running.
+            ValueError: `workers` is empty.
         """
         self._check_free(Operation.RESCALE)
         after = tuple(sorted(set(workers)))
@@ -75,28 +75,28 @@ class Coordinator:
         return self._begin(Operation.RESCALE, dict.fromkeys(sorted(taking_part), order))
 
     def begin_snapshot(self, operators: Iterable[int]) -> Running:
-        """Let every worker take its part of a snapshot.
+        """Begin a snapshot on all workers.
 
         Raises:
-            ConcurrentOperation: Something else runs.
+            ConcurrentOperation: Another operation is running.
         """
         self._check_free(Operation.SNAPSHOT)
         self.snapshots += 1
-        asked = tuple(operators)
-        orders = {w: AbsBarrier(self.snapshots, Reply(asked)) for w in self.workers}
+        waiting = tuple(operators)
+        orders = {w: AbsBarrier(self.snapshots, Reply(waiting)) for w in self.workers}
         return self._begin(Operation.SNAPSHOT, dict(orders))
 
     def begin_suspend(self) -> Running:
-        """Let every worker come to its end.
+        """Begin to suspend all workers.
 
         Raises:
-            ConcurrentOperation: Something else runs.
+            ConcurrentOperation: Another operation is running.
         """
         self._check_free(Operation.SUSPEND)
         return self._begin(Operation.SUSPEND, dict.fromkeys(self.workers, SuspendMarker()))
 
     def acknowledge(self, worker: int, message: Message) -> bool:
-        """Note that an order has come out of a worker's chain; whether all is over by that."""
+        """Record that an order has passed a worker; return whether that ends the operation."""
         running = self.running
         if running is None or running.orders.get(worker) != message:
             return False
@@ -115,9 +115,9 @@ class Coordinator:
 
     def _check_free(self, operation: Operation) -> None:
         if self.running is not None:
-            found = self.running.operation
-            text = f"a {operation} was asked for while a {found} runs"
-            raise ConcurrentOperation.create(text, running=found.value)
+            running = self.running.operation
+            text = f"cannot begin a {operation} while a {running} is running"
+            raise ConcurrentOperation.create(text, running=running.value)
         if self.suspended:
-            text = f"a {operation} was asked for, and all workers have suspended"
+            text = f"cannot begin a {operation}: all workers have suspended"
             raise ConcurrentOperation.create(text, running=Operation.SUSPEND.value)

@@ -1,7 +1,8 @@
-"""Exchanges records between workers by key, and keeps epochs, barriers and rescales in step.
+"""Exchange of records between workers by key, with synchronized epochs, barriers and rescales.
 
-Follows Malstrom's distributor. The epoch that goes on is the least of all workers' own; a barrier
-goes on when every worker has sent it, or has suspended, and behind one nothing is read. While keys
+Follows Malstrom's distributor. The outgoing epoch is the minimum of all workers' epochs. A barrier
+is passed on when every worker has sent it or has suspended; nothing behind it is read before. While
+keys move, epochs are held, so that no record in transit becomes late.
 move, epochs are held: a record that is handed on must not become late by it.
 """
 
@@ -45,10 +46,10 @@ class Distributor:
 
     Attributes:
         me: The worker.
-        router: What it knows about who owns a key.
+        router: Routes records to the owners of their keys.
         late: Records of its own input at or before its last own epoch.
         epoch: The last epoch that was passed on, or None.
-        own_epoch: The last one of its own input, or None.
+        own_epoch: The last epoch of its own input, or None.
     """
 
     __slots__ = (
@@ -78,17 +79,17 @@ class Distributor:
         version: int = 0,
         window: int = WINDOW,
     ) -> None:
-        """An exchange with `workers`; one that is not among them is about to join.
+        """Create one end of an exchange; a worker that is not among `workers` is joining.
 
         Args:
             me: The worker.
-            workers: All that take part.
-            placement: Who of them owns a key.
+            workers: All workers of the exchange.
+            placement: Placement of the keys.
             put: Called with each message for downstream.
             send: Called with a peer and each message for it.
-            operators: The operators downstream that have state, up to the next exchange.
-            version: How many rescales there have been.
-            window: How many keys are collected at once.
+            operators: Stateful operators downstream, up to the next exchange.
+            version: Number of rescales so far.
+            window: Maximum number of keys that are collected at once.
         """
         members = tuple(sorted(workers))
         self.me = me
@@ -107,27 +108,27 @@ class Distributor:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The other workers that take part."""
+        """The other workers of the exchange."""
         if self._rescaling is not None:
             return self._rescaling.peers
         return tuple(worker for worker in self.router.old if worker != self.me)
 
     @property
     def ready(self) -> bool:
-        """Whether `advance` would do something."""
+        """Whether `advance` can take a step."""
         return self._rescaling is not None and self._rescaling.ready
 
     def readable(self, peer: int | None = None) -> bool:
-        """Whether the next message of a peer, or of the own input, may be read."""
+        """Whether the next message of a peer, or of its own input, may be read."""
         if peer is None:
             return self._alignment.own is None
         return peer not in self._alignment.peers
 
     def handle(self, message: Message) -> None:
-        """Handle a message of the own input.
+        """Handle a message of its own input.
 
         Raises:
-            ConcurrentOperation: A rescale came while another one runs.
+            ConcurrentOperation: A rescale began while another one is running.
         """
         if isinstance(message, Data):
             if self._is_late(message):
@@ -147,7 +148,7 @@ class Distributor:
             self._tell(message)
             self._end()
         else:
-            # They are about the keys of the exchange before this one.
+            # These concern the keys of the previous exchange.
             assert isinstance(message, Interrogate | Collect | Acquire)
 
     def handle_peer(self, peer: int, message: Wire) -> None:
@@ -171,13 +172,13 @@ class Distributor:
             self._heard(peer, message)
 
     def advance(self) -> None:
-        """Take the step of a rescale that is due; see `ready`."""
+        """Take the next step of the rescale; see `ready`."""
         if self._rescaling is not None:
             self._rescaling.advance()
             self._settle()
 
     def start_from(self, epoch: int | None) -> None:
-        """Go on after an epoch that all workers had passed on; None when there was none."""
+        """Continue after an epoch that all workers had passed on; None when there was none."""
         self.epoch = self.own_epoch = epoch
         self._epochs = {} if epoch is None else dict.fromkeys(self.router.old, epoch)
 
@@ -203,7 +204,7 @@ class Distributor:
             self._tell_epoch(time)
 
     def _merge(self) -> None:
-        """Pass on the least epoch of all workers, once each has one."""
+        """Pass on the minimum of all workers' epochs, once each has one."""
         if self.router.phase in _HOLDING:
             return
         least = _least(self._epochs.get(worker) for worker in self.router.old)
@@ -228,20 +229,20 @@ class Distributor:
     def _begin(self, message: Rescale) -> None:
         if self._rescaling is not None:
             running = self._rescaling.message.version
-            text = f"rescale {message.version} while {running} runs"
+            text = f"rescale {message.version} began while {running} is running"
             raise ConcurrentOperation.create(text, running=running)
         self._rescaling = Rescaling(
             self.router, message, self._operators, self._put, self._send, self._window
         )
         self._rescaling.begin(self.own_epoch)
         early, self._early = self._early, []
-        for peer, said in early:
-            self._rescaling.heard(peer, said)
+        for peer, prepared in early:
+            self._rescaling.heard(peer, prepared)
         self._settle()
 
     def _heard(self, peer: int, message: _RESCALING) -> None:
         if self._rescaling is None:
-            # A peer has heard of a rescale before this worker has; nobody gets further than that.
+            # The peer has begun the rescale before this worker; it cannot get beyond this message.
             assert isinstance(message, Prepared)
             self._early.append((peer, message))
             return
@@ -253,9 +254,9 @@ class Distributor:
         assert rescaling is not None
         if rescaling.prepared:
             if self.me not in self.router.old:
-                # One that joins starts where the others are.
+                # A joining worker starts at the epoch of the others.
                 self._epochs |= {
-                    peer: told for peer, told in rescaling.epochs.items() if told is not None
+                    peer: epoch for peer, epoch in rescaling.epochs.items() if epoch is not None
                 }
                 self._merge()
                 self.own_epoch = self.epoch
@@ -280,7 +281,7 @@ class Distributor:
 
 
 def _least(epochs: Iterable[int | None]) -> int | None:
-    """The least of some epochs; None when there are none, or one is not known."""
+    """Return the minimum of epochs; None when there are none, or one is unknown."""
     least: int | None = None
     for epoch in epochs:
         if epoch is None:

@@ -1,7 +1,7 @@
-"""Gives records times, and epochs from these times. Follows Malstrom's operators of time.
+"""Timestamps of records, and epochs derived from them. Follows Malstrom's time operators.
 
-A record is late when its time is at or before the last epoch; with watermarks, which are one unit
-later, the same rule reads: before the watermark.
+A record is late when its time is at or before the last epoch. In terms of watermarks, which are one
+unit later: before the watermark.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
 from capstan.pipeline.state.codec import PLAIN, Encoded
 
 EpochRule = Callable[[Data[object], int | None], int | None]
-"""From a record and the last epoch the epoch that follows the record, or None."""
+"""Returns the epoch that follows a record, given the last epoch; or None."""
 
 
 def assign_timestamps(
     time: Callable[[Data[object]], int],
 ) -> Callable[[Message], Iterator[Message]]:
-    """An operator that gives records new times.
+    """Create an operator that assigns new times to records.
 
-    Epochs of the old times are dropped, but for the last one: that nothing follows stays true.
+    It drops epochs of the old times, except for the final one, which stays valid.
     """
 
-    def assigned(message: Message) -> Iterator[Message]:
+    def assign(message: Message) -> Iterator[Message]:
         if isinstance(message, Data):
             yield replace(message, time=time(message))
         elif not isinstance(message, Epoch) or message.time == END:
             yield message
 
-    return assigned
+    return assign
 
 
 def monotonic(message: Data[object], last: int | None) -> int | None:
-    """The rule of streams whose times never fall: each record's time is complete with it."""
+    """Rule for streams whose times never decrease: the time of each record is complete with it."""
     return message.time
 
 
 def limit_out_of_orderness(bound: int) -> EpochRule:
-    """The rule of streams in which no record lags by more than `bound`.
+    """Create the rule for streams in which no record lags by more than `bound`.
 
     Raises:
         ValueError: The bound is negative.
     """
     if bound < 0:
-        message = f"records cannot lag by {bound}"
+        message = f"the bound of out-of-orderness must not be negative: {bound}"
         raise ValueError(message)
 
     def rule(message: Data[object], last: int | None) -> int | None:
@@ -56,7 +56,7 @@ def limit_out_of_orderness(bound: int) -> EpochRule:
 
 
 class EpochGenerator:
-    """Puts epochs behind the records that cause them, and late records aside.
+    """Emits epochs after the records that cause them, and diverts late records.
 
     Attributes:
         operator_id: Stable number of the operator, for snapshots.
@@ -72,13 +72,14 @@ class EpochGenerator:
         put: Callable[[Message], None],
         late: Callable[[Data[object]], None],
     ) -> None:
-        """A generator without an epoch.
+        """Create a generator without an epoch.
 
         Args:
-            operator_id: Its number.
-            rule: What epoch follows a record; None or one that is not greater changes nothing.
-            put: Called with each message that comes out.
-            late: Called with each record that is late.
+            operator_id: Number of the operator.
+            rule: Returns the epoch after a record; None, or an epoch that is not greater, has no
+                effect.
+            put: Called with each outgoing message.
+            late: Called with each late record.
         """
         self.operator_id = operator_id
         self.last: int | None = None
@@ -87,7 +88,7 @@ class EpochGenerator:
         self._late = late
 
     def handle(self, message: Message) -> None:
-        """Handle one message; epochs that come in are dropped, but for the last one."""
+        """Handle one message; incoming epochs are dropped, except for the final one."""
         if isinstance(message, Data):
             self._data(message)
         elif isinstance(message, Epoch):
@@ -100,10 +101,10 @@ class EpochGenerator:
             self._put(message)
 
     def restore(self, state: Encoded) -> None:
-        """Go on from the epoch of a snapshot.
+        """Continue from the epoch of a snapshot.
 
         Raises:
-            ValueError: It is no epoch.
+            ValueError: The state is not an epoch.
         """
         last = PLAIN.decode(state.data)
         if last is not None and not isinstance(last, int):
@@ -116,9 +117,9 @@ class EpochGenerator:
             self._late(message)
             return
         self._put(message)
-        found = self._rule(message, self.last)
-        if found is not None:
-            self._advance(found)
+        epoch = self._rule(message, self.last)
+        if epoch is not None:
+            self._advance(epoch)
 
     def _advance(self, to: int) -> None:
         if self.last is None or to > self.last:

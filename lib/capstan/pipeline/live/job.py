@@ -1,4 +1,4 @@
-"""What every worker runs: a chain of exchanges, keyed operators and functions."""
+"""A job: the chain of exchanges, keyed operators and functions that every worker runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from capstan.pipeline.state.key_placement import Placement, Rendezvous
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Brings records of one key to one worker.
+    """Sends records with equal keys to the same worker.
 
     Attributes:
-        key: The new key of a record, or None to leave the one it has.
+        key: Computes the new key of a record, or None to keep its key.
     """
 
     key: Callable[[Data[object]], Hashable] | None = None
 
     def keyed(self, record: Data[object]) -> Data[object]:
-        """The record with its new key."""
+        """Return the record with its new key."""
         return record if self.key is None else replace(record, key=self.key(record))
 
 
@@ -33,8 +33,8 @@ class Keyed:
     """A keyed operator.
 
     Attributes:
-        name: The identity of its state.
-        logic: What it does.
+        name: Name of the operator, which identifies its state.
+        logic: The logic.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Keyed:
 
     @property
     def operator_id(self) -> int:
-        """A stable number for its name."""
+        """Stable number, derived from the name."""
         return operator_id(self.name)
 
 
@@ -51,7 +51,7 @@ class Apply:
     """A function without state.
 
     Attributes:
-        function: From a message to those that come out. It passes messages of the system on.
+        function: Maps a message to output messages. It must pass system messages on.
     """
 
     function: Callable[[Message], Iterable[Message]]
@@ -65,13 +65,13 @@ class Job:
     """A chain of elements.
 
     Attributes:
-        elements: In the order in which records come to them.
-        placement: Of all exchanges.
-        window: How many keys an exchange collects at once in a rescale.
+        elements: The elements, in order.
+        placement: Placement of keys in all exchanges.
+        window: Maximum number of keys that an exchange collects at once in a rescale.
 
     Raises:
-        DuplicateOperator: Two keyed operators have one name.
-        ValueError: There are none.
+        DuplicateOperator: Two keyed operators have the same name.
+        ValueError: There are no elements.
     """
 
     elements: tuple[Element, ...]
@@ -80,12 +80,12 @@ class Job:
 
     def __post_init__(self) -> None:
         if not self.elements:
-            text = "a job of no elements does nothing"
+            text = "a job needs at least one element"
             raise ValueError(text)
         names: set[str] = set()
         for keyed in self.keyed:
             if keyed.name in names:
-                text = f"two keyed operators are named {keyed.name}"
+                text = f"two keyed operators have the name {keyed.name}"
                 raise DuplicateOperator.create(text, name=keyed.name)
             names.add(keyed.name)
 
@@ -93,7 +93,7 @@ class Job:
     def of(
         cls, *elements: Element, placement: Placement | None = None, window: int = WINDOW
     ) -> Job:
-        """A job of these elements."""
+        """Create a job of these elements."""
         return cls(elements, Rendezvous() if placement is None else placement, window)
 
     @property
@@ -102,18 +102,18 @@ class Job:
         return (element for element in self.elements if isinstance(element, Keyed))
 
     def region(self, exchange: int) -> Sequence[int]:
-        """The numbers of the keyed operators between an exchange and the next one."""
-        found = []
+        """Return the numbers of the keyed operators between an exchange and the next one."""
+        numbers = []
         for element in self.elements[exchange + 1 :]:
             if isinstance(element, Exchange):
                 break
             if isinstance(element, Keyed):
-                found.append(element.operator_id)
-        return found
+                numbers.append(element.operator_id)
+        return numbers
 
     @property
     def placed(self) -> frozenset[int]:
-        """The numbers of the keyed operators that some exchange brings records to."""
+        """Numbers of the keyed operators that follow an exchange."""
         return frozenset(
             number
             for position, element in enumerate(self.elements)

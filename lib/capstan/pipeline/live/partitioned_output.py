@@ -1,4 +1,4 @@
-"""Several readers of one output: records go one way, everything else to all of them."""
+"""Output with several readers: records are partitioned, all other messages are broadcast."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from capstan.pipeline.state.key_placement import Placement, Rendezvous
 
 
 class Partitioner(Protocol):
-    """Says which readers get a record."""
+    """Chooses the readers of a record."""
 
     def __call__(self, record: Data[object], readers: int) -> Sequence[int]:
-        """The positions of the readers that get `record`, of which there is at least one."""
+        """Return the positions of the readers of `record`; there is at least one reader."""
 
 
 def to_all(record: Data[object], readers: int) -> Sequence[int]:
-    """Every reader gets every record."""
+    """Send every record to all readers."""
     return range(readers)
 
 
 def round_robin() -> Partitioner:
-    """Readers take turns."""
+    """Create a partitioner that sends records to readers in turn."""
     turn = -1
 
     def next_of(record: Data[object], readers: int) -> Sequence[int]:
@@ -35,10 +35,10 @@ def round_robin() -> Partitioner:
 
 
 def by_key(placement: Placement | None = None) -> Partitioner:
-    """Records of one key go to one reader.
+    """Create a partitioner that sends records with equal keys to one reader.
 
     Args:
-        placement: Which one, among the readers' positions; by rendezvous when not given.
+        placement: Placement among the readers' positions; by default rendezvous hashing.
     """
     chosen = Rendezvous() if placement is None else placement
 
@@ -49,7 +49,7 @@ def by_key(placement: Placement | None = None) -> Partitioner:
 
 
 class Output:
-    """Sends messages to its readers. Without any they are dropped.
+    """Sends messages to its readers, and drops them when there are none.
 
     Attributes:
         frontier: The greatest epoch that was sent, or None.
@@ -65,14 +65,14 @@ class Output:
         self.suspended = False
 
     def add_reader(self, put: Callable[[Message], None]) -> None:
-        """Let `put` be called with messages from now on."""
+        """Add a reader, which is called with messages from now on."""
         self._readers.append(put)
 
     def send(self, message: Message) -> None:
         """Send a message.
 
         Raises:
-            Suspended: A suspend marker was sent before.
+            Suspended: A suspend marker was sent earlier.
         """
         if self.suspended:
             raise Suspended.create(f"{type(message).__name__} after a suspend marker")

@@ -1,15 +1,15 @@
-"""One worker's part of a rescale: its phases, and what the others have said so far.
+"""One worker's part of a rescale: its phases, and the messages of its peers.
 
-1. Preparing. Epochs are held, and every peer is told so. When all have said the same, every worker
+1. Preparing. Every worker holds its epochs and tells its peers. When all have done so, every worker
    has passed on the same epoch, and all records that were sent before have arrived.
-2. Interrogating. Operators name the keys with state that have to go.
-3. Collecting. The state of each is taken out and goes to its new owner, then the records that came
-   meanwhile.
-4. Finished. Every peer is told, and acknowledges; so its answers to all that was asked are read.
-5. Done. No old owner is asked any more. When all have said so, nothing is left to hand back.
-6. Bye. When all have said so, nothing is on its way by old rules, and leavers can go.
+2. Interrogating. Operators name the keys with state that must move.
+3. Collecting. The state of each is removed and sent to its new owner, followed by the records that
+   have arrived meanwhile.
+4. Finished. Every peer is notified and acknowledges; then all its answers have been read.
+5. Done. Old owners get no more requests. When all workers are done, nothing is left to return.
+6. Bye. When all have said so, no message is in transit by the old rules, and leaving workers stop.
 
-Steps 2 to 4 are Malstrom's; 1, 5 and 6 are what it lacks.
+Steps 2 to 4 are Malstrom's; it lacks 1, 5 and 6.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from capstan.pipeline.live.routing import Phase, Router
 from capstan.pipeline.live.wire import AckUpgrade, Bye, Done, Prepared, Sent, Upgrade, Wire
 
 WINDOW: Final = 64
-"""How many keys are collected at once."""
+"""Maximum number of keys that are collected at once."""
 
 Step = type[Prepared] | type[Upgrade] | type[AckUpgrade] | type[Done] | type[Bye]
 
 
 class Rescaling:
-    """A rescale as one worker sees it.
+    """One worker's view of a rescale.
 
     Attributes:
-        message: What asked for it.
-        peers: All others that take part, those that come and those that go.
-        epochs: The last epochs of the peers' own inputs before it; None where there was none.
+        message: The request.
+        peers: All other workers, including those that join or leave.
+        epochs: Last epochs of the peers' own inputs before it; None when there was none.
     """
 
     __slots__ = (
-        "_asked",
         "_buffered",
         "_collects",
         "_operators",
         "_put",
+        "_received",
+        "_reply",
         "_router",
-        "_said",
         "_send",
-        "_told",
+        "_sent",
         "_window",
         "epochs",
         "message",
@@ -70,15 +70,15 @@ class Rescaling:
         send: Callable[[int, Wire], None],
         window: int = WINDOW,
     ) -> None:
-        """A rescale that has not begun.
+        """Create a rescale that has not begun.
 
         Args:
-            router: Of the worker; its phase is moved on.
-            message: What asks for it.
-            operators: The operators downstream that have state.
+            router: Router of the worker; its phase is advanced.
+            message: The request.
+            operators: Stateful operators downstream.
             put: Called with messages for downstream.
             send: Called with messages for peers.
-            window: How many keys are collected at once.
+            window: Maximum number of keys that are collected at once.
         """
         self.message = message
         self.peers = tuple(sorted({*router.old, *message.workers} - {router.me}))
@@ -87,69 +87,69 @@ class Rescaling:
         self._operators = tuple(operators)
         self._put = put
         self._send = send
-        self._said: dict[Step, set[int]] = defaultdict(set)
-        self._told: set[Step] = set()
+        self._received: dict[Step, set[int]] = defaultdict(set)
+        self._sent: set[Step] = set()
         self._window = window
-        self._asked: Reply | None = None
+        self._reply: Reply | None = None
         self._collects: deque[tuple[Hashable, Reply]] = deque()
         self._buffered: dict[Hashable, list[Data[object]]] = {}
 
     def begin(self, epoch: int | None) -> None:
-        """Tell the peers that epochs are held here from now on; `epoch` was the last own one."""
+        """Tell the peers that epochs are held from now on; `epoch` is the last own epoch."""
         self._router.phase = Phase.PREPARING
         self._router.new = self.message.workers
         self._tell(Prepared(self.message.version, epoch))
 
-    def heard(self, peer: int, said: Prepared | Upgrade | AckUpgrade | Done | Bye) -> None:
-        """Note what a peer has said."""
-        self._said[type(said)].add(peer)
-        if isinstance(said, Prepared):
-            self.epochs[peer] = said.epoch
-        if isinstance(said, Upgrade):
+    def heard(self, peer: int, message: Prepared | Upgrade | AckUpgrade | Done | Bye) -> None:
+        """Record a message of a peer."""
+        self._received[type(message)].add(peer)
+        if isinstance(message, Prepared):
+            self.epochs[peer] = message.epoch
+        if isinstance(message, Upgrade):
             self._router.upgraded.add(peer)
-            self._send(peer, AckUpgrade(said.version))
+            self._send(peer, AckUpgrade(message.version))
 
     def buffer(self, record: Data[object]) -> None:
-        """Keep a record of a key whose state is being collected."""
+        """Buffer a record of a key whose state is being collected."""
         self._buffered.setdefault(record.key, []).append(record)
 
     @property
     def prepared(self) -> bool:
-        """Whether it has begun everywhere, and its second step has not begun here."""
+        """Whether all peers are prepared, and this worker has not begun its second step."""
         return self._router.phase is Phase.PREPARING and self._all(Prepared)
 
     @property
     def over(self) -> bool:
-        """Whether nothing is on its way any more."""
-        return self._router.phase is Phase.DONE and Bye in self._told and self._all(Bye)
+        """Whether no message is in transit any more."""
+        return self._router.phase is Phase.DONE and Bye in self._sent and self._all(Bye)
 
     @property
     def ready(self) -> bool:
-        """Whether `advance` would do something."""
+        """Whether `advance` can take a step."""
         match self._router.phase:
             case Phase.INTERROGATING:
-                return self._asked is not None and self._asked.complete
+                return self._reply is not None and self._reply.complete
             case Phase.COLLECTING:
                 return not self._collects or self._collects[0][1].complete
             case Phase.FINISHED:
                 return self._all(Upgrade) and self._all(AckUpgrade)
             case Phase.DONE:
-                return Bye not in self._told and self._all(Done)
+                return Bye not in self._sent and self._all(Done)
             case _:
                 return False
 
     def interrogate(self) -> None:
-        """Ask which keys have to go."""
+        """Request the keys that must move."""
         self._router.phase = Phase.INTERROGATING
-        self._asked = Reply(self._operators)
-        self._put(Interrogate(self._router.must_move, self._asked))
+        self._reply = Reply(self._operators)
+        self._put(Interrogate(self._router.must_move, self._reply))
 
     def advance(self) -> None:
-        """Take the step that is due; see `ready`."""
+        """Take the next step; see `ready`."""
         match self._router.phase:
             case Phase.INTERROGATING:
-                assert self._asked is not None
-                self._router.note(self._asked.keys)
+                assert self._reply is not None
+                self._router.note(self._reply.keys)
                 self._router.phase = Phase.COLLECTING
                 self._router.version = self.message.version
                 self._collect()
@@ -186,9 +186,9 @@ class Rescaling:
                 self._send(owner, Sent(record, router.version))
 
     def _all(self, step: Step) -> bool:
-        return self._said[step] >= {*self.peers}
+        return self._received[step] >= {*self.peers}
 
-    def _tell(self, said: Prepared | Upgrade | Done | Bye) -> None:
-        self._told.add(type(said))
+    def _tell(self, message: Prepared | Upgrade | Done | Bye) -> None:
+        self._sent.add(type(message))
         for peer in self.peers:
-            self._send(peer, said)
+            self._send(peer, message)

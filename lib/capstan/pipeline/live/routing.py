@@ -1,25 +1,25 @@
-"""Where a record goes, in each phase of a rescale. Pure.
+"""Routing of records in each phase of a rescale. Pure.
 
 F is the owner of a key before the rescale, G its owner after it; "here" is this worker.
 
-| phase | rule | goes |
+| phase | rule | destination |
 | --- | --- | --- |
 | any | the record has a newer version than this worker, and F sent it | here |
 | normal, preparing | | F |
 | interrogating | 1: F is here and G is not: the key is noted | here |
-| | 2: else | F |
+|  | 2: otherwise | F |
 | collecting | 1.1: G is not here, the key is noted | here |
-| | 1.2: its state is being collected | it is buffered |
-| | 2: G is not here, and no state is | G |
+|  | 1.2: its state is being collected | buffered here |
+|  | 2: G is not here, and neither is its state | G |
 | | 3: G is here: F is here, or F sent it | here |
-| | 4: G is here, else | F is asked |
+|  | 3: G is here, otherwise | F |
 | finished | 1: G is not here | G |
 | | 2: G is here: F is here, F sent it, or F has upgraded | here |
-| | 3: G is here, else | F is asked |
+|  | 3: G is here, otherwise | F |
 | done | | G |
 
-Follows Malstrom's message routers, with the corrections that no record is lost or split: a newer
-version is believed only of F; and only keys that F has here are noted.
+Follows Malstrom's message routers, corrected so that no record is lost or split: a newer version is
+trusted only from F, and only keys whose F is here are noted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from capstan.pipeline.state.key_placement import Placement
 
 
 class Phase(StrEnum):
-    """How far a worker is with a rescale."""
+    """Phase of a worker in a rescale."""
 
     NORMAL = "normal"
     PREPARING = "preparing"
@@ -44,18 +44,18 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Router:
-    """What a worker knows about who owns a key.
+    """A worker's knowledge of the owners of keys.
 
     Attributes:
         me: The worker.
-        placement: How keys are placed.
-        old: The workers before the rescale; when there is none, those that there are.
-        new: The workers after it.
-        version: Of the placement that this worker goes by.
-        phase: How far it is.
-        noted: Keys that have to go and have, or may have, state here, in order.
+        placement: Placement of keys.
+        old: Workers before the rescale, or the current ones without a rescale.
+        new: Workers after the rescale.
+        version: Version of the placement that this worker uses.
+        phase: Phase of this worker.
+        noted: Keys that must move and have, or may have, state here, in order.
         collecting: Keys whose state is being collected.
-        upgraded: The workers that have given away all that had to go.
+        upgraded: Workers that have sent away all keys that must move.
     """
 
     me: int
@@ -69,28 +69,28 @@ class Router:
     upgraded: set[int] = field(default_factory=set)
 
     def must_move(self, key: Hashable) -> bool:
-        """Whether the state of a key is here, and has to go."""
+        """Whether the state of a key is here and must move."""
         return self.before(key) == self.me != self.after(key)
 
     def before(self, key: Hashable) -> int:
-        """The owner of a key before the rescale."""
+        """Return the owner of a key before the rescale."""
         return self.placement.owner(key, self.old)
 
     def after(self, key: Hashable) -> int:
-        """The owner of a key after the rescale."""
+        """Return the owner of a key after the rescale."""
         return self.placement.owner(key, self.new)
 
     def note(self, keys: Iterable[Hashable]) -> None:
-        """Remember that keys have to go."""
+        """Remember keys that must move."""
         self.noted.update(dict.fromkeys(keys))
 
     def target(self, key: Hashable, sender: int, version: int | None = None) -> int | None:
-        """The worker that a record goes to; None when it has to be buffered here.
+        """Return the destination of a record; None when it must be buffered here.
 
         Args:
-            key: Of the record.
-            sender: Who sent it; this worker when it came from its own input.
-            version: The one that it was sent by, where it was sent.
+            key: Key of the record.
+            sender: Sender of the record; this worker for its own input.
+            version: Placement version of the sender, for a sent record.
         """
         if version is not None and version > self.version and self.before(key) == sender:
             return self.me

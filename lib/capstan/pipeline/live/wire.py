@@ -1,4 +1,4 @@
-"""What workers send each other, in order between any two of them."""
+"""Messages between workers, in order between any two of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from capstan.pipeline.keyed.messages import Acquire, Data, Epoch, SuspendMarker
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A record on its way.
+    """A record in transit.
 
     Attributes:
         record: The record.
-        version: Of the placement by which the sender sent it.
+        version: Placement version that the sender used.
     """
 
     record: Data[object]
@@ -22,10 +22,10 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class BarrierMarker:
-    """All that the sender sent before belongs to a snapshot.
+    """Separates messages before a snapshot from those after it.
 
     Attributes:
-        snapshot: Its number.
+        snapshot: Number of the snapshot.
     """
 
     snapshot: int
@@ -33,11 +33,11 @@ class BarrierMarker:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The sender has a rescale before it and holds its epochs from now on.
+    """The sender has begun a rescale and holds its epochs from now on.
 
     Attributes:
-        version: Of the rescale.
-        epoch: The last epoch of the sender's own input that it told anybody, or None.
+        version: Version of the rescale.
+        epoch: The last own epoch that the sender has announced, or None.
     """
 
     version: int
@@ -46,10 +46,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Upgrade:
-    """The sender has given away all keys that had to go.
+    """The sender has sent away all keys that must move.
 
     Attributes:
-        version: Of the rescale.
+        version: Version of the rescale.
     """
 
     version: int
@@ -57,10 +57,10 @@ class Upgrade:
 
 @dataclass(frozen=True, slots=True)
 class AckUpgrade:
-    """The sender has seen the receiver's `Upgrade`.
+    """The sender has received the receiver's `Upgrade`.
 
     Attributes:
-        version: Of the rescale.
+        version: Version of the rescale.
     """
 
     version: int
@@ -68,10 +68,10 @@ class AckUpgrade:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The sender asks no old owner any more.
+    """The sender sends no more requests to old owners.
 
     Attributes:
-        version: Of the rescale.
+        version: Version of the rescale.
     """
 
     version: int
@@ -79,10 +79,10 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The sender hands nothing back any more.
+    """The sender returns nothing any more.
 
     Attributes:
-        version: Of the rescale.
+        version: Version of the rescale.
     """
 
     version: int
@@ -100,4 +100,4 @@ Wire = (
     | Done
     | Bye
 )
-"""Every message between workers."""
+"""All messages between workers."""

@@ -1,4 +1,4 @@
-"""One worker: its copy of the chain, and the messages that wait between the elements."""
+"""A worker: its copy of the chain, with queues between the elements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Worker:
     """A worker of a job.
 
     Attributes:
-        number: Its number.
+        number: Number of the worker.
         operators: Its keyed operators by number.
         exchanges: Its exchanges by their position in the chain.
     """
@@ -37,16 +37,16 @@ class Worker:
         network: Network,
         out: Callable[[int, Message], None],
     ) -> None:
-        """A worker without state.
+        """Create a worker without state.
 
         Args:
-            number: Its number.
-            workers: All that take part; it may be about to join them.
-            version: How many rescales there have been.
-            job: What it runs.
-            agenda: Where its ports take part.
-            network: Takes what it sends to peers.
-            out: Called with its number and what comes out of the chain.
+            number: Number of the worker.
+            workers: All workers; the worker itself may still be joining.
+            version: Number of rescales so far.
+            job: The job.
+            agenda: Agenda of its ports.
+            network: Sends messages to peers.
+            out: Called with the worker's number and each output of the chain.
         """
         self.number = number
         self.operators: dict[int, KeyedOperator[object]] = {}
@@ -64,18 +64,18 @@ class Worker:
             elif isinstance(element, Keyed):
                 read, readable = self._keyed(element, put), _always
             else:
-                read, readable = partial(_applied, element, put), _always
+                read, readable = partial(_apply, element, put), _always
             port: Port[Message] = Port(agenda, self._after(read), readable)
             self._own[position] = port
             put = port.put
         self._first = self._own[0]
 
     def feed(self, message: Message) -> None:
-        """Put a message into the chain."""
+        """Send a message into the chain."""
         self._first.put(message)
 
     def receive(self, exchange: int, sender: int, message: Wire) -> None:
-        """Let a message of a peer wait at an exchange."""
+        """Queue a message of a peer at an exchange."""
         port = self._peers.get((exchange, sender))
         if port is None:
             end = self.exchanges[exchange]
@@ -89,7 +89,7 @@ class Worker:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait anywhere in it."""
+        """Number of queued messages."""
         own = sum(len(port.waiting) for port in self._own.values())
         return own + sum(len(port.waiting) for port in self._peers.values())
 
@@ -100,7 +100,7 @@ class Worker:
 
     @property
     def held(self) -> Mapping[int, int]:
-        """How many keys each keyed operator has state of."""
+        """Number of keys with state, by keyed operator."""
         return {number: len(op.store.states) for number, op in self.operators.items()}
 
     def _exchange(
@@ -139,7 +139,7 @@ class Worker:
     def _after(
         self, read: Callable[[Wire], None] | Callable[[Message], None]
     ) -> Callable[..., None]:
-        """`read`, and then whatever has become possible by it."""
+        """Return a step that calls `read`, then every step of a rescale that it made possible."""
 
         def step(message: object) -> None:
             read(message)  # type: ignore[arg-type]
@@ -158,6 +158,6 @@ def _always() -> bool:
     return True
 
 
-def _applied(element: Apply, put: Callable[[Message], None], message: Message) -> None:
-    for made in element.function(message):
-        put(made)
+def _apply(element: Apply, put: Callable[[Message], None], message: Message) -> None:
+    for result in element.function(message):
+        put(result)

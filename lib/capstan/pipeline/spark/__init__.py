@@ -1,1 +1,1 @@
-"""Pipelines on Spark: stages as tasks, and how rows and state travel."""
+"""Pipelines on Spark: stages as tasks, and the transport of rows and state."""

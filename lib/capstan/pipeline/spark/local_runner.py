@@ -1,4 +1,4 @@
-"""The stages of a pipeline in one process, over rows in memory: what `play` does, without Spark."""
+"""Local runner: the stages of a pipeline in one process, over rows in memory, without Spark."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from capstan.pipeline.state.chunks import PLACEMENT
 from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hashes
 
-_SEAT = "#seat"
+_TASK = "#seat"
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What came of a run in memory.
+class LocalRun:
+    """Result of a run in memory.
 
     Attributes:
-        sinks: The rows of each sink with its own columns, and their times as the first column,
-            `_time` (int64).
-        notes: What the tasks had to say, by kind.
-        state: What they knew in the end, where that was asked for.
+        sinks: Rows of each sink with its own columns; the first column is their time, `_time`
+            (int64).
+        notes: Notes of the tasks, by kind.
+        state: State of the tasks at the end, if it was requested.
     """
 
     sinks: Mapping[str, pa.Table]
@@ -43,7 +43,7 @@ class Ran:
     state: tuple[StateRow, ...]
 
 
-def run_here(
+def run_locally(
     records: pa.Table,
     pipeline: Pipeline,
     reach: Reach,
@@ -53,22 +53,22 @@ def run_here(
     rows_per_batch: int = 10_000,
     state: Sequence[StateRow] | None = None,
     keeps: bool = False,
-) -> Ran:
-    """Run a pipeline over rows of its one stream, to the end.
+) -> LocalRun:
+    """Run a pipeline over all rows of its one stream.
 
     Args:
         records: Rows with `_time` as integers, and the columns that the source declares.
-        pipeline: What runs.
-        reach: What is read and written; records at other times must not be there.
-        sinks: The sinks that are wanted; None for all.
-        peers: How many replay workers a stage with a key has.
-        rows_per_batch: How many rows a task takes in at once at most.
-        state: What an earlier run on as many workers knew in the end; this one goes on from it.
-        keeps: Whether the tasks say what they know in the end.
+        pipeline: The pipeline.
+        reach: Times to read and write; `records` must not have other times.
+        sinks: Sinks to compute; None for all.
+        peers: Number of replay workers of a stage with a key.
+        rows_per_batch: Maximum number of rows that a task processes at once.
+        state: Final state of an earlier run with the same number of workers, to continue from.
+        keeps: Whether to return the final state of the tasks.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
-        InvalidRequestError: `CAP-DAG-...` when the graph cannot be meant.
+        InvalidRequestError: `CAP-DAG-...` when the graph is invalid.
     """
     plan = pipeline.plan(sinks)
     tables = {table.source: table for table in pipeline.tables}
@@ -78,19 +78,19 @@ def run_here(
         if node.name in tables:
             rows[node.name] = side_rows(pipeline, tables[node.name], node.schema, reach)
         else:
-            own = records.select(node.schema.names).cast(node.schema).combine_chunks()
+            columns = records.select(node.schema.names).cast(node.schema).combine_chunks()
             times = records.column(TIME).cast(pa.int64()).combine_chunks()
-            rows[node.name] = pa.table([times, own.to_struct_array()], names=[AT, part(0)])
-    ran = _Ran(plan, reach, peers, rows_per_batch, rows, state, keeps)
+            rows[node.name] = pa.table([times, columns.to_struct_array()], names=[AT, part(0)])
+    run = _LocalStages(plan, reach, peers, rows_per_batch, rows, state, keeps)
     for stage in plan.stages:
-        ran.add(stage)
-    chosen = {plan.dag.nodes[number].name for number in plan.dag.sinks}
-    found = {name: _opened(rows[name], plan.dag.node(name).schema) for name in chosen}
-    return Ran(found, pa.concat_tables(ran.notes), tuple(ran.state))
+        run.add(stage)
+    names = {plan.dag.nodes[number].name for number in plan.dag.sinks}
+    outputs = {name: _unpacked(rows[name], plan.dag.node(name).schema) for name in names}
+    return LocalRun(outputs, pa.concat_tables(run.notes), tuple(run.state))
 
 
-class _Ran:
-    """The stages that have run."""
+class _LocalStages:
+    """Runs stages one after another."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class _Ran:
         peers: int,
         size: int,
         rows: dict[str, pa.Table],
-        known: Sequence[StateRow] | None,
+        state: Sequence[StateRow] | None,
         keeps: bool,
     ) -> None:
         self._plan = plan
@@ -108,51 +108,51 @@ class _Ran:
         self._size = size
         self._rows = rows
         self._marks: dict[str, list[int]] = {}
-        self._known = known
+        self._saved = state
         self._keeps = keeps
         self.notes: list[pa.Table] = []
         self.state: list[StateRow] = []
 
     def add(self, stage: Stage) -> None:
-        """Run a stage whose inputs are there."""
-        keyed, resumes = stage.key is not None, self._known is not None
-        work = StageWork.of(
+        """Run a stage after the stages that it reads."""
+        keyed, resumes = stage.key is not None, self._saved is not None
+        work = StageWork.create(
             self._plan.dag, stage, self._reach, self._peers, resumes=resumes, keeps=self._keeps
         )
         incoming = work.incoming
-        parts = [self._given(n, name, stage, incoming) for n, name in enumerate(work.inputs)]
-        came = pa.concat_tables(parts)
-        out: list[pa.RecordBatch] = []
+        parts = [self._input(n, name, stage, incoming) for n, name in enumerate(work.inputs)]
+        rows = pa.concat_tables(parts)
+        batches: list[pa.RecordBatch] = []
         for worker in range(self._peers if keyed else 1):
-            here = came.filter(pc.equal(came.column(_SEAT), worker)) if keyed else came
-            out += work.run(self._batches(here, keyed, work, worker), worker)
-        made = pa.Table.from_batches(out, work.outgoing)
+            owned = rows.filter(pc.equal(rows.column(_TASK), worker)) if keyed else rows
+            batches += work.run(self._batches(owned, keyed, work, worker), worker)
+        result = pa.Table.from_batches(batches, work.outgoing)
         for name in (*stage.outputs, *stage.sinks):
             column = part(work.part_of(name))
-            kept = made.filter(pc.is_valid(made.column(column)))
-            self._rows[name] = kept.select([AT, column]).rename_columns([AT, part(0)])
-        notes = made.filter(pc.is_valid(made.column(KIND)))
+            output = result.filter(pc.is_valid(result.column(column)))
+            self._rows[name] = output.select([AT, column]).rename_columns([AT, part(0)])
+        notes = result.filter(pc.is_valid(result.column(KIND)))
         marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
         for batch in notes.filter(marks).to_batches():
             for node, mark in wire_format.marks(batch):
                 self._marks.setdefault(node, []).append(mark)
-        kept = pc.equal(notes.column(KIND), NoteKind.STATE.value)
-        for row in notes.filter(kept).to_pylist():
-            self.state.append(StateRow.of_place(json.loads(row[wire_format.NOTE]), row[BLOB]))
-        rest = pc.invert(pc.or_(marks, kept))
+        is_state = pc.equal(notes.column(KIND), NoteKind.STATE.value)
+        for row in notes.filter(is_state).to_pylist():
+            self.state.append(StateRow.from_place(json.loads(row[wire_format.NOTE]), row[BLOB]))
+        rest = pc.invert(pc.or_(marks, is_state))
         self.notes.append(notes.filter(rest).select([KIND, wire_format.NOTE]))
 
-    def _given(self, number: int, source: str, stage: Stage, schema: pa.Schema) -> pa.Table:
-        """The rows of one input, and to which worker they come."""
-        entry = next((each for each in stage.inputs if each.source == source), None)
+    def _input(self, number: int, source: str, stage: Stage, schema: pa.Schema) -> pa.Table:
+        """Return the rows of one input, with the task of each row."""
+        entry = next((entry for entry in stage.inputs if entry.source == source), None)
         rows = self._rows[source if entry is None else entry.producer].combine_chunks()
         structs = rows.column(part(0)).combine_chunks()
-        opened = pa.RecordBatch.from_struct_array(structs)
+        batch = pa.RecordBatch.from_struct_array(structs)
         times = rows.column(AT).combine_chunks()
-        packed = wire_format.packed(schema, number, times, opened)
-        return pa.Table.from_batches([packed.append_column(_SEAT, self._seats(entry, opened))])
+        packed = wire_format.packed(schema, number, times, batch)
+        return pa.Table.from_batches([packed.append_column(_TASK, self._tasks(entry, batch))])
 
-    def _seats(self, entry: StageInput | None, rows: pa.RecordBatch) -> pa.Array:
+    def _tasks(self, entry: StageInput | None, rows: pa.RecordBatch) -> pa.Array:
         if entry is None or not entry.columns:
             return pa.array([0] * rows.num_rows, pa.int64())
         columns = [rows.column(name) for name in entry.columns]
@@ -172,27 +172,27 @@ class _Ran:
             if entry.producer in self._marks
         ]
         yield wire_format.noted(work.incoming, NoteKind.MARK, limits)
-        rows = rows.drop_columns([_SEAT])
+        rows = rows.drop_columns([_TASK])
         if keyed:
             rows = ordered(rows, [(AT, "ascending")], []).combine_chunks()
         yield from rows.to_batches(max_chunksize=self._size)
 
     def _resumed(self, work: StageWork, worker: int) -> Iterator[pa.RecordBatch]:
-        """What a worker of a stage knew; a stage without a key has one, which gets all of it."""
+        """Yield the saved state of a worker; the one worker of a stage without a key gets all."""
         keyed = work.stage.key is not None
-        for row in self._known or ():
+        for row in self._saved or ():
             if row.stage == work.stage.number and (row.worker == worker or not keyed):
                 yield wire_format.noted(work.incoming, NoteKind.STATE, [row.place()], row.data)
 
 
 def _hash(key: tuple[object, ...]) -> int:
-    # Values that are equal must not differ here: -0.0 is 0.0.
-    same = tuple(each + 0.0 if isinstance(each, float) else each for each in key)
-    return int.from_bytes(hashlib.blake2b(repr(same).encode(), digest_size=8).digest())
+    # Equal values must have equal hashes: -0.0 is 0.0.
+    values = tuple(value + 0.0 if isinstance(value, float) else value for value in key)
+    return int.from_bytes(hashlib.blake2b(repr(values).encode(), digest_size=8).digest())
 
 
-def _opened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _unpacked(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     structs = rows.column(part(0)).combine_chunks()
-    opened = pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)])
-    own = opened.select([name for name in schema.names if name != TIME])
-    return own.add_column(0, TIME, rows.column(AT))
+    table = pa.Table.from_batches([pa.RecordBatch.from_struct_array(structs)])
+    columns = table.select([name for name in schema.names if name != TIME])
+    return columns.add_column(0, TIME, rows.column(AT))

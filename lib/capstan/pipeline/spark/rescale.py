@@ -1,4 +1,4 @@
-"""The state of a pipeline's run dealt to more or fewer replay workers, through one shuffle."""
+"""Rescale of a pipeline's state to more or fewer replay workers, through one shuffle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from capstan.pipeline.graph.stage_planner import Plan
-from capstan.pipeline.spark.state_rows import KeptKind, StateRow, batch_of, rows_of
+from capstan.pipeline.spark.state_rows import StateKind, StateRow, batch_of, rows_of
 from capstan.pipeline.spark.task_errors import in_task, on_driver
 from capstan.pipeline.state.chunk_rescale import (
     Arrivals,
@@ -25,168 +25,166 @@ from capstan.pipeline.state.errors import NotWhole
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-Heads = Mapping[int, Mapping[int, StateHeader]]
-"""By stage and worker."""
+Headers = Mapping[int, Mapping[int, StateHeader]]
+"""Headers by stage and worker."""
 
 
-def heads_of(rows: Iterable[StateRow]) -> dict[int, dict[int, StateHeader]]:
-    """The heads among rows of state."""
-    found: dict[int, dict[int, StateHeader]] = {}
+def headers_of(rows: Iterable[StateRow]) -> dict[int, dict[int, StateHeader]]:
+    """Return the headers among rows of state."""
+    headers: dict[int, dict[int, StateHeader]] = {}
     for row in rows:
-        if row.kind is KeptKind.HEAD:
-            found.setdefault(row.stage, {})[row.worker] = StateHeader.from_json(row.head or "")
-    return found
+        if row.kind is StateKind.HEAD:
+            headers.setdefault(row.stage, {})[row.worker] = StateHeader.from_json(row.head or "")
+    return headers
 
 
-def require_heads(plan: Plan, heads: Heads, peers: int) -> None:
-    """Check that every stage with a key has a head of each worker, and no other has.
+def require_headers(plan: Plan, headers: Headers, peers: int) -> None:
+    """Check that exactly the stages with a key have headers, one of each worker.
 
     Raises:
-        NotWhole: It has not: the state is not all there, or of another graph.
+        NotWhole: The state is incomplete, or of another graph.
     """
-    wanted = {stage.number for stage in plan.stages if stage.key is not None}
-    found = {number: set(mine) for number, mine in heads.items()}
-    if found != {number: set(range(peers)) for number in wanted}:
-        text = (
-            f"the state of {peers} workers at stages {sorted(wanted)} is wanted, and is of {found}"
-        )
+    keyed = {stage.number for stage in plan.stages if stage.key is not None}
+    workers = {number: set(by_worker) for number, by_worker in headers.items()}
+    if workers != {number: set(range(peers)) for number in keyed}:
+        text = f"expected state of {peers} workers at stages {sorted(keyed)}, got {workers}"
         raise NotWhole.create(text, reason="other stages or workers")
 
 
 @dataclass(frozen=True, slots=True)
 class Rescaling:
-    """From so many replay workers to so many.
+    """A rescale of a pipeline's state.
 
     Attributes:
         plan: The stages.
-        before: How many workers there were.
-        after: How many there will be.
-        heads: What all workers before knew together, by stage.
+        before: Number of replay workers before.
+        after: Number of replay workers after.
+        headers: Merged header of all workers before, by stage.
     """
 
     plan: Plan
     before: int
     after: int
-    heads: Mapping[int, StateHeader]
+    headers: Mapping[int, StateHeader]
 
     @classmethod
-    def of(cls, plan: Plan, heads: Heads, before: int, after: int) -> Rescaling:
-        """A rescaling of the state that has these heads.
+    def create(cls, plan: Plan, headers: Headers, before: int, after: int) -> Rescaling:
+        """Create the rescale of the state with these headers.
 
         Raises:
-            NotWhole: Some are missing, or the workers are not at one point.
-            NotKeyed: They have timers that differ.
+            NotWhole: Headers are missing, or the workers are not at one point.
+            NotKeyed: The workers have different timers.
         """
-        require_heads(plan, heads, before)
+        require_headers(plan, headers, before)
         return cls(
             plan,
             before,
             after,
-            {number: merge_headers(plan.stages[number], mine) for number, mine in heads.items()},
+            {n: merge_headers(plan.stages[n], by_worker) for n, by_worker in headers.items()},
         )
 
-    def deal(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
-        """Rows of state, but for heads, as those of the workers from now on.
+    def split(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
+        """Convert rows of state, except headers, to those of the workers after the rescale.
 
         Raises:
-            NotKeyed: A state is not kept by key.
-            Misplaced: A key was with another worker than its owner.
-            SnapshotCorrupt: A row is not what was written.
+            NotKeyed: A state is not keyed.
+            Misplaced: A worker did not own a key.
+            SnapshotCorrupt: The data of a chunk have changed.
         """
         for row in rows:
-            if row.kind is KeptKind.AHEAD:
+            if row.kind is StateKind.AHEAD:
                 yield replace(row, worker=row.worker % self.after)
-            elif row.kind is KeptKind.CHUNK:
+            elif row.kind is StateKind.CHUNK:
                 stage = self.plan.stages[row.stage]
                 for chunk in rescale_chunk(stage, row.chunk(), self.before, self.after):
-                    yield StateRow.of_chunk(row.stage, chunk)
+                    yield StateRow.from_chunk(row.stage, chunk)
 
     def seeds(self) -> Iterator[StateRow]:
-        """For each worker from now on what it has to have, at each stage."""
-        for number, head in self.heads.items():
+        """Yield the merged header of each stage for every worker after the rescale."""
+        for number, header in self.headers.items():
             for worker in range(self.after):
-                yield StateRow.of_head(number, worker, head)
+                yield StateRow.from_header(number, worker, header)
 
     def arrive(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
-        """What was dealt to workers, each key with its owner; then the workers' heads.
+        """Yield the rows of workers after checking their owner; then the workers' headers.
 
         Args:
-            rows: What `deal` and `seeds` have given, all that is one worker's.
+            rows: Results of `split` and `seeds`; all rows of a worker must be included.
 
         Raises:
-            Misplaced: A key is with another worker than its owner.
-            SnapshotCorrupt: A row is not what was dealt.
+            Misplaced: A worker does not own a key.
+            SnapshotCorrupt: The data of a chunk have changed.
         """
-        here: dict[tuple[int, int], Arrivals] = {}
-        heads: dict[tuple[int, int], StateHeader] = {}
+        arrivals: dict[tuple[int, int], Arrivals] = {}
+        headers: dict[tuple[int, int], StateHeader] = {}
         for row in rows:
             place = row.stage, row.worker
-            if row.kind is KeptKind.HEAD:
-                heads[place] = StateHeader.from_json(row.head or "")
+            if row.kind is StateKind.HEAD:
+                headers[place] = StateHeader.from_json(row.head or "")
                 continue
-            if row.kind is KeptKind.CHUNK:
+            if row.kind is StateKind.CHUNK:
                 stage = self.plan.stages[row.stage]
-                mine = here.setdefault(place, Arrivals(stage, row.worker, self.after))
-                mine.add(row.chunk())
+                arrived = arrivals.setdefault(place, Arrivals(stage, row.worker, self.after))
+                arrived.add(row.chunk())
             yield row
-        for place, head in heads.items():
+        for place, header in headers.items():
             number, worker = place
-            arrived = here.get(place) or Arrivals(self.plan.stages[number], worker, self.after)
-            yield StateRow.of_head(number, worker, arrived.header(head))
+            arrived = arrivals.get(place) or Arrivals(self.plan.stages[number], worker, self.after)
+            yield StateRow.from_header(number, worker, arrived.header(header))
 
-    def require_none_lost(self, heads: Heads) -> None:
-        """Check that the workers have what there was, no less and no more.
+    def require_none_lost(self, headers: Headers) -> None:
+        """Check that the workers have exactly the rows and keys from before.
 
         Raises:
-            Misplaced: They have not.
-            NotWhole: One of them has no head.
+            Misplaced: Rows or keys were lost or duplicated.
+            NotWhole: A worker has no header.
         """
-        require_heads(self.plan, heads, self.after)
-        for number, before in self.heads.items():
-            require_none_lost(self.plan.stages[number], before, heads[number].values())
+        require_headers(self.plan, headers, self.after)
+        for number, before in self.headers.items():
+            require_none_lost(self.plan.stages[number], before, headers[number].values())
 
 
 def rescale(frame: DataFrame, plan: Plan, before: int, after: int) -> DataFrame:
-    """Rows of state as those of other replay workers; what they have is proved to be the same.
+    """Rescale rows of state to other replay workers, and verify that none is lost.
 
     Args:
-        frame: Rows of `keeping.COLUMNS`, of one run's end.
-        plan: The stages that it is the state of.
-        before: How many workers there were.
-        after: How many there will be.
+        frame: Final state of one run, rows of `state_rows.COLUMNS`.
+        plan: The stages of the state.
+        before: Number of workers before.
+        after: Number of workers after.
 
     Returns:
-        Such rows, each worker's in a partition of its own; persisted, for who unpersists them.
+        Rows of state, each worker's in its own partition; persisted, for the caller to unpersist.
 
     Raises:
-        StateError: The state is not all there, or cannot be dealt.
-        Misplaced: A key was not with its owner; or, which would be a defect, is not afterwards.
+        StateError: The state is incomplete, or cannot be rescaled.
+        Misplaced: A key was not with its owner before; or afterwards, which would be a defect.
     """
-    rescaling = Rescaling.of(plan, heads_of(_collected(frame)), before, after)
+    rescaling = Rescaling.create(plan, headers_of(_collect_headers(frame)), before, after)
     schema = frame.schema
-    rest = frame.where(F.col("kind") != KeptKind.HEAD.value)
+    rest = frame.where(F.col("kind") != StateKind.HEAD.value)
     seeds = pa.Table.from_batches([batch_of(rescaling.seeds())])
-    dealt = rest.mapInArrow(_over(rescaling.deal), schema).unionByName(
+    moved = rest.mapInArrow(_over(rescaling.split), schema).unionByName(
         frame.sparkSession.createDataFrame(seeds).to(schema)
     )
-    # Who a row is for, it says itself: a task's number is its own only where it is not in a union.
-    arrived = dealt.repartitionById(after, F.col("worker")).mapInArrow(
+    # Rows name their worker: in a union, task numbers differ from those of workers.
+    arrived = moved.repartitionById(after, F.col("worker")).mapInArrow(
         _over(rescaling.arrive), schema
     )
-    kept = arrived.persist(StorageLevel.MEMORY_AND_DISK)
+    persisted = arrived.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with on_driver():
-            rescaling.require_none_lost(heads_of(_collected(kept)))
+            rescaling.require_none_lost(headers_of(_collect_headers(persisted)))
     except BaseException:
-        kept.unpersist()
+        persisted.unpersist()
         raise
-    return kept
+    return persisted
 
 
-def _collected(frame: DataFrame) -> list[StateRow]:
-    """The heads, of which there are as many as workers and stages."""
-    heads = frame.where(F.col("kind") == KeptKind.HEAD.value)
-    return [StateRow.of_place(row.asDict(), None) for row in heads.drop("data").collect()]
+def _collect_headers(frame: DataFrame) -> list[StateRow]:
+    """Collect the headers: one per worker and stage."""
+    headers = frame.where(F.col("kind") == StateKind.HEAD.value)
+    return [StateRow.from_place(row.asDict(), None) for row in headers.drop("data").collect()]
 
 
 _Batches = Iterator[pa.RecordBatch]

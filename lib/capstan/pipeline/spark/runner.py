@@ -1,7 +1,8 @@
-"""Runs a pipeline on Spark: a stage after the other, a `DagExecutor` in each of their tasks.
+"""Runner of pipelines on Spark: one stage after another, a `DagExecutor` in each of their tasks.
 
-A stage is one `mapInArrow`; between stages lies a shuffle by the hash of the next one's key. All of
-it is one Spark job where no stage has several readers.
+A stage is one `mapInArrow`. Between stages lies a shuffle by the hash of the next stage's key. If
+no
+stage has several readers, the whole pipeline is one Spark job.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
 
 
 def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
-    """The columns of a sink's rows as `Played.sinks` has them; nothing runs.
+    """Return the columns of a sink's rows in `PipelineRun.sinks`, without running anything.
 
     Raises:
         InvalidRequestError: As `play`.
     """
     schema = pipeline.plan([node]).dag.node(node).schema
-    own = row_transport.spark_type(pipeline, node, schema)
-    fields = [field for field in own.fields if field.name != TIME]
+    columns = row_transport.spark_type(pipeline, node, schema)
+    fields = [field for field in columns.fields if field.name != TIME]
     if pipeline.sink(node).time == TIME:
         declared = TimeType((reach.time_type.coordinates[reach.coordinate],))
         fields.insert(0, StructField(TIME, time_struct(declared)))
@@ -42,16 +43,16 @@ def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
 
 
 def require_fit(records: DataFrame, pipeline: Pipeline, sink: str, reach: Reach) -> None:
-    """Check that a stream has the columns that a pipeline reads; nothing runs.
+    """Check that a stream has the columns that a pipeline reads, without running anything.
 
     Args:
-        records: As `play` has them.
-        pipeline: What would run.
-        sink: The sink that is wanted.
-        reach: What would be read.
+        records: The stream's records, as for `play`.
+        pipeline: The pipeline.
+        sink: The sink to compute.
+        reach: Times to read.
 
     Raises:
-        InvalidRequestError: `CAP-PIPELINE`, naming the column.
+        InvalidRequestError: `CAP-PIPELINE`; names the column.
     """
     plan = pipeline.plan([sink])
     for name, frame in _streams(pipeline, plan, records).items():
@@ -59,7 +60,7 @@ def require_fit(records: DataFrame, pipeline: Pipeline, sink: str, reach: Reach)
 
 
 def persisted(frame: DataFrame) -> DataFrame:
-    """Keep what a stage has put out in memory, and what does not fit on the executors' disks."""
+    """Keep a stage's output in memory, and on the executors' disks if it does not fit."""
     return frame.persist(StorageLevel.MEMORY_AND_DISK)
 
 
@@ -74,31 +75,31 @@ def play(
     keep: Keep = persisted,
     carried: CarriedState | None = None,
 ) -> PipelineRun:
-    """Run a pipeline over records, to the end.
+    """Run a pipeline over records.
 
-    The multiset of rows that comes out does not depend on `peers`, nor on how the records are
-    partitioned.
+    The multiset of output rows depends neither on `peers` nor on the partitioning of the records.
 
     Args:
         spark: The session.
-        records: What `played_records` gives: `_worker`, `_time`, perhaps `_label`, `_batch` and
-            `_pos`, then the stream's own columns. Of several streams by the names of their sources.
-        pipeline: What runs; it has to be registered.
-        reach: What is read and written, as `reach_of` gives it. Records at other times than
-            `reach.reads`, or at times that are not complete, must not be there.
-        sinks: The sinks that are wanted; only what they depend on runs. None for all.
-        peers: How many replay workers a stage with a key has.
-        keep: Stores what is read several times. It must read what it is given to its end only
+        records: Result of `played_records`: `_worker`, `_time`, optionally `_label`, `_batch` and
+            `_pos`, then the stream's own columns. For several streams, by the names of their
+            sources.
+        pipeline: The registered pipeline.
+        reach: Times to read and write, from `reach_of`. `records` must not have times outside of
+            `reach.reads`, or incomplete times.
+        sinks: Sinks to compute; only what they depend on runs. None for all.
+        peers: Number of replay workers of a stage with a key.
+        keep: Stores output that is read several times. It must read its input to the end exactly
             once, or the pipeline runs again.
-        carried: The state to go on from, by as many `peers`, with the records that come after
-            (`resuming`); and whether to hand on the state in the end.
+        carried: State to continue from, of the same number of `peers`, with the records that follow
+            (`resuming`); and whether to return the final state.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
-        LateOutput: A row came out at a time that an earlier run has written already.
-        StateError: The state is not all there, or does not fit.
-        InvalidRequestError: `CAP-PIPELINE` when the stream's columns are not those that it reads;
-            `CAP-DAG-...` when the graph cannot be meant.
+        LateOutput: A row has a time that an earlier run has already written.
+        StateError: The state is incomplete, or does not match.
+        InvalidRequestError: `CAP-PIPELINE` when the stream lacks columns that the pipeline reads;
+            `CAP-DAG-...` when the graph is invalid.
     """
     if peers < 1:
         raise pipeline.refusal(f"needs at least one replay worker, not {peers}")
@@ -111,7 +112,7 @@ def play(
         with on_driver():
             for stage in plan.stages:
                 run.add(stage)
-            return run.played()
+            return run.run()
     except BaseException:
         run.release()
         raise
@@ -122,11 +123,11 @@ def _streams(
 ) -> dict[str, DataFrame]:
     tables = {table.source for table in pipeline.tables}
     names = [plan.dag.nodes[number].name for number in plan.dag.sources]
-    wanted = [name for name in names if name not in tables]
-    given = records if isinstance(records, Mapping) else dict.fromkeys(wanted, records)
-    if len(wanted) > 1 and not isinstance(records, Mapping):
-        raise pipeline.refusal(f"reads several streams: {', '.join(wanted)}")
-    missing = [name for name in wanted if name not in given]
+    required = [name for name in names if name not in tables]
+    given = records if isinstance(records, Mapping) else dict.fromkeys(required, records)
+    if len(required) > 1 and not isinstance(records, Mapping):
+        raise pipeline.refusal(f"reads several streams: {', '.join(required)}")
+    missing = [name for name in required if name not in given]
     if missing:
-        raise pipeline.refusal(f"reads {missing[0]}, which is not there")
-    return {name: given[name] for name in wanted}
+        raise pipeline.refusal(f"reads {missing[0]}, which is missing")
+    return {name: given[name] for name in required}

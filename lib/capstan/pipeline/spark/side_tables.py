@@ -1,4 +1,4 @@
-"""Tables that do not change, as a pipeline reads them beside its stream."""
+"""Side tables: tables without changes that a pipeline reads beside its stream."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ _STORED = {Kind.BIGINT: pa.int64(), Kind.DATE: pa.date32(), Kind.TIMESTAMP: pa.t
 
 
 def side_rows(pipeline: Pipeline, table: SideTable, schema: pa.Schema, reach: Reach) -> pa.Table:
-    """The rows of a table that a run reads, with the columns that its source declares.
+    """Return the rows of a side table that a run reads, with the columns of its source.
 
     Args:
-        pipeline: Whose table it is.
+        pipeline: The pipeline of the table.
         table: The table.
-        schema: What the source declares; `_time` is the table's time as an integer.
-        reach: What the run reads; rows at other times are left out.
+        schema: Columns that the source declares; `_time` is the table's time as an integer.
+        reach: Times to read; rows at other times are left out.
 
     Returns:
         A column `time`, and the rows as a struct `p0`.
 
     Raises:
-        InvalidRequestError: `CAP-PIPELINE` when it gives no rows like that.
+        InvalidRequestError: `CAP-PIPELINE` when its function does not return such rows.
     """
-    found = resolve(pipeline, table.function)()
-    if not isinstance(found, pa.Table):
-        raise pipeline.refusal(f"has a table {table.source} that is no Arrow table")
-    missing = {table.time, *schema.names} - {*found.column_names, TIME}
+    result = resolve(pipeline, table.function)()
+    if not isinstance(result, pa.Table):
+        raise pipeline.refusal(f"has a table {table.source} that is not an Arrow table")
+    missing = {table.time, *schema.names} - {*result.column_names, TIME}
     if missing:
         raise pipeline.refusal(f"has a table {table.source} without {', '.join(sorted(missing))}")
-    times = _integers(found.column(table.time), reach.time_type.coordinates[reach.coordinate])
+    times = _integers(result.column(table.time), reach.time_type.coordinates[reach.coordinate])
     since, until = (bound[reach.coordinate] for bound in (reach.reads.since, reach.reads.until))
-    kept = pc.is_valid(times)
+    in_range = pc.is_valid(times)
     if since is not None:
-        kept = pc.and_(kept, pc.greater_equal(times, since))
+        in_range = pc.and_(in_range, pc.greater_equal(times, since))
     until = reach.last if until is None else min(until, reach.last)
-    kept = pc.and_(kept, pc.less(times, until))
-    columns = [times if name == TIME else found.column(name) for name in schema.names]
+    in_range = pc.and_(in_range, pc.less(times, until))
+    columns = [times if name == TIME else result.column(name) for name in schema.names]
     try:
         rows = pa.table(columns, names=schema.names).cast(schema)
     except (pa.ArrowException, ValueError) as error:
-        raise pipeline.refusal(f"has a table {table.source} of other types: {error}") from error
+        raise pipeline.refusal(f"has a table {table.source} with other types: {error}") from error
     structs = rows.combine_chunks().to_struct_array()
-    return pa.table([times, structs], names=[AT, part(0)]).filter(kept)
+    return pa.table([times, structs], names=[AT, part(0)]).filter(in_range)
 
 
 def _integers(times: pa.ChunkedArray, coordinate: Coordinate) -> pa.ChunkedArray:
-    """Times as the integers that stand for them."""
+    """Convert times to the integers that represent them."""
     stored = _STORED[coordinate.kind]
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
         stored = pa.timestamp("us", tz="UTC")

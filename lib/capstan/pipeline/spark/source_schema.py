@@ -1,4 +1,4 @@
-"""What a pipeline reads of a stream: its records, with the order of their recording."""
+"""Columns of the records that a pipeline reads from a stream."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PLACE = ("_worker", "_label", "_batch", "_pos")
-"""What a source may have of the records' place on tape, besides `_time`."""
+"""Columns of a record's position on tape that a source may have, besides `_time`."""
 
 
 def source_schema(payload: StructType) -> pa.Schema:
-    """The Arrow columns of a stream's records as a source of a graph may declare them, all of them.
+    """Return all Arrow columns that a source may declare for a stream's records.
 
     Args:
         payload: The stream's own columns.
     """
-    own = to_arrow_schema(payload, timezone="UTC")
+    columns = to_arrow_schema(payload, timezone="UTC")
     place = [pa.int32(), pa.string(), pa.int64(), pa.int64()]
     head = [pa.field(TIME, pa.int64()), *map(pa.field, PLACE, place)]
-    return pa.schema([*head, *own])
+    return pa.schema([*head, *columns])

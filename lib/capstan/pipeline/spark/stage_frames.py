@@ -1,4 +1,4 @@
-"""The stages of a pipeline as frames of Spark: a `mapInArrow` each, with a shuffle between them."""
+"""The stages of a pipeline as Spark frames: a `mapInArrow` each, with shuffles between them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Keep = Callable[["DataFrame"], "DataFrame"]
-"""Stores what a stage has put out, and gives it back: it is read several times."""
+"""Stores a stage's output for several reads, and returns it."""
 
 _ASIDE = "node STRING, output STRING, name STRING, worker INT, time BIGINT, row STRING"
 _METRICS = (
@@ -43,12 +43,12 @@ _METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class CarriedState:
-    """The state that one run of a pipeline hands on to the next.
+    """State that one run of a pipeline passes to the next.
 
     Attributes:
-        state: What an earlier run on as many replay workers has handed on: rows of
-            `keeping.COLUMNS`. None begins without.
-        keeps: Whether this one hands on its own.
+        state: Final state of an earlier run with the same number of replay workers: rows of
+            `state_rows.COLUMNS`. None starts without state.
+        keeps: Whether to return the final state of this run.
     """
 
     state: DataFrame | None = None
@@ -57,19 +57,19 @@ class CarriedState:
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """What came of a pipeline's run.
+    """Result of a pipeline's run.
 
     Attributes:
-        sinks: The rows of each chosen sink: its time, then its own columns.
-        aside: What operators put aside: `node`, `output` (`late`, `side` or `change`), `name` (of
-            a side output), `worker`, `time` (an integer), and the `row` as JSON.
-        metrics: The counters of every node on every replay worker, for people and the ledger.
-        nodes: The same as values.
-        trimmed: For each sink how many of its rows were left out, as their times lie outside the
+        sinks: Rows of each chosen sink: the time, then the sink's own columns.
+        aside: Rows that operators diverted: `node`, `output` (`late`, `side` or `change`), `name`
+            (of a side output), `worker`, `time` (an integer), and the `row` as JSON.
+        metrics: Counters of every node on every replay worker, for display and the ledger.
+        nodes: The same counters as values.
+        trimmed: Number of rows of each sink that were dropped because their times are outside the
             range.
-        put_aside: How many rows were put aside, by node and output.
-        state: Where that was asked for, what the replay workers know in the end, and what has come
-            out for a later run to write: rows of `keeping.COLUMNS`.
+        put_aside: Number of diverted rows, by node and output.
+        state: If requested, the final state of the replay workers, and output for a later run to
+            write: rows of `state_rows.COLUMNS`.
     """
 
     sinks: Mapping[str, DataFrame]
@@ -82,13 +82,13 @@ class PipelineRun:
     _kept: tuple[DataFrame, ...] = field(default=(), repr=False)
 
     def release(self) -> None:
-        """Let go of what was kept; the frames are of no more use."""
+        """Release the stored frames; they are unusable afterwards."""
         for frame in self._kept:
             frame.unpersist()
 
 
 class StageBuilder:
-    """The stages that have been laid out so far, and what comes out of them."""
+    """Builds the frames of the stages, one after another."""
 
     def __init__(
         self,
@@ -119,18 +119,18 @@ class StageBuilder:
                 self._readers[number].append(stage.number)
 
     def add(self, stage: Stage) -> None:
-        """Lay out a stage whose inputs are there."""
-        if _passes_on(stage):
+        """Build the frame of a stage after the stages that it reads."""
+        if _is_source_only(stage):
             (name,) = stage.nodes
             self._frames[stage.number] = self._source(name)
             return
         work = self._works[stage.number] = self._work(stage)
         for name in work.outputs:
             row_transport.spark_type(self._pipeline, name, stage.dag.node(name).schema)
-        known = None
+        state = None
         if self._carried.state is not None and _has_state(stage):
-            known = self._carried.state.where(F.col("stage") == stage.number)
-        frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self._peers, known)
+            state = self._carried.state.where(F.col("stage") == stage.number)
+        frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self._peers, state)
         frame = frame.mapInArrow(_body(work), from_arrow_schema(work.outgoing))
         several = len(self._readers[stage.number]) > 1
         if several or stage.sinks or (self._carried.keeps and _has_state(stage)):
@@ -141,60 +141,59 @@ class StageBuilder:
             self._sinks[name] = self._shaped(name, frame, part(work.part_of(name)))
 
     def release(self) -> None:
-        """Let go of what was kept."""
+        """Release the stored frames."""
         for frame in self._kept:
             frame.unpersist()
 
-    def played(self) -> PipelineRun:
-        """Run all of it; what came out."""
+    def run(self) -> PipelineRun:
+        """Run all stages and return the result."""
         ends = [stage.number for stage in self._plan.stages if stage.sinks]
-        notes = [row_transport.notes_of(self._frames[number]) for number in ends]
-        said = reduce(lambda one, other: one.unionByName(other), notes)
-        # This reads every frame that was kept to its end, and so runs the tasks, once.
-        told = said.where(
+        by_stage = [row_transport.notes_of(self._frames[number]) for number in ends]
+        notes = reduce(lambda one, other: one.unionByName(other), by_stage)
+        # This reads every stored frame to its end, and so runs the tasks exactly once.
+        counts = notes.where(
             F.col(KIND).isin(NoteKind.METRICS.value, NoteKind.TRIMMED.value)
         ).collect()
         nodes = [
             NodeMetrics.from_json(json.loads(row[NOTE]))
-            for row in told
+            for row in counts
             if row[KIND] == NoteKind.METRICS.value
         ]
         trimmed = Counter(dict.fromkeys(self._sinks, 0))
-        for row in told:
+        for row in counts:
             if row[KIND] == NoteKind.TRIMMED.value:
                 note = json.loads(row[NOTE])
                 trimmed[note["node"]] += note["rows"]
-        nodes.sort(key=lambda each: (each.stage, each.node, each.worker))
-        put = said.where(F.col(KIND) == NoteKind.ASIDE.value)
-        aside = put.select(F.from_json(NOTE, _ASIDE).alias("note")).select("note.*")
+        nodes.sort(key=lambda node: (node.stage, node.node, node.worker))
+        diverted = notes.where(F.col(KIND) == NoteKind.ASIDE.value)
+        aside = diverted.select(F.from_json(NOTE, _ASIDE).alias("note")).select("note.*")
         metrics = self._spark.createDataFrame(
-            [tuple(each.to_json().values()) for each in nodes], _METRICS
+            [tuple(node.to_json().values()) for node in nodes], _METRICS
         )
-        late = Counter[tuple[str, str]]()
-        for each in nodes:
-            late[each.node, "late"] += each.counters.late_rows
-            late[each.node, "side"] += each.counters.side_rows
-        put_aside = {place: rows for place, rows in late.items() if rows}
+        put_aside = Counter[tuple[str, str]]()
+        for node in nodes:
+            put_aside[node.node, "late"] += node.counters.late_rows
+            put_aside[node.node, "side"] += node.counters.side_rows
         return PipelineRun(
             self._sinks,
             aside,
             metrics,
             tuple(nodes),
             dict(trimmed),
-            put_aside,
-            self._known() if self._carried.keeps else None,
+            {place: rows for place, rows in put_aside.items() if rows},
+            self._state() if self._carried.keeps else None,
             tuple(self._kept),
         )
 
-    def _known(self) -> DataFrame:
-        """The rows of state of all stages that have any."""
+    def _state(self) -> DataFrame:
+        """Return the rows of state of all stages that have any."""
         numbers = [stage.number for stage in self._plan.stages if _has_state(stage)]
-        kept = [row_transport.state_of(self._frames[number]) for number in numbers]
-        return reduce(lambda one, other: one.unionByName(other), kept)
+        states = [row_transport.state_of(self._frames[number]) for number in numbers]
+        return reduce(lambda one, other: one.unionByName(other), states)
 
     def _work(self, stage: Stage) -> StageWork:
         carried = self._carried
-        return StageWork.of(
+        return StageWork.create(
             self._plan.dag,
             stage,
             self._reach,
@@ -204,29 +203,29 @@ class StageBuilder:
         )
 
     def _inputs(self, stage: Stage, work: StageWork) -> list[Rows]:
-        """What a stage reads: its own sources, and each earlier stage once."""
-        found = []
+        """Return the inputs of a stage: its own sources, and each earlier stage once."""
+        inputs = []
         by_stage: dict[int, list[Reader]] = {}
         for number, source in enumerate(work.inputs):
-            entry = next((each for each in stage.inputs if each.source == source), None)
+            entry = next((entry for entry in stage.inputs if entry.source == source), None)
             if entry is None:
-                found.append(Rows(self._source(source), (Reader(number, part(0), None),)))
+                inputs.append(Rows(self._source(source), (Reader(number, part(0), None),)))
                 continue
-            made = self._plan.stage_of(entry.producer).number
-            earlier = self._works.get(made)
+            producer = self._plan.stage_of(entry.producer).number
+            earlier = self._works.get(producer)
             column = part(0 if earlier is None else earlier.part_of(entry.producer))
-            by_stage.setdefault(made, []).append(Reader(number, column, entry.columns))
-        for made, readers in by_stage.items():
-            notes = self._notes(made, stage.number)
-            found.append(Rows(self._frames[made], tuple(readers), notes))
-        return found
+            by_stage.setdefault(producer, []).append(Reader(number, column, entry.columns))
+        for producer, readers in by_stage.items():
+            notes = self._notes(producer, stage.number)
+            inputs.append(Rows(self._frames[producer], tuple(readers), notes))
+        return inputs
 
-    def _notes(self, made: int, reader: int) -> Notes:
-        """What a stage passes on of the notes of an earlier one: all of them once, marks always."""
-        if made not in self._works:
+    def _notes(self, producer: int, reader: int) -> Notes:
+        """Select the notes that one stage passes to another: marks always, all others only once."""
+        if producer not in self._works:
             return Notes.NONE
-        # Those of a stage with sinks are read there.
-        first = not self._plan.stages[made].sinks and self._readers[made][0] == reader
+        # The notes of a stage with sinks are read from its own frame.
+        first = not self._plan.stages[producer].sinks and self._readers[producer][0] == reader
         return Notes.ALL if first else Notes.MARKS
 
     def _source(self, name: str) -> DataFrame:
@@ -234,17 +233,17 @@ class StageBuilder:
         if name in self._streams:
             records = self._streams[name]
             return row_transport.from_records(self._pipeline, name, schema, records, self._reach)
-        table = next(each for each in self._pipeline.tables if each.source == name)
+        table = next(table for table in self._pipeline.tables if table.source == name)
         row_transport.spark_type(self._pipeline, name, schema)
         rows = side_rows(self._pipeline, table, schema, self._reach)
         return self._spark.createDataFrame(rows)
 
     def _shaped(self, node: str, frame: DataFrame, column: str) -> DataFrame:
-        """The rows of a sink as its target has them."""
+        """Return the rows of a sink with the columns of its target."""
         sink = self._pipeline.sink(node)
-        own = [f.name for f in self._plan.dag.node(node).schema if f.name != TIME]
+        names = [f.name for f in self._plan.dag.node(node).schema if f.name != TIME]
         rows = frame.where(F.col(column).isNotNull())
-        columns = [F.col(f"{column}.{quoted(name)}") for name in own]
+        columns = [F.col(f"{column}.{quoted(name)}") for name in names]
         if sink.time != TIME:
             return rows.select(*columns)
         declared = self._reach.time_type.coordinates[self._reach.coordinate]
@@ -252,26 +251,26 @@ class StageBuilder:
         return rows.select(time, *columns)
 
 
-def _passes_on(stage: Stage) -> bool:
-    """Whether a stage is a source alone: its rows go straight to who reads them."""
+def _is_source_only(stage: Stage) -> bool:
+    """Whether a stage is a source alone, whose rows go directly to its readers."""
     return len(stage.nodes) == 1 and not stage.inputs and not stage.sinks
 
 
 def _has_state(stage: Stage) -> bool:
-    """Whether its tasks know anything at the end, or have put out rows that wait."""
+    """Whether the stage's tasks have final state, or output for a later run."""
     return stage.key is not None or bool(stage.sinks)
 
 
 def _body(work: StageWork) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    # Of Arrow's types that hold the same, Spark reads one: no large strings, no milliseconds.
-    wanted = to_arrow_schema(from_arrow_schema(work.outgoing), timezone="UTC")
-    fits = wanted.equals(work.outgoing)
+    # Of equivalent Arrow types Spark reads only one: no large strings, no milliseconds.
+    schema = to_arrow_schema(from_arrow_schema(work.outgoing), timezone="UTC")
+    same = schema.equals(work.outgoing)
 
     def body(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         worker = 0 if context is None else context.partitionId()
         with in_task():
-            for made in work.run(batches, worker):
-                yield made if fits else made.cast(wanted)
+            for batch in work.run(batches, worker):
+                yield batch if same else batch.cast(schema)
 
     return body

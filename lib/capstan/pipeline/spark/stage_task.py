@@ -1,4 +1,4 @@
-"""What one task of a stage does: a `DagExecutor` over the rows that came to one replay worker."""
+"""A task of a stage: a `DagExecutor` over the rows of one replay worker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import wire_format
-from capstan.pipeline.spark.state_rows import Resumption, StateRow, rows_to_keep
+from capstan.pipeline.spark.state_rows import Resumption, StateRow, final_state
 from capstan.pipeline.spark.wire_format import (
     AT,
     BLOB,
@@ -28,24 +28,24 @@ from capstan.pipeline.spark.wire_format import (
     TimedRows,
 )
 
-_ENOUGH = 10_000
-_MEANT = pa.array([kind.value for kind in (NoteKind.WORKER, NoteKind.STATE, NoteKind.MARK)])
+_FLUSH_ROWS = 10_000
+_TASK_NOTES = pa.array([kind.value for kind in (NoteKind.WORKER, NoteKind.STATE, NoteKind.MARK)])
 
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """What every task of a stage has to know.
+    """Everything that the tasks of a stage need to know.
 
     Attributes:
-        stage: The stage; its sub-graph runs here.
-        inputs: The sources of the sub-graph, in order of the parts of the rows that come in.
-        ordered: Whether rows come in order of time; else watermarks wait until the end.
-        last: The watermark after the last row, where the inputs promise no less.
-        since: The first time of results that are kept; None where there is no bound.
-        until: The first time of results that are no longer kept; None where there is no bound.
-        peers: How many replay workers run the stage, where it has a key.
-        resumes: Whether the tasks go on from a state that they are given.
-        keeps: Whether they put out their state, and what has come out too early, at the end.
+        stage: The stage, whose sub-graph the tasks run.
+        inputs: Sources of the sub-graph, in order of the parts of incoming rows.
+        ordered: Whether rows arrive in order of time; otherwise watermarks wait until the end.
+        last: The watermark after the last row, unless the inputs promise less.
+        since: First time of the results to keep; None for no bound.
+        until: First time after the results to keep; None for no bound.
+        peers: Number of replay workers of the stage, if it has a key.
+        resumes: Whether the tasks continue from a saved state.
+        keeps: Whether the tasks emit their final state, and early output, at the end.
     """
 
     stage: Stage
@@ -59,51 +59,51 @@ class StageWork:
     keeps: bool = False
 
     @classmethod
-    def of(
+    def create(
         cls, dag: Dag, stage: Stage, reach: Reach, peers: int, *, resumes: bool, keeps: bool
     ) -> StageWork:
-        """The work of a stage of `dag`: its own sources come first, then what others put out."""
-        own = [name for name in stage.nodes if not dag.inputs(name)]
-        inputs = (*own, *(entry.source for entry in stage.inputs))
+        """Create the work of a stage of `dag`; its own sources come before other stages' output."""
+        sources = [name for name in stage.nodes if not dag.inputs(name)]
+        inputs = (*sources, *(entry.source for entry in stage.inputs))
         bounds = reach.last, reach.since, reach.until
-        # Known from here on: tasks may see the text of the code otherwise, or not at all.
+        # Cached before the stage is shipped: tasks may see other source text, or none at all.
         _ = stage.dag.signatures
         return cls(stage, inputs, stage.key is not None, *bounds, peers, resumes, keeps)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """The sinks of the sub-graph whose rows leave the stage, in order of their parts.
+        """Sinks of the sub-graph whose rows leave the stage, in order of their parts.
 
-        First those that other stages read, in order of `stage.outputs`, then `stage.sinks`.
+        Those that other stages read come first, in order of `stage.outputs`, then `stage.sinks`.
         """
         return (*(self.stage.exits[name] for name in self.stage.outputs), *self.stage.sinks)
 
     @property
     def incoming(self) -> pa.Schema:
-        """The columns of the rows that come in."""
-        return wire_format.travelling([self.stage.dag.node(name).schema for name in self.inputs])
+        """Columns of the incoming rows."""
+        return wire_format.wire_schema([self.stage.dag.node(name).schema for name in self.inputs])
 
     @property
     def outgoing(self) -> pa.Schema:
-        """The columns of the rows that go out."""
-        return wire_format.travelling([self.stage.dag.node(name).schema for name in self.outputs])
+        """Columns of the outgoing rows."""
+        return wire_format.wire_schema([self.stage.dag.node(name).schema for name in self.outputs])
 
     def part_of(self, node: str) -> int:
-        """The part in which the rows of a node leave the stage."""
+        """Return the number of the part with a node's outgoing rows."""
         return self.outputs.index(self.stage.exits.get(node, node))
 
     def run(self, batches: Iterable[pa.RecordBatch], worker: int) -> Iterator[pa.RecordBatch]:
         """Run the stage for one worker.
 
         Args:
-            batches: Rows as `incoming` has them. Notes come first; those of other stages pass
-                through.
-            worker: The replay worker, where no note among the rows says which one it is.
+            batches: Rows with the columns `incoming`. Notes come first; those for other stages are
+                forwarded.
+            worker: The replay worker, unless a note states it.
 
         Raises:
             OperatorFailed: An operator raised; node, time and worker are in its fields.
-            LateOutput: A row came out at a time that an earlier run has written already.
-            NotWhole: The state to go on from is not all there, or does not fit.
+            LateOutput: A row has a time that an earlier run has already written.
+            NotWhole: The saved state is incomplete, or does not match.
         """
         task = _Task(self, worker)
         for batch in batches:
@@ -112,17 +112,17 @@ class StageWork:
 
 
 class _Task:
-    """One worker's run of a stage."""
+    """The run of a stage by one worker."""
 
     def __init__(self, work: StageWork, worker: int) -> None:
         self._work = work
         self._worker = worker
-        self._made: DagExecutor | None = None
+        self._cached_executor: DagExecutor | None = None
         self._schemas = [work.stage.dag.node(name).schema for name in work.inputs]
         self._timed = all(TIME in schema.names for schema in self._schemas)
         self._outgoing = work.outgoing
         self._parts = {name: number for number, name in enumerate(work.outputs)}
-        self._known = Resumption(work.stage, work.peers)
+        self._resumption = Resumption(work.stage, work.peers)
         self._waiting: dict[str, list[TimedRows]] = {}
         self._ahead: dict[str, list[TimedRows]] = {}
         self._rows = 0
@@ -130,7 +130,7 @@ class _Task:
         self._limits = [work.last] * len(work.inputs)
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take in rows; what there is to put out."""
+        """Process rows; yield the rows that are ready to leave."""
         notes = batch.column(KIND)
         if notes.null_count < len(notes):
             yield from self._notes(batch.filter(notes.is_valid()))
@@ -142,8 +142,9 @@ class _Task:
             self._feed(batch, times[0].as_py() if self._work.ordered else None)
             yield from self._collect()
             return
-        # Where rows have no times of their own, an event has the rows of one time; and where
-        # operators have timers, those that are due come before the rows of the next time.
+        # Without times of their own, the rows of one time are an event. With timers, due timers
+        # must
+        # fire before the rows of the next time.
         runs = pc.run_end_encode(times)
         start = 0
         for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -152,19 +153,19 @@ class _Task:
             start = end
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """Tell the executor how far everything has come, and say what was counted."""
+        """Advance the watermarks to the end, and yield the remaining rows and the counters."""
         self._advance(END)
         yield from self._collect()
         yield from self._flush()
         work, executor = self._work, self._executor
         if work.keeps:
-            for row in rows_to_keep(work.stage, self._worker, executor, self._ahead):
+            for row in final_state(work.stage, self._worker, executor, self._ahead):
                 yield self._noted(NoteKind.STATE, [row.place()], row.data)
         metrics = [
             NodeMetrics(work.stage.number, self._worker, name, executor.node_metrics(name))
             for name in work.stage.nodes
         ]
-        yield self._noted(NoteKind.METRICS, [each.to_json() for each in metrics])
+        yield self._noted(NoteKind.METRICS, [node.to_json() for node in metrics])
         marks = []
         for producer, name in work.stage.exits.items():
             mark = executor.watermark(name)
@@ -176,42 +177,42 @@ class _Task:
 
     @property
     def _executor(self) -> DagExecutor:
-        """Runs the stage, from where an earlier run has ended; notes come before all rows."""
-        if self._made is None:
+        """The stage's executor, restored when it resumes; created after all notes have arrived."""
+        if self._cached_executor is None:
             stage = self._work.stage
-            self._made = DagExecutor.from_dag(stage.dag, worker=self._worker)
+            self._cached_executor = DagExecutor.from_dag(stage.dag, worker=self._worker)
             if self._work.resumes and stage.key is not None:
-                self._made.restore(self._known.checkpoint(self._worker))
-        return self._made
+                self._cached_executor.restore(self._resumption.checkpoint(self._worker))
+        return self._cached_executor
 
     def _notes(self, notes: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Learn from notes what is meant for this task; pass on all else."""
-        mine = pc.is_in(notes.column(KIND), value_set=_MEANT)
-        said = [notes.filter(mine).column(name).to_pylist() for name in (KIND, NOTE, BLOB)]
-        for kind, text, data in zip(*said, strict=True):
-            self._learn(NoteKind(kind), json.loads(text), data)
-        passed = notes.filter(pc.invert(mine))
-        if passed.num_rows:
+        """Handle the notes for this task; forward all others."""
+        handled = pc.is_in(notes.column(KIND), value_set=_TASK_NOTES)
+        columns = [notes.filter(handled).column(name).to_pylist() for name in (KIND, NOTE, BLOB)]
+        for kind, text, data in zip(*columns, strict=True):
+            self._handle(NoteKind(kind), json.loads(text), data)
+        forwarded = notes.filter(pc.invert(handled))
+        if forwarded.num_rows:
             parts = list(self._outgoing)[len(HEAD) :]
-            nothing = [pa.nulls(passed.num_rows, field.type) for field in parts]
-            head = [passed.column(name) for name in HEAD]
-            yield pa.RecordBatch.from_arrays([*head, *nothing], schema=self._outgoing)
+            no_rows = [pa.nulls(forwarded.num_rows, field.type) for field in parts]
+            head = [forwarded.column(name) for name in HEAD]
+            yield pa.RecordBatch.from_arrays([*head, *no_rows], schema=self._outgoing)
 
-    def _learn(self, kind: NoteKind, said: Mapping[str, object], data: bytes | None) -> None:
-        """Learn who this is, what was known before, how far earlier stages have come."""
+    def _handle(self, kind: NoteKind, note: Mapping[str, object], data: bytes | None) -> None:
+        """Take the task's worker number, its saved state, or an earlier stage's watermark."""
         if kind is NoteKind.WORKER:
-            self._worker = int(str(said["worker"]))
+            self._worker = int(str(note["worker"]))
         elif kind is NoteKind.STATE:
-            for node, rows in self._known.take(StateRow.of_place(said, data)):
+            for node, rows in self._resumption.take(StateRow.from_place(note, data)):
                 self._waiting.setdefault(node, []).append(rows)
         else:
             for number, source in enumerate(self._work.inputs):
-                if said["node"] == _producer(self._work.stage, source):
-                    mark = int(str(said["watermark"]))
+                if note["node"] == _producer(self._work.stage, source):
+                    mark = int(str(note["watermark"]))
                     self._limits[number] = min(self._limits[number], mark)
 
     def _feed(self, batch: pa.RecordBatch, time: int | None) -> None:
-        """Put rows in; in order of time, all before the first one of them is complete."""
+        """Feed rows to the executor; ordered rows after the watermark of the first one."""
         if time is not None:
             self._advance(time)
         times = batch.column(AT)
@@ -234,8 +235,8 @@ class _Task:
             assert time is not None
             yield Event(time, rows)
         else:
-            own = times.filter(structs.is_valid()) if structs.null_count else times
-            yield from _by_time(rows, own)
+            row_times = times.filter(structs.is_valid()) if structs.null_count else times
+            yield from _by_time(rows, row_times)
 
     def _advance(self, time: int) -> None:
         for source, limit in zip(self._work.inputs, self._limits, strict=True):
@@ -244,12 +245,12 @@ class _Task:
     def _collect(self) -> Iterator[pa.RecordBatch]:
         for key, events in self._executor.take_all_sink_outputs().items():
             if key.kind is OutputKind.DATA:
-                rows = _together(events)
+                rows = _concat(events)
                 self._waiting.setdefault(key.node, []).append(rows)
                 self._rows += rows[0].num_rows
             else:
                 yield self._noted(NoteKind.ASIDE, self._aside(key, events))
-        if self._rows >= _ENOUGH:
+        if self._rows >= _FLUSH_ROWS:
             yield from self._flush()
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
@@ -263,7 +264,7 @@ class _Task:
         self._waiting, self._rows = {}, 0
 
     def _trim(self, name: str, rows: pa.RecordBatch, times: pa.Array) -> TimedRows:
-        """The rows of a sink that are written; those that come too early wait, if they can."""
+        """Return a sink's rows in the range; early rows wait for a later run, if there is one."""
         work, count = self._work, rows.num_rows
         if work.until is not None:
             early = pc.greater_equal(times, work.until)
@@ -273,10 +274,10 @@ class _Task:
                 count -= waiting[0].num_rows
             rows, times = rows.filter(pc.invert(early)), times.filter(pc.invert(early))
         if work.since is not None:
-            due = pc.greater_equal(times, work.since)
-            if work.resumes and pc.any(pc.invert(due)).as_py():
+            in_range = pc.greater_equal(times, work.since)
+            if work.resumes and pc.any(pc.invert(in_range)).as_py():
                 raise _late(name, pc.min(times).as_py(), work.since, self._worker)
-            rows, times = rows.filter(due), times.filter(due)
+            rows, times = rows.filter(in_range), times.filter(in_range)
         self._trimmed[name] += count - rows.num_rows
         return rows, times
 
@@ -313,21 +314,21 @@ def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
 
 def _late(node: str, time: int, since: int, worker: int) -> LateOutput:
     return LateOutput.create(
-        f"{node} put out a row at {time}, and all before {since} is written: a longer lookahead "
-        "would have waited for it",
+        f"{node} emitted a row at {time}, but all times before {since} are written; use a longer "
+        "lookahead",
         node=node,
         time=time,
         worker=worker,
     )
 
 
-def _together(events: list[Event]) -> TimedRows:
-    """The rows of events, and their times: their own, and where these are not known the event's."""
+def _concat(events: list[Event]) -> TimedRows:
+    """Concatenate events; rows without a time of their own get that of their event."""
     batches, times = [], []
     for event in events:
         batch = event.batch
-        own = pa.repeat(pa.scalar(event.time, pa.int64()), batch.num_rows)
+        event_times = pa.repeat(pa.scalar(event.time, pa.int64()), batch.num_rows)
         timed = TIME in batch.schema.names
-        times.append(pc.coalesce(batch.column(TIME), own) if timed else own)
+        times.append(pc.coalesce(batch.column(TIME), event_times) if timed else event_times)
         batches.append(batch)
     return pa.concat_batches(batches), pa.concat_arrays(times)

@@ -1,4 +1,4 @@
-"""The state of a pipeline's run on its way to the next one: as rows, and as notes of tasks."""
+"""The state that one run of a pipeline passes to the next, as rows and as notes of tasks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from capstan.pipeline.state.errors import NotWhole
 _TIME: Final = "#time"
 
 
-class KeptKind(StrEnum):
-    """What a row of state has: see `capstan.pipeline.state.chunks` for the first two.
+class StateKind(StrEnum):
+    """Kind of a row of state; see `capstan.pipeline.state.chunks` for the first two.
 
-    The third has rows of a sink that have come out before their time, and wait for the run that
+    The third has rows of a sink that were emitted before their time, and wait for the run that
     writes it.
     """
 
@@ -37,22 +37,22 @@ class StateRow:
     """A row of state.
 
     Attributes:
-        stage: The number of the stage.
+        stage: Number of the stage.
         worker: The replay worker.
-        kind: What it is.
-        node: Whose state, or which sink's rows; None for a head.
-        part_of: The table of the operator's state that it is a part of.
-        part: Which part.
-        rows: How many rows it has.
-        hashes: The sum of the hashes of their keys; see `Chunk`.
-        digest: Of `data`.
-        head: The head as JSON.
+        kind: Kind of the row.
+        node: Operator of the state, or sink of the rows; None for a header.
+        part_of: The table of the operator's state.
+        part: Position of the chunk in the table.
+        rows: Number of rows.
+        hashes: Sum of the hashes of their keys; see `Chunk`.
+        digest: Digest of `data`.
+        head: The header as JSON.
         data: The rows.
     """
 
     stage: int
     worker: int
-    kind: KeptKind
+    kind: StateKind
     node: str | None = None
     part_of: int | None = None
     part: int | None = None
@@ -63,20 +63,20 @@ class StateRow:
     data: bytes | None = None
 
     @classmethod
-    def of_head(cls, stage: int, worker: int, head: StateHeader) -> StateRow:
-        """The row of a head."""
-        return cls(stage, worker, KeptKind.HEAD, head=head.to_json())
+    def from_header(cls, stage: int, worker: int, header: StateHeader) -> StateRow:
+        """Create the row of a header."""
+        return cls(stage, worker, StateKind.HEAD, head=header.to_json())
 
     @classmethod
-    def of_chunk(cls, stage: int, chunk: Chunk) -> StateRow:
-        """The row of a chunk."""
+    def from_chunk(cls, stage: int, chunk: Chunk) -> StateRow:
+        """Create the row of a chunk."""
         numbers = chunk.table, chunk.part, chunk.rows, chunk.hashes, chunk.digest
         return cls(
-            stage, chunk.worker, KeptKind.CHUNK, chunk.node, *numbers, head=None, data=chunk.data
+            stage, chunk.worker, StateKind.CHUNK, chunk.node, *numbers, head=None, data=chunk.data
         )
 
     def chunk(self) -> Chunk:
-        """The chunk that the row is of."""
+        """Return the chunk of the row."""
         assert self.node is not None
         assert self.data is not None
         assert self.part_of is not None
@@ -86,16 +86,16 @@ class StateRow:
         return Chunk(*place, self.rows, self.hashes, self.data, self.digest)
 
     def place(self) -> dict[str, object]:
-        """All but the data, as JSON; `of_place` reads it."""
-        found = asdict(self)
-        del found["data"]
-        return {name: value for name, value in found.items() if value is not None}
+        """Return everything but the data, as JSON; `from_place` reads it."""
+        fields = asdict(self)
+        del fields["data"]
+        return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
-    def of_place(cls, place: Mapping[str, object], data: bytes | None) -> StateRow:
-        """The row that has this place and these data."""
+    def from_place(cls, place: Mapping[str, object], data: bytes | None) -> StateRow:
+        """Create the row with this place and these data."""
         fields = {name: value for name, value in place.items() if value is not None}
-        kind = KeptKind(str(fields.pop("kind")))
+        kind = StateKind(str(fields.pop("kind")))
         return cls(kind=kind, data=data, **fields)  # type: ignore[arg-type]
 
 
@@ -114,53 +114,53 @@ COLUMNS: Final = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""The columns of rows of state."""
+"""Columns of rows of state."""
 
 
 def batch_of(rows: Iterable[StateRow]) -> pa.RecordBatch:
-    """Rows of state as Arrow has them, with `COLUMNS`."""
+    """Convert rows of state to a batch with `COLUMNS`."""
     return pa.RecordBatch.from_pylist([asdict(row) for row in rows], schema=COLUMNS)
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[StateRow]:
-    """The rows that `batch_of` wrote; columns that are not there are null."""
+    """Read the rows that `batch_of` wrote; missing columns are null."""
     for at in range(batch.num_rows):
-        # One at a time: the data of a row may be megabytes.
+        # One at a time: the data of a row can be megabytes.
         (row,) = batch.slice(at, 1).to_pylist()
-        yield StateRow.of_place(row, row.pop("data", None))
+        yield StateRow.from_place(row, row.pop("data", None))
 
 
-def rows_to_keep(
+def final_state(
     stage: Stage, worker: int, executor: DagExecutor, ahead: Mapping[str, Iterable[TimedRows]]
 ) -> Iterator[StateRow]:
-    """What a worker knows at the end of its run, where the stage has a key, and what waits.
+    """Yield a worker's final state, if the stage has a key, and the output for a later run.
 
     Raises:
-        NotWhole: Something has not come out of the executor yet.
-        OperatorFailed: An operator cannot give its state.
-        NoHash: State is kept by a key that has no stable hash.
+        NotWhole: The executor still has pending events or outputs.
+        OperatorFailed: An operator cannot return its state.
+        NoHash: A key of the state has no stable hash.
     """
     if stage.key is not None:
-        head, chunks = split(stage, worker, executor.checkpoint())
-        yield StateRow.of_head(stage.number, worker, head)
+        header, chunks = split(stage, worker, executor.checkpoint())
+        yield StateRow.from_header(stage.number, worker, header)
         for chunk in chunks:
-            yield StateRow.of_chunk(stage.number, chunk)
+            yield StateRow.from_chunk(stage.number, chunk)
     for node, waiting in ahead.items():
         for rows, times in waiting:
             timed = rows.append_column(_TIME, times)
             data = batches_to_bytes(timed.schema, [timed])
             yield StateRow(
-                stage.number, worker, KeptKind.AHEAD, node, rows=rows.num_rows, data=data
+                stage.number, worker, StateKind.AHEAD, node, rows=rows.num_rows, data=data
             )
 
 
 @dataclass(slots=True)
 class Resumption:
-    """What a task has been given of an earlier run.
+    """The state that a task continues from.
 
     Attributes:
-        stage: The stage that the task runs.
-        peers: How many replay workers run it.
+        stage: The stage of the task.
+        peers: Number of replay workers of the stage.
     """
 
     stage: Stage
@@ -169,24 +169,24 @@ class Resumption:
     _chunks: list[Chunk] = field(default_factory=list)
 
     def take(self, row: StateRow) -> Iterator[tuple[str, TimedRows]]:
-        """Take in a row of state; the rows of sinks that it has, by node."""
-        if row.kind is KeptKind.HEAD:
+        """Take a row of state; yield its early output, if any, by node."""
+        if row.kind is StateKind.HEAD:
             self._heads.append(StateHeader.from_json(row.head or ""))
-        elif row.kind is KeptKind.CHUNK:
+        elif row.kind is StateKind.CHUNK:
             self._chunks.append(row.chunk())
         else:
             for batch in batches_from_bytes(row.data or b""):
                 yield row.node or "", (batch.drop_columns([_TIME]), batch.column(_TIME))
 
     def checkpoint(self, worker: int) -> DagCheckpoint:
-        """What a worker knew.
+        """Return the saved checkpoint of a worker.
 
         Raises:
-            NotWhole: Not all of it is there, or it is of another graph.
+            NotWhole: The state is incomplete, or of another graph.
             Misplaced: Another worker owns some of it.
-            SnapshotCorrupt: A part is not what was written.
+            SnapshotCorrupt: The data of a chunk have changed.
         """
         if len(self._heads) != 1:
-            text = f"stage {self.stage.number} has {len(self._heads)} heads on worker {worker}"
-            raise NotWhole.create(text, reason="not one head", worker=worker)
+            text = f"stage {self.stage.number} has {len(self._heads)} headers on worker {worker}"
+            raise NotWhole.create(text, reason="not exactly one header", worker=worker)
         return assemble(self.stage, worker, self.peers, self._heads[0], self._chunks)

@@ -1,4 +1,4 @@
-"""A pipeline over a tape: what a replay calls."""
+"""Pipelines over a tape, as replays run them."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ def play_tape(
     after: Antichain | None = None,
     carried: CarriedState | None = None,
 ) -> PipelineRun:
-    """Run a pipeline over chosen workers and times of a tape at a cut, to the end.
+    """Run a pipeline over chosen workers and times of a tape at a cut.
 
     Args:
         spark: The session.
         tape: The tape.
-        cut: Its point of history.
+        cut: The cut of the tape.
         workers: Labels of the chosen workers by number.
-        pipeline: What runs.
-        reach: What `reach_of` gave for the range that is asked for, and `frontier`.
-        frontier: Of the chosen workers together at the cut; only complete times are read.
-        sinks: The sinks that are wanted; only what they depend on runs. None for all.
-        peers: How many replay workers there are; as many as chosen workers when not given.
-        keep: Stores what is read several times.
-        after: The frontier that an earlier run has read up to; None reads from the beginning.
-        carried: The state of that run, and whether to hand on this one's.
+        pipeline: The pipeline.
+        reach: Result of `reach_of` for the requested range and `frontier`.
+        frontier: Common frontier of the chosen workers at the cut; only complete times are read.
+        sinks: Sinks to compute; only what they depend on runs. None for all.
+        peers: Number of replay workers; by default that of the chosen workers.
+        keep: Stores output that is read several times.
+        after: Frontier up to which an earlier run has read; None reads from the beginning.
+        carried: State of that run, and whether to return the final state of this one.
 
     Returns:
-        Frames that can be read any number of times, until `Played.release`.
+        Frames that can be read any number of times, until `PipelineRun.release`.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
-        LateOutput: A row came out at a time that an earlier run has written already.
-        StateError: The state is not all there, or does not fit.
-        InvalidRequestError: `CAP-PIPELINE` when the stream's columns are not those that it reads;
-            `CAP-DAG-...` when the graph cannot be meant.
+        LateOutput: A row has a time that an earlier run has already written.
+        StateError: The state is incomplete, or does not match.
+        InvalidRequestError: `CAP-PIPELINE` when the stream lacks columns that the pipeline reads;
+            `CAP-DAG-...` when the graph is invalid.
     """
     region = Region(reach.reads, below=frontier, above=after)
     records = played_records(spark, tape, cut, workers, region, place=True)

@@ -1,4 +1,4 @@
-"""How the error of an operator comes from a task to the driver: whole, not as a traceback."""
+"""Transport of errors from tasks to the driver, with code, hint and fields."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ from capstan.pipeline.spark.wire_format import plain
 from capstan.pipeline.state import errors as state_errors
 
 _MARK = "capstan-error "
-_FOUND = re.compile(re.escape(_MARK) + r"(\{.*\})")
+_PATTERN = re.compile(re.escape(_MARK) + r"(\{.*\})")
 
 
 class TaskFailed(Exception):
-    """What a task raises in place of an error of ours: Spark hands on nothing but its text."""
+    """Raised in a task instead of a Capstan error: Spark transmits only its text."""
 
 
 @contextmanager
 def in_task() -> Iterator[None]:
-    """Let errors of ours that are raised inside reach the driver."""
+    """Transmit Capstan errors raised inside to the driver."""
     try:
         yield
     except CapstanError as error:
-        told = {"class": type(error).__name__, "told": error.summary(), "fields": error.fields}
-        raise TaskFailed(_MARK + json.dumps(told, default=plain)) from error
+        value = {"class": type(error).__name__, "told": error.summary(), "fields": error.fields}
+        raise TaskFailed(_MARK + json.dumps(value, default=plain)) from error
 
 
 @contextmanager
 def on_driver() -> Iterator[None]:
-    """Raise the error that a task of a job inside has failed with.
+    """Raise the error with which a task of a job inside has failed.
 
     Raises:
         OperatorFailed: An operator raised; node, time and worker are in its fields.
-        CapstanError: Whatever else of ours a task raised.
+        CapstanError: Any other Capstan error that a task raised.
     """
     try:
         yield
     except PySparkException as failure:
-        found = _FOUND.search(str(failure))
-        if found is None:
+        match = _PATTERN.search(str(failure))
+        if match is None:
             raise
-        raise _again(json.loads(found[1])) from failure
+        raise _rebuild(json.loads(match[1])) from failure
 
 
-def _again(said: dict[str, object]) -> CapstanError:
-    told, fields = said["told"], said["fields"]
-    assert isinstance(told, dict)
+def _rebuild(value: dict[str, object]) -> CapstanError:
+    summary, fields = value["told"], value["fields"]
+    assert isinstance(summary, dict)
     assert isinstance(fields, dict)
-    known = vars(errors) | vars(state_errors)
-    kind = known.get(str(said["class"]), errors.OperatorFailed)
+    classes = vars(errors) | vars(state_errors)
+    kind = classes.get(str(value["class"]), errors.OperatorFailed)
     assert issubclass(kind, CapstanError)
-    again: CapstanError = kind(told["error"], told["message"], told["hint"], **fields)
-    return again
+    error: CapstanError = kind(summary["error"], summary["message"], summary["hint"], **fields)
+    return error

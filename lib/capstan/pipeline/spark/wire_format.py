@@ -1,13 +1,13 @@
-"""The columns in which rows travel between Spark and the tasks of a stage.
+"""Columns of the rows that travel between Spark and the tasks of a stage.
 
-A stage has several inputs and several outputs, each with columns of its own, and Spark's frames
-have one schema. So rows of each input, or output, are in a struct of their own, and all but one of
-these are null.
+A stage has several inputs and outputs with different columns, but a Spark frame has one schema. So
+the rows of each input or output are structs in a column of their own, and all others of these
+columns are null.
 
 | column | meaning |
 | --- | --- |
 | `time` | BIGINT: the row's time |
-| `kind`, `note` | STRING: what else a task has to say, as JSON; null in rows of data |
+| `kind`, `note` | STRING: kind and text of a note, as JSON; null in rows of data |
 | `blob` | BINARY: the bytes of a note about state |
 | `p0`, `p1`, ... | STRUCT: the rows of the first, the second part |
 """
@@ -33,11 +33,11 @@ BLOB: Final = "blob"
 HEAD: Final = (AT, KIND, NOTE, BLOB)
 
 TimedRows = tuple[pa.RecordBatch, pa.Array]
-"""Rows, and their times (int64)."""
+"""Rows with their times (int64)."""
 
 
 class NoteKind(StrEnum):
-    """What a note is about."""
+    """Subject of a note."""
 
     WORKER = "worker"
     MARK = "mark"
@@ -49,13 +49,13 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """The counters of a node on one worker.
+    """Counters of a node on one worker.
 
     Attributes:
-        stage: The stage that it ran in.
+        stage: Stage of the node.
         worker: The replay worker.
-        node: Its name.
-        counters: What it counted.
+        node: Name of the node.
+        counters: Its counters.
     """
 
     stage: int
@@ -64,13 +64,13 @@ class NodeMetrics:
     counters: OperatorNodeMetrics
 
     def to_json(self) -> dict[str, object]:
-        """All of it in one object."""
+        """Return all fields as one JSON object."""
         head = {"stage": self.stage, "worker": self.worker, "node": self.node}
         return head | asdict(self.counters)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> NodeMetrics:
-        """What `to_json` gave."""
+        """Read the result of `to_json`."""
         rest = dict(value)
         stage, worker, node = rest.pop("stage"), rest.pop("worker"), rest.pop("node")
         assert isinstance(stage, int)
@@ -80,17 +80,17 @@ class NodeMetrics:
 
 
 def part(number: int) -> str:
-    """The column of a part."""
+    """Return the column of a part."""
     return f"p{number}"
 
 
 def row_struct(schema: pa.Schema) -> pa.StructType:
-    """The type of a part with these columns."""
+    """Return the type of a part with these columns."""
     return pa.struct([pa.field(field.name, field.type) for field in schema])
 
 
-def travelling(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of a frame with these parts."""
+def wire_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the columns of a frame with these parts."""
     kinds = pa.int64(), pa.string(), pa.string(), pa.binary()
     head = [pa.field(name, kind) for name, kind in zip(HEAD, kinds, strict=True)]
     parts = [pa.field(part(n), row_struct(schema)) for n, schema in enumerate(schemas)]
@@ -98,7 +98,7 @@ def travelling(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def packed(schema: pa.Schema, number: int, times: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of one part, as `travelling` has them."""
+    """Convert rows of one part to the columns of `wire_schema`."""
     count = rows.num_rows
     empty = [pa.nulls(count, field.type) for field in list(schema)[1 : len(HEAD)]]
     columns: list[pa.Array] = [times, *empty]
@@ -114,7 +114,7 @@ def packed(schema: pa.Schema, number: int, times: pa.Array, rows: pa.RecordBatch
 def noted(
     schema: pa.Schema, kind: NoteKind, notes: Iterable[object], blob: bytes | None = None
 ) -> pa.RecordBatch:
-    """Notes, as `travelling` has them, all with the same bytes or none."""
+    """Create notes with the columns of `wire_schema`, all with the same bytes or none."""
     texts = [json.dumps(note, default=plain, sort_keys=True) for note in notes]
     count = len(texts)
     columns = [
@@ -128,14 +128,14 @@ def noted(
 
 
 def marks(notes: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Node and watermark of notes that say how far a node has come."""
+    """Yield node and watermark of notes about watermarks."""
     for text in notes.column(NOTE).to_pylist():
-        said = json.loads(text)
-        yield said["node"], said["watermark"]
+        mark = json.loads(text)
+        yield mark["node"], mark["watermark"]
 
 
 def unpacked(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch | None:
-    """The rows of one part, with exactly the types of `schema`; None when there are none."""
+    """Return the rows of one part, with exactly the types of `schema`; None without rows."""
     structs = batch.column(part(number))
     if structs.null_count == len(structs):
         return None
@@ -149,12 +149,12 @@ def unpacked(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.Record
 
 
 def row_text(row: Mapping[str, object]) -> str:
-    """A row as one line of JSON: numbers as they are, floats without a number as text."""
+    """Format a row as one line of JSON: numbers as numbers, NaN and infinities as text."""
     return json.dumps(_finite(row), default=plain)
 
 
 def plain(value: object) -> object:
-    """What JSON lacks: times in ISO 8601, lengths in microseconds, bytes in hex, else text."""
+    """Convert values that JSON lacks: ISO 8601 times, microseconds, hex bytes, otherwise text."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -164,7 +164,7 @@ def plain(value: object) -> object:
 
 def _finite(value: object) -> object:
     if isinstance(value, Mapping):
-        return {str(name): _finite(each) for name, each in value.items()}
+        return {str(name): _finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_finite(entry) for entry in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -17,7 +17,7 @@ from capstan.pipeline import Pipeline, pipelines
 from capstan.pipeline.graph.signature import Signatures, require_unchanged
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.stage_frames import CarriedState
-from capstan.pipeline.spark.state_rows import KeptKind
+from capstan.pipeline.spark.state_rows import StateKind
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.snapshot_catalog import Taken
 from capstan.replay.planning.snapshot_ledger import (
@@ -103,23 +103,23 @@ def _described(
         F.sum("rows").alias("rows"),
         F.coalesce(F.sum(F.length("data")), F.lit(0)).alias("bytes"),
     )
-    counts = counted.collect()
-    total = {kind: sum(row["rows"] for row in counts if row["kind"] == kind) for kind in KeptKind}
+    found = counted.collect()
+    total = {kind: sum(row["rows"] for row in found if row["kind"] == kind) for kind in StateKind}
     held: dict[str, dict[str, int]] = {}
-    for row in counts:
-        if row["kind"] == KeptKind.HEAD:
-            keys = held.setdefault(str(row["worker"]), {})
-            keys |= json.loads(row["head"])["keys"]
+    for row in found:
+        if row["kind"] == StateKind.HEAD:
+            mine = held.setdefault(str(row["worker"]), {})
+            mine |= json.loads(row["head"])["keys"]
     return Snapshot(
         name,
         pipeline,
         peers,
         frontier,
         last,
-        parts=sum(row["parts"] for row in counts),
-        rows=total[KeptKind.CHUNK],
-        waiting=total[KeptKind.AHEAD],
-        bytes=sum(row["bytes"] for row in counts),
+        parts=sum(row["parts"] for row in found),
+        rows=total[StateKind.CHUNK],
+        waiting=total[StateKind.AHEAD],
+        bytes=sum(row["bytes"] for row in found),
         held=held,
         before=before,
         signatures=signatures,

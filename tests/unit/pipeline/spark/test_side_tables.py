@@ -20,8 +20,8 @@ from capstan.pipeline.spark.wire_format import (
     noted,
     packed,
     row_text,
-    travelling,
     unpacked,
+    wire_schema,
 )
 
 SCHEMA = pa.schema([(TIME, pa.int64()), ("name", pa.string()), ("size", pa.int64())])
@@ -67,10 +67,10 @@ def test_times_are_integers_of_the_coordinate() -> None:
 @pytest.mark.parametrize(
     ("give", "said"),
     [
-        (3, "no Arrow table"),
+        (3, "not an Arrow table"),
         (pa.table({"at": [1], "name": ["a"]}), "without size"),
         (pa.table({"size": [1], "name": ["a"]}), "without at"),
-        (pa.table({"at": [1], "name": ["a"], "size": ["big"]}), "of other types"),
+        (pa.table({"at": [1], "name": ["a"], "size": ["big"]}), "with other types"),
     ],
 )
 def test_other_tables_are_refused(give: object, said: str) -> None:
@@ -84,7 +84,7 @@ def test_other_tables_are_refused(give: object, said: str) -> None:
 
 def test_rows_travel_in_the_struct_of_their_part() -> None:
     other = pa.schema([("text", pa.string())])
-    schema = travelling([SCHEMA, other])
+    schema = wire_schema([SCHEMA, other])
     assert schema.names == ["time", "kind", "note", "blob", "p0", "p1"]
     rows = pa.RecordBatch.from_arrays([[4, 7], ["a", None], [None, 2]], schema=SCHEMA)
     texts = pa.RecordBatch.from_arrays([["x"]], schema=other)
