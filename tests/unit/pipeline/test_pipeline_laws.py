@@ -539,7 +539,7 @@ def test_a_logic_of_another_version_goes_on_through_a_rescale() -> None:
     assert contents(again) == contents(run_locally(fed, laws[0], reach, peers=2, state=ran.state))
     # There is no way back: what it keeps is of the other version.
     more = resumed(reach_at(laws[0], None, None, None), reach)
-    with pytest.raises(RestoreFailed, match="state of version 2, the logic has 1"):
+    with pytest.raises(RestoreFailed, match="state has version 2, the logic has 1"):
         run_locally(table([]), laws[0], more, peers=3, state=again.state)
 
 
