@@ -63,8 +63,10 @@ def rescales(bench: Bench) -> list[Line]:
     before = _resident()
     executors = _executors(stage)
     memory = (_resident() - before) / _KEYS
-    detail = {**_sizes(stage, known), "memory a key": round(memory, 1)}
-    rows = _rows(bench.spark, [row for w in known for row in final_state(stage, w, known[w], {})])
+    detail = {**_sizes(stage, executors), "memory a key": round(memory, 1)}
+    rows = _rows(
+        bench.spark, [row for w in executors for row in final_state(stage, w, executors[w], {})]
+    )
     rows = rows.persist()
     lake = Lake.at(bench.place("state"))
     snapshot = _snapshot("first", rows.count())
