@@ -103,23 +103,23 @@ def _described(
         F.sum("rows").alias("rows"),
         F.coalesce(F.sum(F.length("data")), F.lit(0)).alias("bytes"),
     )
-    found = counted.collect()
-    total = {kind: sum(row["rows"] for row in found if row["kind"] == kind) for kind in StateKind}
+    counts = counted.collect()
+    total = {kind: sum(row["rows"] for row in counts if row["kind"] == kind) for kind in StateKind}
     held: dict[str, dict[str, int]] = {}
-    for row in found:
+    for row in counts:
         if row["kind"] == StateKind.HEAD:
-            mine = held.setdefault(str(row["worker"]), {})
-            mine |= json.loads(row["head"])["keys"]
+            keys = held.setdefault(str(row["worker"]), {})
+            keys |= json.loads(row["head"])["keys"]
     return Snapshot(
         name,
         pipeline,
         peers,
         frontier,
         last,
-        parts=sum(row["parts"] for row in found),
+        parts=sum(row["parts"] for row in counts),
         rows=total[StateKind.CHUNK],
         waiting=total[StateKind.AHEAD],
-        bytes=sum(row["bytes"] for row in found),
+        bytes=sum(row["bytes"] for row in counts),
         held=held,
         before=before,
         signatures=signatures,
