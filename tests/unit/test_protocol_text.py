@@ -279,7 +279,7 @@ def test_verification_keys_are_those_of_the_code() -> None:
 
 def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
     told = keys_of("maintenance/run.py", "to_json")
-    inside = {field.name for field in fields(run.Table)} | {"stream"}
+    inside = {field.name for field in fields(run.TableResult)} | {"stream"}
     text = section("Maintenance")
     assert set(names(rows(text, "key"))) | {"stream"} == told
     assert inside <= words(text)

@@ -1,3 +1,3 @@
-"""Upkeep of a lake: compaction, clean-up, and the deletion of records that have had their time."""
+"""Maintenance of a lake: compaction, clean-up, and retirement of old records."""
 
 from __future__ import annotations

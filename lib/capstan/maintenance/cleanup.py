@@ -1,4 +1,4 @@
-"""What is left over beside the tables: staged output, and snapshots that no run goes on from."""
+"""Clean-up of leftovers beside the tables: staged output, and snapshots that no run needs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 def clear_staging(lake: Lake, now: datetime, keep: timedelta = KEEP) -> list[str]:
-    """Clear away what was rejected, has failed or was killed `keep` ago or before; the names of it.
+    """Delete staged output rejected, failed or killed at least `keep` ago; returns its names.
 
-    What waits to be published is never touched.
+    Output that awaits approval is never deleted.
     """
-    over = clear_staged(lake, list_staged(lake, now), now, keep)
-    if over:
-        emit("maintain.staging", cleared=len(over))
-    return over
+    cleared = clear_staged(lake, list_staged(lake, now), now, keep)
+    if cleared:
+        emit("maintain.staging", cleared=len(cleared))
+    return cleared
 
 
 def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]:
-    """Delete snapshots of a pipeline that no run goes on from any more; their names.
+    """Delete snapshots of a pipeline from which no run can resume; returns their names.
 
-    Also those of attempts that have ended without publishing. The newest of each followed replay
-    stay, so that its newest runs can be taken back.
+    Includes those of attempts that ended without publishing. The newest snapshots of each followed
+    replay stay, so that its newest runs can be rolled back.
     """
-    there = parts_of(lake, pipeline)
-    runs = {name.partition("@")[0].rpartition("-")[0] for name in there}
-    named = ("run", "identity")
-    rows = read_rows(lake, "runs", named, run=tuple(runs)) if runs else []
+    names = parts_of(lake, pipeline)
+    runs = {name.partition("@")[0].rpartition("-")[0] for name in names}
+    columns = ("run", "identity")
+    rows = read_rows(lake, "runs", columns, run=tuple(runs)) if runs else []
     identities = {str(row["identity"]) for row in rows}
     return [
         name

@@ -1,7 +1,7 @@
-"""Compaction: many small files become few.
+"""Compaction: rewrites many small files as few large ones.
 
-No row changes, and whoever follows a table sees nothing new: Delta is told so (`dataChange` is
-false). An append at the same time is in nobody's way.
+No row changes, so streaming readers of a table see nothing new: its commits have `dataChange`
+false. Concurrent appends do not conflict.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING
 from capstan.errors import RangeLockedError
 from capstan.instrumentation import emit
 from capstan.maintenance.compaction_policy import File, runs_of, worth_writing
-from capstan.maintenance.table_catalog import Kept, files_of
+from capstan.maintenance.table_catalog import GrowingTable, files_of
 from capstan.storage.file_rewrite import exchange, rows_of_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 TRIES = 12
-"""How often a table is looked at again when another writer has taken files of it."""
+"""How often to retry when another writer has replaced files of a table."""
 
 
 @dataclass(slots=True)
-class Compacted:
-    """What compaction did to a table.
+class CompactionResult:
+    """The result of compacting a table.
 
     Attributes:
-        table: What it is called.
-        files_before: Files that it had.
-        files: Files that it has.
-        bytes: Their size.
-        rewritten: Bytes that were written anew.
-        commits: How many commits that took.
-        damaged: Batches, first and last, whose records are not those that were captured.
+        table: The table's name.
+        files_before: The number of files before.
+        files: The number of files after.
+        bytes: The size of these files.
+        rewritten: The bytes rewritten.
+        commits: The number of commits.
+        damaged: Ranges of batches (first and last) whose records differ from those captured.
     """
 
     table: str
@@ -45,31 +45,33 @@ class Compacted:
     commits: int = 0
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
-    def see(self, files: Sequence[File]) -> None:
-        """Take note of the files that there are now."""
+    def observe(self, files: Sequence[File]) -> None:
+        """Record the present files of the table."""
         self.files, self.bytes = len(files), sum(file.bytes for file in files)
         if self.files_before is None:
             self.files_before = self.files
 
 
-def compact_index(spark: SparkSession, table: Kept, *, ended: bool = False) -> Compacted:
-    """Compact a table whose rows need no other order than that in which they came.
+def compact_index(
+    spark: SparkSession, table: GrowingTable, *, ended: bool = False
+) -> CompactionResult:
+    """Compact a table whose rows stay in the order of their arrival.
 
     Args:
         spark: The session.
         table: The table.
-        ended: Whether nothing will come any more, so that nothing is worth waiting for.
+        ended: Whether no more rows will come, so that waiting for more is pointless.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers took its files again and again.
+        RangeLockedError: `CAP-CONFLICT` when other writers repeatedly replace its files.
     """
-    done = Compacted(table.name)
+    result = CompactionResult(table.name)
 
-    def turn() -> bool | None:
+    def step() -> bool | None:
         files = files_of(table.path, table.key)
         if files is None:
             return None
-        done.see(files)
+        result.observe(files)
         groups = [
             group
             for part in sorted({file.partition for file in files})
@@ -82,70 +84,71 @@ def compact_index(spark: SparkSession, table: Kept, *, ended: bool = False) -> C
         for group in groups:
             rows = rows_of_files(spark, table.path, [file.path for file in group])
             parts = max(1, -(-sum(file.bytes for file in group) // table.sizes.file))
-            laid = rows.repartitionByRange(parts, *table.order)
-            if not put(spark, table.path, group, laid.sortWithinPartitions(*table.order), done):
+            ranged = rows.repartitionByRange(parts, *table.order)
+            sorted_rows = ranged.sortWithinPartitions(*table.order)
+            if not replace_files(spark, table.path, group, sorted_rows, result):
                 return False
         return True if groups else None
 
-    until_settled(table.path, turn)
-    return done
+    repeat_until_done(table.path, step)
+    return result
 
 
-def until_settled(path: str, turn: Callable[[], bool | None]) -> None:
-    """Take turns at a table until one finds nothing more to do.
+def repeat_until_done(path: str, step: Callable[[], bool | None]) -> None:
+    """Repeat a step on a table until nothing is left to do.
 
     Args:
         path: The table.
-        turn: Does what there is to do; None when there was nothing, False when another writer has
-            taken files of the table meanwhile.
+        step: Does the present work; returns None if there was none, False if another writer has
+            replaced files of the table meanwhile.
 
     Raises:
-        RangeLockedError: `CAP-CONFLICT` when others took files in each of many turns.
+        RangeLockedError: `CAP-CONFLICT` when others replaced files during too many steps.
     """
-    went = None
+    done = None
     for _ in range(TRIES):
-        went = turn()
-        if went is None:
+        done = step()
+        if done is None:
             return
-    if went is False:
+    if done is False:
         raise RangeLockedError(
             "CAP-CONFLICT",
-            f"other writers took files of {path} {TRIES} times in a row",
-            "run the same command again: it goes on where this one stopped",
+            f"other writers replaced files of {path} {TRIES} times in a row",
+            "run the same command again: it resumes where this one stopped",
             path=path,
         )
 
 
-def put(
+def replace_files(
     spark: SparkSession,
     path: str,
     group: Sequence[File],
     rows: DataFrame,
-    done: Compacted,
+    result: CompactionResult,
     check: Callable[[], None] | None = None,
 ) -> bool:
-    """Put rows in the place of the files of a group; False where others have taken some of them.
+    """Replace the files of a group; False if others have replaced some of them.
 
     Args:
         spark: The session.
         path: The table.
         group: The files.
-        rows: Their rows, as they should lie.
-        done: Takes note of it.
-        check: Called when all is written and nothing is committed; it may raise.
+        rows: Their rows, partitioned and sorted as they should be stored.
+        result: The result to update.
+        check: Called after all is written and before the commit; it may raise.
     """
 
-    def written() -> None:
+    def before_commit() -> None:
         if check is not None:
             check()
-        emit("maintain.written", table=done.table)
+        emit("maintain.written", table=result.table)
 
-    gone = {file.path: file.rows for file in group}
+    removed = {file.path: file.rows for file in group}
     note = {"maintain": "compact"}
-    found = exchange(spark, path, gone, rows, note=note, before_commit=written)
-    if found is None:
+    commit = exchange(spark, path, removed, rows, note=note, before_commit=before_commit)
+    if commit is None:
         return False
-    done.commits += 1
-    done.rewritten += sum(file.bytes for file in group)
-    emit("maintain.compacted", table=done.table, files=found.files, of=len(group))
+    result.commits += 1
+    result.rewritten += sum(file.bytes for file in group)
+    emit("maintain.compacted", table=result.table, files=commit.files, of=len(group))
     return True

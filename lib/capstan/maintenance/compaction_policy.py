@@ -1,14 +1,14 @@
-"""What of a table is worth writing anew: pure arithmetic over the bounds and sizes of its files.
+"""Compaction policy: selects files worth rewriting from their bounds and sizes alone.
 
-A *run* is files whose batches (in the index: commits) follow each other without a file of others
-among them: what one batch left, or what an earlier compaction has made of many. Runs that have
-settled are put together, next neighbours only, so that runs never overlap.
+A *run* is a set of files that cover adjacent batches (in the index: commits) without other files
+between them: the output of one batch, or of an earlier compaction. Settled runs are merged with
+their direct neighbours only, so runs never overlap.
 
-Each row is written anew about once, as
+Each row is rewritten about once, because
 
-- small runs wait until they are worth a run of `full` bytes, or until there are `many` files;
-- a run that was put together from others is taken up again only into one `fan` times its size, and
-  never once it has `full` bytes.
+- small runs wait until together they make `full` bytes or `many` files;
+- a merged run is merged again only into one `fan` times its size, and never once it has `full`
+  bytes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """When something is worth to be written anew, and how large files become; bytes and counts.
+    """Thresholds for rewriting files, and target sizes, in bytes and counts.
 
     Attributes:
-        file: How large a file may be.
-        full: How large a run has to be so that it is left alone for good.
-        share: How much each worker should have of a full run.
-        least: A worker that has less of a run shares its file with others.
-        many: So many files are written anew, however small they are.
-        fan: A run is taken up only into one that is so many times its size.
-        most: At most so much is written in one commit.
-        count: At most so many files are taken out in one commit.
+        file: The maximum size of a file.
+        full: The size of a run from which on it is never rewritten.
+        share: The size that each worker should have in a full run.
+        least: A worker with less than this in a run shares its file with others.
+        many: This many files are rewritten, however small they are.
+        fan: A run is merged only into one at least this many times its size.
+        most: The most bytes written in one commit.
+        count: The most files removed in one commit.
     """
 
     file: int = 128 * MIB
@@ -45,26 +45,26 @@ class Sizes:
     count: int = 4096
 
     def whole(self, workers: int) -> int:
-        """How large a run of so many workers has to be to be left alone."""
+        """The size from which on a run with this number of workers is never rewritten."""
         return max(self.full, workers * self.share)
 
 
 INDEX = Sizes(many=32, fan=4)
-"""Sizes of tables that have a row per event or step: they are read often, and cost little."""
+"""Sizes for tables with a row per event or step: read often, and cheap to rewrite."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A data file of a table, as its log tells of it.
+    """A data file of a table, as described by its log.
 
     Attributes:
         path: Its path within the table.
         bytes: Its size.
-        rows: How many rows it has.
-        low: Its least batch, or commit.
-        high: Its greatest.
-        workers: The least and the greatest worker in it; None where rows have none.
-        partition: Which partition of its table it is in, from 0; rows stay in theirs.
+        rows: The number of rows.
+        low: Its least batch or commit.
+        high: Its greatest batch or commit.
+        workers: Its least and greatest worker; None if rows have no worker.
+        partition: The number of its partition, from 0; rows stay in their partition.
     """
 
     path: str
@@ -77,72 +77,72 @@ class File:
 
     @property
     def mixed(self) -> bool:
-        """Whether it has rows of several workers."""
+        """Whether the file has rows of several workers."""
         return self.workers is not None and self.workers[0] < self.workers[1]
 
 
 @dataclass(frozen=True)
 class Run:
-    """Files that belong together; `runs_of` makes them."""
+    """Files that cover adjacent batches; see `runs_of`."""
 
     files: tuple[File, ...]
 
     @cached_property
     def low(self) -> int:
-        """Its least batch."""
+        """The least batch."""
         return min(file.low for file in self.files)
 
     @cached_property
     def high(self) -> int:
-        """Its greatest batch."""
+        """The greatest batch."""
         return max(file.high for file in self.files)
 
     @cached_property
     def bytes(self) -> int:
-        """The size of its files."""
+        """The total size of the files."""
         return sum(file.bytes for file in self.files)
 
     @property
     def single(self) -> bool:
-        """Whether it is of one batch alone: nothing was put together yet."""
+        """Whether the run has a single batch, so nothing was merged yet."""
         return self.low == self.high
 
     def is_sound(self, sizes: Sizes) -> bool:
-        """Whether a worker's rows are in files of its own, and there are no more than it takes."""
+        """Whether workers have separate files, and there are no more files than needed."""
         if any(file.mixed and file.bytes >= 2 * sizes.least for file in self.files):
             return False
         needed = len({worker for file in self.files for worker in file.workers or ()}) or 1
         return len(self.files) <= needed + 2 * (self.bytes // sizes.file)
 
     def is_final(self, sizes: Sizes, workers: int) -> bool:
-        """Whether it is left alone for good."""
+        """Whether the run is never rewritten again."""
         return self.bytes >= sizes.whole(workers) and self.is_sound(sizes)
 
 
 def runs_of(files: Iterable[File]) -> list[Run]:
     """The runs of a table, in the order of their batches."""
-    found: list[list[File]] = []
+    runs: list[list[File]] = []
     high = -1
     for file in sorted(files, key=lambda file: (file.low, file.high)):
-        if found and file.low <= high:
-            found[-1].append(file)
+        if runs and file.low <= high:
+            runs[-1].append(file)
             high = max(high, file.high)
         else:
-            found.append([file])
+            runs.append([file])
             high = file.high
-    return [Run(tuple(files)) for files in found]
+    return [Run(tuple(run)) for run in runs]
 
 
 def worth_writing(
     runs: Sequence[Run], sizes: Sizes, workers: int = 1, *, ended: bool = False
 ) -> list[tuple[File, ...]]:
-    """What of a table should be written anew: groups of files, one commit each.
+    """The groups of files to rewrite, each in one commit.
 
     Args:
-        runs: The settled runs of the table, in their order.
-        sizes: When something is worth it.
-        workers: How many workers the table's rows are of.
-        ended: Whether nothing will come any more, so that nothing is worth waiting for.
+        runs: The settled runs of the table, in order.
+        sizes: The thresholds.
+        workers: The number of workers of the table's rows.
+        ended: Whether no more rows will come, so that waiting for more is pointless.
     """
     return [
         tuple(file for run in part for file in run.files)
@@ -161,11 +161,11 @@ def _is_worth(part: Sequence[Run], sizes: Sizes, workers: int, *, ended: bool) -
 
 
 def _unblocked(stretch: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
-    """The pieces of a stretch in which no run would be taken up before its turn."""
-    whole = _bytes(stretch)
+    """The pieces of a stretch in which no run would be merged too early."""
+    total = _bytes(stretch)
 
     def waits(run: Run) -> bool:
-        return not run.single and run.is_sound(sizes) and run.bytes * sizes.fan > whole
+        return not run.single and run.is_sound(sizes) and run.bytes * sizes.fan > total
 
     pieces = list(_split(stretch, waits))
     if sum(map(len, pieces)) == len(stretch):
@@ -175,11 +175,11 @@ def _unblocked(stretch: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
         yield from _unblocked(piece, sizes)
 
 
-def _split(runs: Sequence[Run], leaves_out: Callable[[Run], bool]) -> Iterator[Sequence[Run]]:
-    """Stretches of neighbours, between the runs that are left out."""
+def _split(runs: Sequence[Run], is_excluded: Callable[[Run], bool]) -> Iterator[Sequence[Run]]:
+    """Stretches of neighbouring runs between the excluded ones."""
     stretch: list[Run] = []
     for run in runs:
-        if leaves_out(run):
+        if is_excluded(run):
             if stretch:
                 yield stretch
             stretch = []
@@ -190,7 +190,7 @@ def _split(runs: Sequence[Run], leaves_out: Callable[[Run], bool]) -> Iterator[S
 
 
 def _parts(piece: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
-    """A piece in parts that one commit can take."""
+    """Split a piece into parts that fit into one commit."""
     part: list[Run] = []
     size = files = 0
     for run in piece:

@@ -1,4 +1,4 @@
-"""What the index says of batches: how many records each worker has in them, when; their hash."""
+"""Expected content of batches from the index: records per worker and time, and hashes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _ALL = 2**64
 
 @dataclass(frozen=True, slots=True)
 class ExpectedContent:
-    """What the records of some batches should be.
+    """The expected records of some batches.
 
     Attributes:
-        records: How many there are, by worker.
+        records: The number of records by worker.
         hashes: The sums of both content hashes, modulo 2^64.
         cells: A row per worker and time: `worker`, a column per coordinate, `records`.
     """
@@ -36,27 +36,29 @@ class ExpectedContent:
 
     @property
     def content(self) -> tuple[int, int, int]:
-        """The number of all records, and both hashes."""
+        """The total number of records, and both hashes."""
         return sum(self.records.values()), *self.hashes
 
     def times_of(self, worker: int) -> Cells:
-        """The times of a worker in their order, with their numbers of records."""
+        """The times of a worker in order, with their numbers of records."""
         names = [name for name in self.cells.column_names if name.startswith("t")]
-        mine = self.cells.filter(pc.equal(self.cells["worker"], worker))
-        grouped = mine.group_by(names).aggregate([("records", "sum")])
+        cells = self.cells.filter(pc.equal(self.cells["worker"], worker))
+        grouped = cells.group_by(names).aggregate([("records", "sum")])
         ordered = grouped.sort_by([(name, "ascending") for name in names])
         times = zip(*(ordered[name].to_pylist() for name in names), strict=True)
         return list(zip(times, ordered["records_sum"].to_pylist(), strict=True))
 
 
-def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> ExpectedContent:
-    """What the index says of the batches `low` to `high`, but for what was retired."""
+def expected_content(
+    tape: Tape, low: int, high: int, retired: Sequence[Box] = ()
+) -> ExpectedContent:
+    """The expected content of the batches `low` to `high`, without retired records."""
     records: Counter[int] = Counter()
     h1, h2 = 0, 0
     parts = []
     columns = ["worker", "time", "records", "fingerprint"]
     for batch in _messages(tape, low, high, columns):
-        kept = _kept(batch, tape, retired)
+        kept = _without_retired(batch, tape, retired)
         times = arrow_coordinates(kept.column("time"), tape.time_type)
         content = kept.column("fingerprint")
         h1 += sum(pc.struct_field(content, "h1").to_pylist())
@@ -71,13 +73,13 @@ def promised(tape: Tape, low: int, high: int, retired: Sequence[Box] = ()) -> Ex
     return ExpectedContent(dict(records), (h1 % _ALL, h2 % _ALL), found)
 
 
-def promised_by_batch(
+def expected_by_batch(
     tape: Tape, low: int, high: int, retired: Sequence[Box] = ()
 ) -> dict[int, tuple[int, int, int]]:
-    """Number of records and both hashes of each of some batches, but for what was retired."""
-    found: dict[int, tuple[int, int, int]] = {}
+    """The number of records and both hashes of each batch, without retired records."""
+    contents: dict[int, tuple[int, int, int]] = {}
     for batch in _messages(tape, low, high, ["time", "batch", "records", "fingerprint"]):
-        kept = _kept(batch, tape, retired)
+        kept = _without_retired(batch, tape, retired)
         content = kept.column("fingerprint")
         columns = (
             kept.column("batch"),
@@ -86,15 +88,15 @@ def promised_by_batch(
             pc.struct_field(content, "h2"),
         )
         for number, records, h1, h2 in zip(*(c.to_pylist() for c in columns), strict=True):
-            before = found.get(number, (0, 0, 0))
-            found[number] = (
+            before = contents.get(number, (0, 0, 0))
+            contents[number] = (
                 before[0] + records, (before[1] + h1) % _ALL, (before[2] + h2) % _ALL,
             )  # fmt: skip
-    return found
+    return contents
 
 
-def _kept(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) -> pa.RecordBatch:
-    """The events of a batch but for those whose records were retired."""
+def _without_retired(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) -> pa.RecordBatch:
+    """The events of a batch, without those of retired records."""
     if not retired:
         return batch
     times = arrow_coordinates(batch.column("time"), tape.time_type)
@@ -103,29 +105,29 @@ def _kept(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) -> pa.Recor
 
 
 def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box] = ()) -> int:
-    """How many records the index has at times that are in a box, and in none of some others."""
-    found = 0
+    """The number of records at times inside `box` and outside all of `besides`."""
+    count = 0
     for batch in _messages(tape, 0, cut.batch, ["time", "records"]):
         times = arrow_coordinates(batch.column("time"), tape.time_type)
-        wanted = _inside(times, box)
+        counted = _inside(times, box)
         for other in besides:
-            wanted = pc.and_(wanted, pc.invert(_inside(times, other)))
-        found += pc.sum(batch.column("records").filter(wanted)).as_py() or 0
-    return found
+            counted = pc.and_(counted, pc.invert(_inside(times, other)))
+        count += pc.sum(batch.column("records").filter(counted)).as_py() or 0
+    return count
 
 
 def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: int) -> int:
-    """The last batch up to which no record can come at any time that a batch has records of.
+    """The last settled batch: no more records can arrive at the times of batches up to it.
 
-    A worker's times are judged by its own frontier: one that stands still holds up no other.
+    Each worker's times are compared with its own frontier, so a stalled worker holds up no other.
 
     Args:
         tape: The tape.
         cut: Its newest cut.
         states: The workers at that cut.
-        since: The first batch that is asked about.
+        since: The first batch to consider.
     """
-    # Of a recording that breaks the rules counts may all be negative: nothing is held then.
+    # An invalid recording may have only negative counts; then it holds nothing.
     frontiers = {state.worker: state.frontier for state in states if state.frontier}
     last = cut.batch
     if not frontiers:
@@ -147,30 +149,30 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
 def _messages(tape: Tape, low: int, high: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
     table = rows_of(tape.paths.events)
     batch, kind = dataset.field("batch"), dataset.field("kind")
-    wanted = (batch >= low) & (batch <= high) & (kind == "messages")
-    for found in table.scanner(columns=columns, filter=wanted).to_batches():
-        if found.num_rows:
-            yield found
+    messages = (batch >= low) & (batch <= high) & (kind == "messages")
+    for events in table.scanner(columns=columns, filter=messages).to_batches():
+        if events.num_rows:
+            yield events
 
 
 def _reached(times: Sequence[pa.Array], frontier: Antichain) -> pa.Array:
-    """Which times are not complete under a frontier."""
-    past = [
+    """Whether each time is incomplete under a frontier."""
+    reached = [
         reduce(pc.and_, [pc.greater_equal(t, v) for t, v in zip(times, element, strict=True)])
         for element in frontier.elements
     ]
-    return reduce(pc.or_, past)
+    return reduce(pc.or_, reached)
 
 
 def _inside(times: Sequence[pa.Array], box: Box) -> pa.Array:
-    """Which times are in a box."""
-    found = pa.array([True] * len(times[0]))
+    """Whether each time is in a box."""
+    inside = pa.array([True] * len(times[0]))
     for values, since, until in zip(times, box.since, box.until, strict=True):
         if since is not None:
-            found = pc.and_(found, pc.greater_equal(values, since))
+            inside = pc.and_(inside, pc.greater_equal(values, since))
         if until is not None:
-            found = pc.and_(found, pc.less(values, until))
-    return found
+            inside = pc.and_(inside, pc.less(values, until))
+    return inside
 
 
 def _no_cells(time_type: TimeType) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Which rows go into which file: a worker's own where it has enough of them, in order of time."""
+"""Assignment of rows to files: one worker per file if volume allows, ordered by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from capstan.maintenance.compaction_policy import File, Sizes
 
 Cells = Sequence[tuple[tuple[int, ...], int]]
-"""Times of one worker in ascending order, each with its number of records."""
+"""The times of one worker in ascending order, each with its number of records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,71 +18,71 @@ class FileAssignment:
     """Files of a run, numbered from 0.
 
     Attributes:
-        first: By worker, the file that its first records go into.
-        steps: By worker that has several files, the first time of each file after its first.
-        count: How many files there are.
+        first: The file of each worker's first records.
+        starts: The first time of each later file of a worker with several files.
+        count: The number of files.
     """
 
     first: Mapping[int, int]
-    steps: Mapping[int, tuple[tuple[int, ...], ...]]
+    starts: Mapping[int, tuple[tuple[int, ...], ...]]
     count: int
 
 
 def row_bytes(files: Sequence[File], workers: Iterable[int]) -> dict[int, float]:
-    """How large a record of each worker is: of the files that may have some of it.
+    """The estimated size of a record of each worker, from the files that may hold its records.
 
-    Where a worker's records are larger than its neighbours', the file that it shares with them is
-    larger than it was meant to be, and tells so of those in it the next time.
+    If a worker's records are larger than its neighbours', their shared file exceeds its intended
+    size, and the next estimate for its workers is larger.
     """
     order = sorted(workers)
-    # What is added at a worker counts from it on.
+    # Prefix sums: an entry at a worker counts from that worker on.
     size, rows = [0] * (len(order) + 1), [0] * (len(order) + 1)
     for file in files:
         low, high = file.workers or (order[0], order[-1])
         first, after = bisect_left(order, low), bisect_right(order, high)
-        for place, sign in ((first, 1), (after, -1)):
-            size[place] += sign * file.bytes
-            rows[place] += sign * file.rows
-    pairs = zip(order, accumulate(size), accumulate(rows), strict=False)
-    return {worker: of / max(1, count) for worker, of, count in pairs}
+        for position, sign in ((first, 1), (after, -1)):
+            size[position] += sign * file.bytes
+            rows[position] += sign * file.rows
+    totals = zip(order, accumulate(size), accumulate(rows), strict=False)
+    return {worker: total / max(1, count) for worker, total, count in totals}
 
 
 def assign(
     cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Sizes
 ) -> FileAssignment:
-    """Deal the records of a run to files.
+    """Assign the records of a run to files.
 
     Args:
-        cells: By worker, its times and how many records each has.
-        row_bytes: By worker, how large a record is.
-        sizes: How large files are.
+        cells: The times and record counts of each worker.
+        row_bytes: The size of a record of each worker.
+        sizes: The sizes of files.
     """
     first: dict[int, int] = {}
-    steps: dict[int, tuple[tuple[int, ...], ...]] = {}
-    seat, shared = 0, 0.0
+    starts: dict[int, tuple[tuple[int, ...], ...]] = {}
+    number, shared = 0, 0.0
     for worker in sorted(cells):
         size = sum(records for _, records in cells[worker]) * row_bytes[worker]
         if shared and shared + size >= 2 * sizes.least:
-            seat, shared = seat + 1, 0.0
-        first[worker] = seat
+            number, shared = number + 1, 0.0
+        first[worker] = number
         if size < sizes.least:
             shared += size
             continue
         cuts = _cuts(cells[worker], row_bytes[worker], sizes.file)
         if cuts:
-            steps[worker] = cuts
-        seat, shared = seat + 1 + len(cuts), 0.0
-    return FileAssignment(first, steps, seat + 1 if shared else max(seat, 1))
+            starts[worker] = cuts
+        number, shared = number + 1 + len(cuts), 0.0
+    return FileAssignment(first, starts, number + 1 if shared else max(number, 1))
 
 
 def _cuts(cells: Cells, row_bytes: float, most: int) -> tuple[tuple[int, ...], ...]:
-    """The times at which a new file begins, so that all files are about as large."""
+    """The times at which to start a new file, so that all files have about the same size."""
     rows = sum(records for _, records in cells)
-    wanted = max(1, -(-int(rows * row_bytes) // most))
-    found: list[tuple[int, ...]] = []
-    seen = 0
+    files = max(1, -(-int(rows * row_bytes) // most))
+    cuts: list[tuple[int, ...]] = []
+    assigned = 0
     for (_, records), (time, _) in pairwise(cells):
-        seen += records
-        if seen * wanted >= rows * (len(found) + 1) and len(found) + 1 < wanted:
-            found.append(time)
-    return tuple(found)
+        assigned += records
+        if assigned * files >= rows * (len(cuts) + 1) and len(cuts) + 1 < files:
+            cuts.append(time)
+    return tuple(cuts)

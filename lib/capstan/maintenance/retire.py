@@ -1,15 +1,15 @@
-"""Retirement: records before a time are deleted, and the tape stays what it was in all else.
+"""Retirement: deletes records before a time and keeps everything else of the tape.
 
-Events stay, with their counts and content hashes. So verification, holdings, frontiers and what was
-published stand as before; and a replay that needs a record which is gone is refused by name.
+Events stay, with their counts and content hashes. So verification, holdings, frontiers and
+published output are unaffected. A replay that needs a deleted record is refused.
 
-The ledger says so before the first record goes. What a kill leaves between is finished by the same
-command, or by the next maintenance.
+The ledger records the retirement before the first record is deleted. After a kill, the same command
+or the next maintenance completes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from capstan.core.times.region import Region
 from capstan.error_translation import with_path
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.instrumentation import emit
-from capstan.maintenance.compaction import until_settled
+from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
 from capstan.storage import delta
 from capstan.storage.data_files import bound_integer
@@ -37,24 +37,24 @@ from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CUT_US = 1000
-"""Delta cuts the bounds of timestamps to milliseconds: a value may lie so far above its bound."""
+_SLACK_US = 1000
+"""Delta truncates timestamp bounds to milliseconds: a value may exceed its bound by this much."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a retirement would do.
+class RetirementPlan:
+    """The plan of a retirement.
 
     Attributes:
         tape: The tape.
         cut: Its newest cut.
-        box: The times.
-        records: How many records go.
-        files: Files that go as a whole, with their rows.
-        partly: Files that have other records as well, and are written anew without those that go.
-        bytes: The size of the files that go as a whole.
-        partly_bytes: The size of the others.
-        stands: Whether it was done already.
+        box: The times to retire.
+        records: The number of records to delete.
+        files: Files to delete as a whole, with their numbers of rows.
+        partly: Files with other records as well, which are rewritten without the deleted ones.
+        bytes: The size of the files to delete.
+        partly_bytes: The size of the files to rewrite.
+        stands: Whether the retirement was already done.
     """
 
     tape: Tape
@@ -82,24 +82,24 @@ class Plan:
         }
 
 
-def plan_retire(lake: Lake, stream: str, before: str) -> Plan:
-    """What `retire` would do, without a JVM and without changing anything.
+def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
+    """Plan a retirement, without a JVM and without changing anything.
 
     Args:
         lake: The lake.
         stream: The stream.
-        before: The first time whose records stay, as the command line writes a bound.
+        before: The first time whose records stay, as a bound on the command line.
 
     Raises:
-        InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` when nothing is bounded.
-        IncompleteError: `CAP-INCOMPLETE` when records can still come before that time.
+        InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` for a bound of no coordinate.
+        IncompleteError: `CAP-INCOMPLETE` when records can still arrive before that time.
     """
     tape = open_tape(lake, stream)
     cut = newest_cut(tape)
     until = Box.bound_of_text(tape.time_type, before)
     if all(bound is None for bound in until):
         raise InvalidRequestError(
-            "CAP-RANGE", f"{before} bounds no time", "give a time: 2024-01-01"
+            "CAP-RANGE", f"{before} bounds no time", "use a time such as 2024-01-01"
         )
     require_whole_steps(tape, until)
     box = Box((None,) * len(until), until)
@@ -108,29 +108,41 @@ def plan_retire(lake: Lake, stream: str, before: str) -> Plan:
         times = [tape.time_type.render(time) for time in frontier.elements]
         raise IncompleteError(
             "CAP-INCOMPLETE",
-            f"stream {stream}: records can still come before {before}, the frontier is at "
+            f"stream {stream}: records can still arrive before {before}, the frontier is at "
             + ", ".join(map(str, times)),
-            "retire what is complete: give a time that is not after the frontier",
+            "retire complete times only: use a time that is not after the frontier",
             stream=stream,
             frontier=times,
         )
-    known = read_retired(lake, tape)
-    if any(each.done and _covers(each.box, box) for each in known):
-        return Plan(tape, cut, box, 0, {}, {}, 0, 0, stands=True)
-    return _planned(tape, cut, box, [each.box for each in known if each.done])
+    done = [retirement.box for retirement in read_retired(lake, tape) if retirement.done]
+    if any(_covers(retired, box) for retired in done):
+        return RetirementPlan(tape, cut, box, 0, {}, {}, 0, 0, stands=True)
+    records = records_in(tape, cut, box, done)
+    files = _files_with(tape, box)
+    return RetirementPlan(
+        tape,
+        cut,
+        box,
+        records,
+        files.whole,
+        files.partly,
+        sum(files.bytes[path] for path in files.whole),
+        sum(files.bytes[path] for path in files.partly),
+        stands=not records,
+    )
 
 
-def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Plan:
-    """Delete the records of a stream before a time; the same again changes nothing.
+def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> RetirementPlan:
+    """Delete the records of a stream before a time; idempotent.
 
     Returns:
-        What was done, as it was planned.
+        The plan that was carried out.
 
     Raises:
         InvalidRequestError: As `plan_retire`.
         IncompleteError: `CAP-INCOMPLETE`.
-        RangeLockedError: `CAP-HELD` while a run of the stream is at work, which may need the
-            records; `CAP-CONFLICT` when other writers took files of the tape again and again.
+        RangeLockedError: `CAP-HELD` while a run of the stream is active and may need the records;
+            `CAP-CONFLICT` when other writers repeatedly replace files of the tape.
         SystemFailureError: `CAP-DISK-FULL`, `CAP-NO-ACCESS` when the lake cannot be written.
     """
     plan = plan_retire(lake, stream, before)
@@ -139,74 +151,74 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Plan:
     tape, box = plan.tape, plan.box
     with with_path(tape.paths.root):
         _require_idle(lake, tape)
-        if all(each.box != box for each in read_retired(lake, tape)):
+        if all(retirement.box != box for retirement in read_retired(lake, tape)):
             write_retired(lake, tape, box, plan.cut, plan.records, State.BEGUN)
         emit("retire.begun", stream=stream, records=plan.records)
-        finish(spark, lake, tape)
+        finish_retirements(spark, lake, tape)
     return plan
 
 
-def finish(spark: SparkSession, lake: Lake, tape: Tape) -> int:
-    """Delete the records whose retirement was begun; how many that were, by the index.
+def finish_retirements(spark: SparkSession, lake: Lake, tape: Tape) -> int:
+    """Complete started retirements; returns the number of deleted records, by the index.
 
     Raises:
         RangeLockedError: As `retire`.
     """
-    # Whoever has claimed after a retirement was written down has seen it, and needs none of it.
-    begun = [each for each in read_retired(lake, tape) if not each.done]
-    if not begun:
+    # A run that takes its lock after a retirement was recorded knows that its records are gone.
+    started = [retirement for retirement in read_retired(lake, tape) if not retirement.done]
+    if not started:
         return 0
     _require_idle(lake, tape)
-    for each in begun:
-        _delete(spark, tape, each.box)
-        emit("retire.deleted", stream=tape.name, records=each.records)
-        cut = Cut(each.cut, -1)
-        write_retired(lake, tape, each.box, cut, each.records, State.DONE)
-        emit("retire.done", stream=tape.name, records=each.records)
-    return sum(each.records for each in begun)
+    for retirement in started:
+        _delete(spark, tape, retirement.box)
+        emit("retire.deleted", stream=tape.name, records=retirement.records)
+        cut = Cut(retirement.cut, -1)
+        write_retired(lake, tape, retirement.box, cut, retirement.records, State.DONE)
+        emit("retire.done", stream=tape.name, records=retirement.records)
+    return sum(retirement.records for retirement in started)
 
 
 def _delete(spark: SparkSession, tape: Tape, box: Box) -> None:
-    """Take the records at some times out of the table, in one commit."""
+    """Delete the records at some times from the table, in one commit."""
     path = tape.paths.records
 
-    def turn() -> bool | None:
-        found = _files_with(tape, box)
-        if not found.whole and not found.partly:
+    def step() -> bool | None:
+        files = _files_with(tape, box)
+        if not files.whole and not files.partly:
             return None
-        rows = _without(spark, tape, box, found.partly) if found.partly else None
-        gone = {**found.whole, **found.partly}
-        done = exchange(
+        rows = _without(spark, tape, box, files.partly) if files.partly else None
+        removed = {**files.whole, **files.partly}
+        commit = exchange(
             spark,
             path,
-            gone,
+            removed,
             rows,
             leaves_out=None,
             note={"maintain": "retire"},
             before_commit=lambda: emit("retire.written", stream=tape.name),
         )
-        return False if done is None else None
+        return False if commit is None else None
 
-    until_settled(path, turn)
+    repeat_until_done(path, step)
 
 
 def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]) -> DataFrame:
-    """What stays of some files, each in a file of its own, in the order that it had."""
+    """The remaining rows of some files, one file each, in their former order."""
     inside = region_sql(tape.time_type, Region(box), tape.columns)
     rows = rows_of_files(spark, tape.paths.records, files)
     pairs = [F.lit(part) for pair in zip(files, range(len(files)), strict=True) for part in pair]
-    seat = F.element_at(F.create_map(*pairs), F.col("_metadata.file_name"))
+    number = F.element_at(F.create_map(*pairs), F.col("_metadata.file_name"))
     return (
-        rows.withColumn("_seat", seat)
+        rows.withColumn("_file", number)
         .where(f"NOT ({inside})")
-        .repartitionById(len(files), F.col("_seat"))
+        .repartitionById(len(files), F.col("_file"))
         .sortWithinPartitions("worker", "time", "batch", "pos")
-        .drop("_seat")
+        .drop("_file")
     )
 
 
 def _require_idle(lake: Lake, tape: Tape) -> None:
-    """Check that no run plays the stream: it may have been told that its records are all there.
+    """Check that no run replays the stream, since it may rely on the records.
 
     Raises:
         RangeLockedError: `CAP-HELD`, naming the run.
@@ -215,32 +227,16 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
         if claim.stream == tape.name:
             raise RangeLockedError(
                 "CAP-HELD",
-                f"run {claim.run} plays stream {tape.name}, and may need what is to be retired",
-                f"wait for it; if it is dead: `capstan unlock {claim.run}`",
+                f"run {claim.run} replays stream {tape.name} and may need its old records",
+                f"wait for it to end; if it is dead, run `capstan unlock {claim.run}`",
                 holder=claim.run,
                 stream=tape.name,
             )
 
 
-def _planned(tape: Tape, cut: Cut, box: Box, gone: Sequence[Box]) -> Plan:
-    records = records_in(tape, cut, box, gone)
-    found = _files_with(tape, box)
-    return Plan(
-        tape,
-        cut,
-        box,
-        records,
-        found.whole,
-        found.partly,
-        sum(found.bytes[path] for path in found.whole),
-        sum(found.bytes[path] for path in found.partly),
-        stands=not records,
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """Files that can have records at some times: with no others, or with others; their sizes."""
+    """Files with records at some times: with no other records, or with others; and their sizes."""
 
     whole: Mapping[str, int]
     partly: Mapping[str, int]
@@ -261,22 +257,22 @@ def _files_with(tape: Tape, box: Box) -> _Files:
 
 
 def _is_inside(row: Mapping[str, object], tape: Tape, box: Box) -> bool | None:
-    """Whether a file's records are all at times of a box, or none is; None where it may be some."""
+    """Whether all of a file's records are in a box (True), or none (False); None if unknown."""
     inside: bool | None = True
     for coordinate, until in zip(tape.time_type.coordinates, box.until, strict=True):
         if until is None:
             continue
         low = bound_integer(row.get(f"min.time.{coordinate.name}"))
         high = bound_integer(row.get(f"max.time.{coordinate.name}"))
-        cut = _CUT_US if coordinate.kind is Kind.TIMESTAMP else 1
+        slack = _SLACK_US if coordinate.kind is Kind.TIMESTAMP else 1
         if low is not None and low >= until:
             return False
-        if low is None or high is None or high + cut > until:
+        if low is None or high is None or high + slack > until:
             inside = None
     return inside
 
 
 def _covers(outer: Box, inner: Box) -> bool:
-    """Whether one box, without lower bounds, has all of another in it."""
-    pairs = zip(outer.until, inner.until, strict=True)
-    return all(out is None or (into is not None and into <= out) for out, into in pairs)
+    """Whether a box without lower bounds contains another."""
+    bounds = zip(outer.until, inner.until, strict=True)
+    return all(high is None or (low is not None and low <= high) for high, low in bounds)

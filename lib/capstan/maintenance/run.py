@@ -1,10 +1,9 @@
-"""Maintenance of a stream's tape, and of what all streams of a lake share.
+"""Maintenance of the tapes of streams and of the tables that a lake's streams share.
 
-It may be ended anywhere and begun again: what was not committed counts for nothing. A table that
-others keep taking files of is passed over; so is a range whose records are not what they were, and
-a stream whose tape cannot be read: it holds up no other.
-Recordings are verified from where that was last done: nobody else may ever read a stream that
-nothing replays.
+It can be interrupted anywhere and repeated: only commits count. Tables whose files others keep
+replacing, ranges with damaged records and streams with unreadable tapes are skipped, so none holds
+up the others. Recordings are verified incrementally, because a stream without replays might never
+be read otherwise.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from capstan.error_translation import to_capstan_error, translate, with_path
 from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
 from capstan.maintenance.cleanup import clear_snapshots, clear_staging
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import Compacted, compact_index
+from capstan.maintenance.compaction import CompactionResult, compact_index
 from capstan.maintenance.compaction_policy import Sizes
-from capstan.maintenance.retire import finish
+from capstan.maintenance.retire import finish_retirements
 from capstan.maintenance.table_catalog import aside_tables, index_tables, ledger_tables
 from capstan.maintenance.vacuum import checkpoint, vacuum
 from capstan.replay.execution.staging import KEEP
@@ -38,24 +37,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
-_OF_ALL = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
-"""What is no stream's own, unless it names a place of the stream that is not to be reached."""
+_LAKE_WIDE = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
+"""Errors that affect the whole lake, unless they name a path of a single stream."""
 
 
 @dataclass(slots=True)
-class Table:
-    """What maintenance did to a table.
+class TableResult:
+    """The result of maintaining a table.
 
     Attributes:
-        table: What it is called.
-        files_before: Files that it had.
-        files: Files that it has.
-        bytes: Their size.
-        rewritten: Bytes that were written anew.
-        vacuumed: Files that were deleted, as no version that is kept has them.
+        table: The table's name.
+        files_before: The number of files before.
+        files: The number of files after.
+        bytes: The size of these files.
+        rewritten: The bytes rewritten.
+        vacuumed: The number of deleted files, which no retained version uses.
         checkpoint: Whether its log got a checkpoint.
-        damaged: Of records, batches (first and last) that are not what the index promises: they
-            are as they were.
+        damaged: Ranges of batches (first and last) whose records differ from the index; they were
+            left unchanged.
     """
 
     table: str
@@ -70,21 +69,21 @@ class Table:
 
 @dataclass(slots=True)
 class MaintenanceResult:
-    """What maintenance did.
+    """The result of maintenance.
 
     Attributes:
-        streams: The streams whose tapes were kept up.
-        tables: By stream its tables, and under an empty name those that all streams share.
-        staging: What was cleared away of what replays have staged.
-        snapshots: What was cleared away of the state of followed pipelines.
-        retired: By stream, the records whose deletion was finished.
-        failed: Of each stream whose tape could not be kept up, why not.
-        violations: Of each stream whose recording breaks a rule, what it breaks.
-        busy: What was passed over, and why.
+        streams: The streams whose tapes were maintained.
+        tables: The tables of each stream; the shared tables under an empty name.
+        staging: Deleted staged output of replays.
+        snapshots: Deleted snapshots of followed pipelines.
+        retired: The number of records whose retirement was completed, by stream.
+        failed: The errors of streams whose tapes could not be maintained.
+        violations: The errors of streams whose recordings break a rule.
+        busy: The errors of skipped work.
     """
 
     streams: list[str] = field(default_factory=list)
-    tables: dict[str, list[Table]] = field(default_factory=dict)
+    tables: dict[str, list[TableResult]] = field(default_factory=dict)
     staging: list[str] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
     retired: dict[str, int] = field(default_factory=dict)
@@ -93,8 +92,8 @@ class MaintenanceResult:
     busy: list[CapstanError] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:
-        """The answer as one JSON object."""
-        every = [table for tables in self.tables.values() for table in tables]
+        """The result as one JSON object."""
+        all_tables = [table for tables in self.tables.values() for table in tables]
         return {
             "streams": self.streams,
             "tables": [
@@ -102,8 +101,8 @@ class MaintenanceResult:
                 for stream, tables in self.tables.items()
                 for table in tables
             ],
-            "rewritten": sum(table.rewritten for table in every),
-            "vacuumed": sum(table.vacuumed for table in every),
+            "rewritten": sum(table.rewritten for table in all_tables),
+            "vacuumed": sum(table.vacuumed for table in all_tables),
             "staging": self.staging,
             "snapshots": self.snapshots,
             "retired": self.retired,
@@ -114,12 +113,9 @@ class MaintenanceResult:
 
     @property
     def refusal(self) -> CapstanError | None:
-        """The error to end with: a tape that could not be kept up, then damage, then a violation.
-
-        What was passed over comes last.
-        """
+        """The error to report: first a failed stream, then damage, a violation, or skipped work."""
         if self.failed:
-            return _over_all(self.failed)
+            return _combined(self.failed)
         damaged = [
             (stream, batches)
             for stream, tables in self.tables.items()
@@ -130,17 +126,17 @@ class MaintenanceResult:
             stream, (first, last) = damaged[0]
             return CheckFailedError(
                 "CAP-TAPE",
-                f"stream {stream}: records of batches {first} to {last} are not what its index "
-                "says; they are as they were",
+                f"stream {stream}: records of batches {first} to {last} differ from its index; "
+                "they were left unchanged",
                 f"`capstan verify {stream} --deep` names the events",
                 stream=stream,
             )
         if len(self.violations) > 1:
-            names = [str(each.fields["stream"]) for each in self.violations]
+            names = [str(error.fields["stream"]) for error in self.violations]
             return CheckFailedError(
                 "CAP-VIOLATION",
                 f"recordings of {len(names)} streams break a rule: {', '.join(names)}",
-                "`capstan verify` says of each which worker and event",
+                "`capstan verify` names the worker and event of each",
                 streams=names,
             )
         return next(iter((*self.violations, *self.busy)), None)
@@ -150,14 +146,14 @@ def _by_stream(errors: Iterable[CapstanError]) -> list[dict[str, object]]:
     return [{"stream": error.fields["stream"], **error.summary()} for error in errors]
 
 
-def _over_all(failed: Sequence[CapstanError]) -> CapstanError:
-    """One error for those of several streams: the first one, which names the others."""
+def _combined(failed: Sequence[CapstanError]) -> CapstanError:
+    """The first error, with the names of the other streams."""
     first, *others = failed
     if not others:
         return first
-    names = ", ".join(str(each.fields["stream"]) for each in others)
-    said = f"{first.message}; nor could be kept up: {names}"
-    return type(first)(first.code, said, first.hint, **first.fields)
+    names = ", ".join(str(error.fields["stream"]) for error in others)
+    message = f"{first.message}; also failed: {names}"
+    return type(first)(first.code, message, first.hint, **first.fields)
 
 
 def maintain(
@@ -169,113 +165,117 @@ def maintain(
     now: datetime | None = None,
     keep: timedelta = KEEP,
 ) -> MaintenanceResult:
-    """Keep up the tapes of streams, and what all streams of the lake share; idempotent.
+    """Maintain the tapes of streams and the shared tables of the lake; idempotent.
 
     Args:
         spark: The session.
         lake: The lake.
         streams: The streams.
-        sizes: When records are worth to be written anew; the usual ones by default.
-        now: The present moment, by which what is staged is old.
-        keep: How long what nobody can publish any more stays in staging.
+        sizes: The thresholds for rewriting records.
+        now: The current time, from which the age of staged output is measured.
+        keep: How long to keep staged output that can no longer be published.
 
     Raises:
-        InvalidRequestError: `CAP-STREAM` for a stream that is not on tape. Of one whose tape cannot
-            be read the error is among what was done.
+        InvalidRequestError: `CAP-STREAM` for a stream without a tape. The error of an unreadable
+            tape is part of the result instead.
         SystemFailureError: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot
             be written.
     """
     names = list(streams)
     require_streams(lake, names)
-    done = MaintenanceResult()
+    result = MaintenanceResult()
     with with_path(lake.root):
         for name in names:
             try:
                 tape = open_tape(lake, name)
-                done.tables[name] = _tape(spark, lake, tape, sizes or Sizes(), done)
-                done.streams.append(name)
+                result.tables[name] = _maintain_tape(spark, lake, tape, sizes or Sizes(), result)
+                result.streams.append(name)
             except Exception as error:
-                own = _own(lake, name, error)
-                if own is None:
+                stream_error = _stream_error(lake, name, error)
+                if stream_error is None:
                     raise
-                done.failed.append(own)
-        done.tables[""] = _shared(spark, lake, done)
-        done.staging = clear_staging(lake, now or moment(), keep)
-    return done
+                result.failed.append(stream_error)
+        result.tables[""] = _maintain_shared(spark, lake, result)
+        result.staging = clear_staging(lake, now or moment(), keep)
+    return result
 
 
-def _own(lake: Lake, name: str, error: Exception) -> CapstanError | None:
-    """What keeps the tape of this stream from being kept up; None for what keeps all of them."""
-    found = to_capstan_error(error)
-    if found.code in _OF_ALL:
-        # Spark leaves out the scheme of a place.
+def _stream_error(lake: Lake, name: str, error: Exception) -> CapstanError | None:
+    """The error of a single stream; None if it affects all streams."""
+    translated = to_capstan_error(error)
+    if translated.code in _LAKE_WIDE:
+        # Spark omits the scheme of a path.
         root = lake.stream(name).root.rpartition("://")[2]
-        inside = f"{root}/" in f"{found.fields.get('path', '')}/"
-        if found.code == "CAP-DISK-FULL" or not inside:
+        inside = f"{root}/" in f"{translated.fields.get('path', '')}/"
+        if translated.code == "CAP-DISK-FULL" or not inside:
             return None
     if translate(error) is None:
         traceback.print_exception(error)
-    said = found.message
-    if not said.startswith(f"stream {name}"):
-        said = f"stream {name}: {said}"
-    return type(found)(found.code, said, found.hint, **{**found.fields, "stream": name})
+    message = translated.message
+    if not message.startswith(f"stream {name}"):
+        message = f"stream {name}: {message}"
+    fields = {**translated.fields, "stream": name}
+    return type(translated)(translated.code, message, translated.hint, **fields)
 
 
-def _tape(
-    spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes, done: MaintenanceResult
-) -> list[Table]:
-    finished = _unless_held(lambda: finish(spark, lake, tape), 0, done)
-    if finished:
-        done.retired[tape.name] = finished
+def _maintain_tape(
+    spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes, result: MaintenanceResult
+) -> list[TableResult]:
+    retired = _unless_locked(lambda: finish_retirements(spark, lake, tape), 0, result)
+    if retired:
+        result.retired[tape.name] = retired
     cut = newest_cut(tape)
-    # Before the index is compacted: of what is in one file with newer events all is read.
+    # Before the index is compacted, since afterwards files with newer events are read in full.
     keep_totals(tape, cut.commit, 0)
     ended = all(state.closed for state in worker_states(tape, cut))
     path = tape.paths.records
-    records = _unless_held(
-        lambda: compact_records(spark, lake, tape, sizes), Compacted("records"), done
+    records = _unless_locked(
+        lambda: compact_records(spark, lake, tape, sizes), CompactionResult("records"), result
     )
-    found = [_kept_up(spark, records, path)]
+    tables = [_table_result(spark, records, path)]
     for table in index_tables(tape):
-        compacted = _unless_held(
+        compacted = _unless_locked(
             lambda t=table: compact_index(spark, t, ended=ended),  # type: ignore[misc]
-            Compacted(table.name),
-            done,
+            CompactionResult(table.name),
+            result,
         )
-        found.append(_kept_up(spark, compacted, table.path))
-    # Last: a lake that cannot be written has ended it before.
+        tables.append(_table_result(spark, compacted, table.path))
+    # Verified last: if the lake cannot be written, an earlier step has failed already.
     if not _is_import(tape):
         try:
             verify(spark, lake, tape).require_valid(tape)
         except CheckFailedError as violation:
-            done.violations.append(violation)
-    return found
+            result.violations.append(violation)
+    return tables
 
 
 def _is_import(tape: Tape) -> bool:
-    """Whether it was judged when it was imported, or taken with all its faults, and never grows."""
+    """Whether a tape was imported; such a tape was checked then and never grows."""
     fixed = tape.settings.get("fixed")
     return isinstance(fixed, Mapping) and fixed.get("domain") == "import"
 
 
-def _shared(spark: SparkSession, lake: Lake, done: MaintenanceResult) -> list[Table]:
-    found = []
+def _maintain_shared(
+    spark: SparkSession, lake: Lake, result: MaintenanceResult
+) -> list[TableResult]:
+    tables = []
     for pipeline in lake.states():
-        done.snapshots += clear_snapshots(spark, lake, pipeline)
-        found.append(_kept_up(spark, Compacted(f"state {pipeline}"), lake.state(pipeline)))
+        result.snapshots += clear_snapshots(spark, lake, pipeline)
+        uncompacted = CompactionResult(f"state {pipeline}")
+        tables.append(_table_result(spark, uncompacted, lake.state(pipeline)))
     for table in (*aside_tables(lake), *ledger_tables(lake)):
-        compacted = _unless_held(
+        compacted = _unless_locked(
             lambda t=table: compact_index(spark, t),  # type: ignore[misc]
-            Compacted(table.name),
-            done,
+            CompactionResult(table.name),
+            result,
         )
-        found.append(_kept_up(spark, compacted, table.path))
-    _note_changes(lake, done)
-    return found
+        tables.append(_table_result(spark, compacted, table.path))
+    _record_changes(lake, result)
+    return tables
 
 
-def _note_changes(lake: Lake, done: MaintenanceResult) -> None:
-    """Note what others have done to targets, before the logs of those lose it."""
+def _record_changes(lake: Lake, result: MaintenanceResult) -> None:
+    """Record changes to targets by others before the targets' logs expire."""
     first: dict[str, int] = {}
     for row in read_rows(lake, "coverage", ("target", "target_version")):
         target, version = str(row["target"]), int(str(row["target_version"] or 0))
@@ -285,26 +285,31 @@ def _note_changes(lake: Lake, done: MaintenanceResult) -> None:
             with with_path(target):
                 note_touched(lake, target, version)
         except Exception as error:
-            found = to_capstan_error(error)
-            if found.code == "CAP-DISK-FULL":
+            translated = to_capstan_error(error)
+            if translated.code == "CAP-DISK-FULL":
                 raise
-            # A target is its owner's: one that is away holds up nothing.
-            done.busy.append(found)
+            # A target belongs to its owner; a missing one holds up nothing.
+            result.busy.append(translated)
 
 
-def _kept_up(spark: SparkSession, compacted: Compacted, path: str) -> Table:
+def _table_result(spark: SparkSession, compacted: CompactionResult, path: str) -> TableResult:
     """Vacuum a table that was compacted, then write a checkpoint of its log."""
-    known = {name: value for name, value in asdict(compacted).items() if name != "commits"}
-    known["files_before"] = compacted.files_before or 0
-    known["vacuumed"] = vacuum(spark, compacted.table, path)
-    known["checkpoint"] = checkpoint(spark, compacted.table, path)
-    return Table(**known)
+    return TableResult(
+        compacted.table,
+        compacted.files_before or 0,
+        compacted.files,
+        compacted.bytes,
+        compacted.rewritten,
+        vacuum(spark, compacted.table, path),
+        checkpoint(spark, compacted.table, path),
+        compacted.damaged,
+    )
 
 
-def _unless_held(work: Callable[[], T], otherwise: T, done: MaintenanceResult) -> T:
-    """What some work comes to; where other writers keep it from being done, that is noted."""
+def _unless_locked(work: Callable[[], T], otherwise: T, result: MaintenanceResult) -> T:
+    """The outcome of some work; if other writers prevent it, it is skipped and recorded."""
     try:
         return work()
-    except RangeLockedError as held:
-        done.busy.append(held)
+    except RangeLockedError as locked:
+        result.busy.append(locked)
         return otherwise

@@ -1,4 +1,4 @@
-"""The tables of a lake that are kept up, and their files as compaction sees them."""
+"""The tables of a lake to maintain, and their files for compaction."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from capstan.storage.tape.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class GrowingTable:
     """A table that grows by appends.
 
     Attributes:
-        name: What it is called: `records`, `ledger runs`, `aside places`.
-        path: Where it is.
-        key: The column by which its rows came in order, an integer or a moment.
-        order: The columns by which a file's rows are sorted.
-        sizes: When it is worth to be written anew.
+        name: Its name, such as `events`, `ledger runs`, `aside places`.
+        path: Its path.
+        key: The column in whose order rows arrive, an integer or a timestamp.
+        order: The columns by which rows of a file are sorted.
+        sizes: The thresholds for rewriting it.
     """
 
     name: str
@@ -32,41 +32,43 @@ class Kept:
     sizes: Sizes = INDEX
 
 
-def index_tables(tape: Tape) -> list[Kept]:
-    """The tables of a tape beside its records; only captures have a feed."""
+def index_tables(tape: Tape) -> list[GrowingTable]:
+    """The tables of a tape except its records; only captured tapes have a feed."""
     paths = tape.paths
-    found = [
-        Kept("events", paths.events, "commit", ("commit", "worker", "seq")),
-        Kept("late", paths.late, "batch", ("batch", "pos")),
-        Kept("workers", paths.workers, "opened_commit", ("opened_commit", "worker")),
-        Kept("feed", paths.feed, "batch", ("batch", "part")),
+    tables = [
+        GrowingTable("events", paths.events, "commit", ("commit", "worker", "seq")),
+        GrowingTable("late", paths.late, "batch", ("batch", "pos")),
+        GrowingTable("workers", paths.workers, "opened_commit", ("opened_commit", "worker")),
+        GrowingTable("feed", paths.feed, "batch", ("batch", "part")),
     ]
-    return [table for table in found if is_table(table.path)]
+    return [table for table in tables if is_table(table.path)]
 
 
-def ledger_tables(lake: Lake) -> list[Kept]:
-    """The ledgers of a lake that are there."""
-    found = [Kept(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in LEDGERS]
-    return [table for table in found if is_table(table.path)]
+def ledger_tables(lake: Lake) -> list[GrowingTable]:
+    """The existing ledgers of a lake."""
+    tables = [GrowingTable(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in LEDGERS]
+    return [table for table in tables if is_table(table.path)]
 
 
-def aside_tables(lake: Lake) -> list[Kept]:
-    """The tables of rows that runs of pipelines have put aside, which grow with each run."""
+def aside_tables(lake: Lake) -> list[GrowingTable]:
+    """The side-output tables of pipelines, which grow with each run."""
     return [
-        Kept(f"aside {name}", lake.side_outputs(name), "at", ("at", "replay_worker", "time"))
+        GrowingTable(
+            f"aside {name}", lake.side_outputs(name), "at", ("at", "replay_worker", "time")
+        )
         for name in lake.side_output_tables()
     ]
 
 
 def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | None:
-    """The files of a table, from its log alone; None where a file lacks the bounds of its rows.
+    """The files of a table, from its log alone; None if a file has no row bounds.
 
     Args:
         path: The table.
-        key: The column by which its rows came in order.
-        by_worker: Whether the workers of a file's rows count.
+        key: The column in whose order rows arrive.
+        by_worker: Whether to include the workers of each file.
     """
-    found, partitions = [], dict[tuple[object, ...], int]()
+    files, partitions = [], dict[tuple[object, ...], int]()
     for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
         low, high = _number(row.get(f"min.{key}")), _number(row.get(f"max.{key}"))
         count = row.get("num_records")
@@ -76,11 +78,11 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
                 continue
             return None
         pair = (int(workers[0]), int(workers[1])) if by_worker else None
-        place = tuple(value for name, value in row.items() if name.startswith("partition."))
-        part = partitions.setdefault(place, len(partitions))
+        values = tuple(value for name, value in row.items() if name.startswith("partition."))
+        partition = partitions.setdefault(values, len(partitions))
         size = int(row["size_bytes"])
-        found.append(File(row["path"], size, int(count), low, high, pair, part))
-    return found
+        files.append(File(row["path"], size, int(count), low, high, pair, partition))
+    return files
 
 
 def _number(bound: object) -> int | None:

@@ -1,4 +1,4 @@
-"""Checkpoints of tables' logs, and the deletion of files that no version to be read needs."""
+"""Vacuum and log checkpoints of tables."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 
 def vacuum(spark: SparkSession, name: str, path: str) -> int:
-    """Delete files that are in no version of a table which its retention keeps; how many went.
+    """Delete files that no retained version of a table uses; returns their number.
 
-    Also what killed writers have left. Nothing is deleted while the retention is shorter than a
-    run may take: what it reads has to stay until its end.
+    Includes leftovers of killed writers. Nothing is deleted if the retention is shorter than a run
+    may take, because a run's input must stay until its end.
     """
     if retention_of(path, FILES) < LEASE:
         return 0
     table = delta.open_table(path)
-    over = table.vacuum(dry_run=True, full=True)
-    if not over:
+    unused = table.vacuum(dry_run=True, full=True)
+    if not unused:
         return 0
     spark.sql(f"VACUUM delta.`{path}`")
-    emit("maintain.vacuumed", table=name, files=len(over))
-    return len(over)
+    emit("maintain.vacuumed", table=name, files=len(unused))
+    return len(unused)
 
 
 def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
-    """Write a checkpoint of a table's log unless its newest version has one; whether it did.
+    """Write a checkpoint of a table's log unless its newest version has one; True if written.
 
-    With it goes what of the log is older than the table's retention of it.
+    Delta then deletes log entries older than the table's log retention.
     """
     if _last_checkpoint(path) >= delta.open_table(path).version():
         return False
@@ -49,5 +49,5 @@ def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
 
 
 def _last_checkpoint(path: str) -> int:
-    place = f"{path}/_delta_log/_last_checkpoint"
-    return int(json.loads(read_text(place))["version"]) if exists(place) else -1
+    file = f"{path}/_delta_log/_last_checkpoint"
+    return int(json.loads(read_text(file))["version"]) if exists(file) else -1

@@ -18,7 +18,7 @@ from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureErro
 from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
 from capstan.maintenance.file_layout import assign, row_bytes
-from capstan.maintenance.run import MaintenanceResult, Table, _is_import, _own
+from capstan.maintenance.run import MaintenanceResult, TableResult, _is_import, _stream_error
 from capstan.maintenance.table_catalog import aside_tables
 from capstan.replay.execution.staging import Why, list_staged
 from capstan.storage.file_rewrite import require_rows
@@ -146,7 +146,7 @@ def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
     size: dict[int, int] = {}
     for worker, some in cells.items():
         for time, count in some:
-            seat = seats.first[worker] + sum(time >= step for step in seats.steps.get(worker, ()))
+            seat = seats.first[worker] + sum(time >= step for step in seats.starts.get(worker, ()))
             held.setdefault(seat, set()).add(worker)
             size[seat] = size.get(seat, 0) + count
     assert set(held) <= set(range(seats.count))
@@ -215,7 +215,7 @@ def test_a_full_run_has_a_share_for_every_worker(workers: int, whole: int) -> No
     assert SIZES.whole(workers) == whole
 
 
-def test_what_was_written_anew_must_be_as_many_rows_as_before() -> None:
+def test_a_rewrite_must_keep_the_number_of_rows() -> None:
     require_rows("/t", 5, [2, 3])
     for written in ([], [5, 1]):
         with pytest.raises(SystemFailureError, match="5 rows of /t were to be rewritten") as caught:
@@ -236,7 +236,7 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
     assert done.refusal.message == "recordings of 2 streams break a rule: a, b"
     done.violations.pop()
     assert done.refusal is done.violations[0]
-    done.tables["b"] = [Table("records", damaged=[(3, 5)])]
+    done.tables["b"] = [TableResult("records", damaged=[(3, 5)])]
     assert done.refusal.code == "CAP-TAPE"
     assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
 
@@ -249,7 +249,7 @@ def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
     assert done.refusal is done.failed[0]
     done.failed.append(SystemFailureError("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
     assert isinstance(done.refusal, SystemFailureError)
-    assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; nor could be kept up: b"
+    assert str(done.refusal) == "CAP-DAMAGED: stream a: gone; also failed: b"
     assert done.to_json()["failed"] == [
         {"stream": "a", "error": "CAP-DAMAGED", "message": "stream a: gone", "hint": "put it back"},
         {"stream": "b", "error": "CAP-FORMAT", "message": "stream b is in format 9", "hint": ""},
@@ -262,10 +262,12 @@ def test_what_keeps_all_streams_from_being_kept_up_is_no_ones_own(tmp_path: Path
     other = f"{lake.stream('ab').root}/records"
     of_all = (other, lake.ledger("runs"), lake.root)
     for place, own in ((inside, True), *((each, False) for each in of_all)):
-        found = _own(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
+        found = _stream_error(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
         assert (found is not None) is own
-    assert _own(lake, "a", OSError(errno.ENOSPC, "No space left on device", inside)) is None
-    unforeseen = _own(lake, "a", KeyError("capstan.time"))
+    assert (
+        _stream_error(lake, "a", OSError(errno.ENOSPC, "No space left on device", inside)) is None
+    )
+    unforeseen = _stream_error(lake, "a", KeyError("capstan.time"))
     assert unforeseen is not None
     assert (str(unforeseen), unforeseen.fields["stream"]) == (
         "CAP-BROKEN: stream a: KeyError: 'capstan.time'", "a",

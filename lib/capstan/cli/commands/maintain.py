@@ -15,7 +15,7 @@ from capstan.errors import InvalidRequestError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from capstan.maintenance.retire import Plan
+    from capstan.maintenance.retire import RetirementPlan
 
 
 def maintain(
@@ -90,7 +90,7 @@ def retire(
     return 0
 
 
-def _summary(plan: Plan, *, planned: bool) -> str:
+def _summary(plan: RetirementPlan, *, planned: bool) -> str:
     if plan.stands:
         return f"{plan.tape.name}: no records before that time; nothing changed"
     verb = "would be deleted" if planned else "deleted"
