@@ -78,9 +78,9 @@ def test_a_replay_whose_executor_is_killed_is_the_undisturbed_one(
     [run] = read_histories(lake)
     assert lake_contents.table(lake, "piped") == whole["piped"]
     lake_contents.require_published_once(lake, run)
-    certificate = read_histories(lake)[run].certificate or {}
-    assert certificate["audit"]["passed"]  # type: ignore[index]
-    assert certificate["attempt"] == 1
+    certificate = read_histories(lake)[run].certificate
+    assert certificate.audit["passed"]
+    assert certificate.attempt == 1
     _require_logged(log, run)
     # The master gave the app another executor for the one that was killed.
     started = re.findall(r"Launching executor (app-\S+)/(\d+)", at.log())

@@ -87,7 +87,7 @@ def test_the_certificate_names_every_check(play: Play, direct: bool) -> None:
     assert checks_of(done) == [
         ("paid", 0), ("unique_id", 0), ("not_null_id_place", 0), ("range_amount", 0), ("dated", 0),
     ]  # fmt: skip
-    assert done.certificate.audit["passed"]  # type: ignore[index]
+    assert done.certificate.audit["passed"]
     assert done.certificate.published
 
 
@@ -212,7 +212,7 @@ def test_checks_of_a_declared_replay_are_added_to_those_of_its_target(play: Play
     plain = Request("little", "by_day", transform="sum_by_day")
     done = replay(play.spark, play.lake, declarations, plain)
     assert checks_of(done) == [("not_null_day", 0)]
-    assert done.certificate.audit["kind"] == "transform"  # type: ignore[index]
+    assert done.certificate.audit["kind"] == "transform"
     with pytest.raises(InvalidRequestError, match="CAP-REPLAY"):
         replay(play.spark, play.lake, declarations, Request("little", "by_day", replay="none"))
 

@@ -179,7 +179,7 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
     history = runs.read_history(play.lake, run)
     assert [row.step for row in history.rows][-3:] == [Step.AUDITED, Step.APPROVED, Step.DONE]
     assert play.publish(run, Decision("bob")).unchanged
-    assert (runs.read_history(play.lake, run).certificate or {})["approval"] == ANN.to_json()
+    assert runs.read_history(play.lake, run).certificate.approval == ANN.to_json()
     assert play("approved", since=DAY2, until=DAY4, approve=True).unchanged
 
 

@@ -91,7 +91,7 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
         ):
             play.publish(run, Decision("ann"))
     assert play.rows("hours").height == 0
-    done = play.publish(run, Decision("ann")).certificate
+    done = play.publish(run, Decision("ann")).certificate.to_json()
 
     wanted = by_hour(48, 144)
     got = play.rows("hours").select("place", "window_start", "rows", "sum_amount").rows()
@@ -155,8 +155,8 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
 
 
 def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
-    second = play("followed", sink="pairs", follow="nightly", peers=3).certificate
-    whole = play("pairs", sink="pairs").certificate
+    second = play("followed", sink="pairs", follow="nightly", peers=3).certificate.to_json()
+    whole = play("pairs", sink="pairs").certificate.to_json()
     assert second["generation"] == 2
     assert second["until"] == whole["until"] == "2024-05-05T19:00:00.000000Z"
     # Sessions and joins reach over the edge; it lies where the first run had to stop.
@@ -203,7 +203,7 @@ def test_workers_are_played_alone_where_the_sink_keeps_them(play: Piped) -> None
 
 
 def test_unbounded_depends_on_the_very_first_records(play: Piped) -> None:
-    done = play("firsts", "firsts", since=DAY2, until=DAY4).certificate
+    done = play("firsts", "firsts", since=DAY2, until=DAY4).certificate.to_json()
     assert done["records"] == 144
     assert play.rows("firsts").height == 0
     assert done["pipeline"]["trimmed"] == 3  # type: ignore[index]

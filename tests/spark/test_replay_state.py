@@ -70,7 +70,7 @@ class Followed:
     def run(self, into: str, peers: int | None = None, **more: object) -> dict[str, object]:
         given = {"pipeline": "places", "sink": "pairs", **more}
         asked = Request("little", into, follow=into, peers=peers, **given)  # type: ignore[arg-type]
-        return dict(replay(self.spark, self.lake, self.declarations, asked).certificate)
+        return replay(self.spark, self.lake, self.declarations, asked).certificate.to_json()
 
     def rows(self, into: str) -> Counter[str]:
         table = pl.read_delta(self.lake.table(into))

@@ -1,6 +1,6 @@
-"""What pages and reports show: tapes, runs and coverage, read without a JVM and rendered to HTML.
+"""Read models of tapes, runs and coverage for pages, reports, listings and metrics.
 
-`scanning`, `progress`, `streams`, `runs` and `coverage` read a lake into frozen values; `plots` and
-`calendars` draw them as SVG; `rendering` and `report` make HTML of them. Nothing here starts Spark
-or knows Airflow: who may see what is decided by whoever serves a page.
+`index_scan`, `frontier_history`, `*_view` and `listings` read a lake into values; `svg_*` draws
+plots; `html` and `html_report` render pages. Nothing here starts a JVM or knows Airflow: the server
+of a page decides on permissions.
 """

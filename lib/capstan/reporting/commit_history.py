@@ -1,7 +1,7 @@
-"""When the commits of a tape were made, and how far its records had come by then.
+"""Commit times of a tape, and the greatest record time at each commit.
 
-The files of the index say so themselves while each has one commit. Of files that maintenance has
-put together Delta's log knows when their commits were made, as far back as it goes.
+A file of the index with a single commit has both. For files that maintenance has merged, Delta's
+log has the commit times, as far back as it reaches.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.tape import Tape, open_tape
 
 _OLDEST = 4096
-"""So many entries of a log are looked at, and no more."""
+"""The most entries of a log that are read."""
 
 _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTimes:
-    """The commits that a view has sampled, one by one.
+    """Times of the commits that a view has sampled.
 
     Attributes:
-        moments: When each was made, never before the one before it; None where that is not known.
-        greatest: The greatest time of any record up to it, in the last coordinate; None without
-            records, and where a file has records of later commits too.
+        moments: The time of each commit, never decreasing; None when unknown.
+        greatest: The greatest time of any record up to each commit, in the last coordinate; None
+            without records, and when a file also has records of later commits.
     """
 
     moments: tuple[datetime | None, ...]
     greatest: tuple[int | None, ...]
 
 
-_KEPT: VersionedCache[CommitTimes] = VersionedCache()
+_CACHE: VersionedCache[CommitTimes] = VersionedCache()
 
 
-def view_course(lake: Lake, view: StreamView) -> CommitTimes:
-    """When the commits of a stream's view were made, and how far its records had come.
+def read_commit_times(lake: Lake, view: StreamView) -> CommitTimes:
+    """Read the commit times for a stream's view.
 
     Raises:
         CapstanError: The tape cannot be read.
     """
     events = lake.stream(view.name).events
     state = newest_entry(events), view.progress.commits
-    return _KEPT.get((lake.root, view.name), state, lambda: _read(lake, view))
+    return _CACHE.get((lake.root, view.name), state, lambda: _read(lake, view))
 
 
 def _read(lake: Lake, view: StreamView) -> CommitTimes:
@@ -72,42 +72,42 @@ def _read(lake: Lake, view: StreamView) -> CommitTimes:
     missing = [commit for commit in commits if commit not in known]
     if missing:
         known |= _logged(tape, view.cut.commit, min(missing))
-    found: list[datetime | None] = []
+    moments: list[datetime | None] = []
     newest = datetime.min.replace(tzinfo=UTC)
     for commit in commits:
         at = known.get(commit)
-        # A clock may have been put back.
+        # The clock may have been set back between two commits.
         newest = newest if at is None else max(newest, at)
-        found.append(None if at is None else newest)
-    return CommitTimes(tuple(found), _reached(files, first, last, view.coordinate, commits))
+        moments.append(None if at is None else newest)
+    return CommitTimes(tuple(moments), _greatest(files, first, last, view.coordinate, commits))
 
 
 def _logged(tape: Tape, newest: int, oldest: int) -> dict[int, datetime]:
-    found: dict[int, datetime] = {}
+    times: dict[int, datetime] = {}
     for commit, at in islice(commit_times(tape, newest), _OLDEST):
-        found[commit] = at
+        times[commit] = at
         if commit <= oldest:
             break
-    return found
+    return times
 
 
-def _reached(
+def _greatest(
     files: pa.Table, first: _Ints, last: _Ints, coordinate: Coordinate, commits: tuple[int, ...]
 ) -> tuple[int | None, ...]:
-    """After each commit the greatest time by the bounds of files, to the millisecond."""
+    """The greatest time up to each commit, by the bounds of files, to the millisecond."""
     greatest = greatest_times(files, coordinate)
     if greatest is None:
         return (None,) * len(commits)
-    there = pc.is_valid(greatest).to_numpy()
+    valid = pc.is_valid(greatest).to_numpy()
     times = pc.fill_null(greatest, 0).to_numpy()
-    found: list[int | None] = []
+    result: list[int | None] = []
     for commit in commits:
-        over = bool(((first <= commit) & (last > commit)).any())
-        own = times[there & (last <= commit)]
-        found.append(None if over or not own.size else int(own.max()))
-    return tuple(found)
+        spans = bool(((first <= commit) & (last > commit)).any())
+        earlier = times[valid & (last <= commit)]
+        result.append(None if spans or not earlier.size else int(earlier.max()))
+    return tuple(result)
 
 
 def _ints(column: pa.ChunkedArray) -> _Ints:
-    found: _Ints = pc.fill_null(column, -1).cast(pa.int64()).to_numpy().astype(np.int64)
-    return found
+    values: _Ints = pc.fill_null(column, -1).cast(pa.int64()).to_numpy().astype(np.int64)
+    return values

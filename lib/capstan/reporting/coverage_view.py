@@ -1,7 +1,7 @@
-"""Coverage as a calendar: what state each interval of a declared replay is in, and what is missing.
+"""Coverage of a declared replay as a calendar, with links to fill what is missing.
 
-What states there are, and what is in which, is told by `capstan.backfill`; here intervals become
-days of a calendar, or cells of a strip where times are numbers, and stretches that can be filled.
+`capstan.backfill` determines the state of each interval. Here intervals become days of a calendar,
+or cells of a strip when times are numbers, and stretches that can be filled.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.table_cache import VersionedCache
 
 WORST = ("failed", "gap", "changed", "stale", "waiting", "retired", "incomplete", "covered")
-"""States by what has to be shown of a day that has intervals of several."""
+"""States in order of precedence, for a day with intervals in several states."""
 
 FILLED = frozenset({"gap", "changed", "failed", "stale"})
-"""States that a replay mends."""
+"""States that a replay can repair."""
 
 _AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
 
-
 Doubling = Callable[[Iterable[Interval]], bool]
+"""Whether a replay over some intervals would duplicate rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,14 @@ class Cell:
 
     Attributes:
         name: The day, or the interval's first time.
-        state: The worst state of what lies in it.
-        since: Where the first interval in this state begins.
-        until: Where the last of those ends that follow upon it, in this state for these workers.
-        intervals: How many intervals meet it.
-        day: The day itself, of a calendar.
-        workers: Labels of the workers that are missing there, or written by older code.
-        doubles: Whether a replay over it would put in rows that stand there already.
+        state: The worst state of its intervals.
+        since: The first time of the first interval in this state.
+        until: The end of the contiguous intervals after it in the same state and with the same
+            workers.
+        intervals: The number of intervals that overlap it.
+        day: The day, in a calendar; None in a strip.
+        workers: Labels of the workers that are missing, or written by older code.
+        doubles: Whether a replay over it would duplicate rows.
     """
 
     name: str
@@ -62,22 +63,22 @@ class Cell:
 
     @property
     def fillable(self) -> bool:
-        """Whether a replay mends it."""
+        """Whether a replay can repair it."""
         return self.state in FILLED and not self.doubles
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Intervals one after another of which the same is to be said.
+    """Contiguous intervals in the same state, with the same runs and workers.
 
     Attributes:
         since: The first time.
         until: The first time after it.
-        state: Their state.
-        runs: Runs whose rows stand in them.
+        state: The state.
+        runs: The runs whose rows are published in it.
         workers: Labels of the workers that are missing, or written by older code.
-        intervals: How many they are.
-        doubles: Whether a replay over them would put in rows that stand there already.
+        intervals: The number of intervals.
+        doubles: Whether a replay over it would duplicate rows.
     """
 
     since: str
@@ -90,25 +91,25 @@ class Stretch:
 
     @property
     def fillable(self) -> bool:
-        """Whether a replay mends it."""
+        """Whether a replay can repair it."""
         return self.state in FILLED and not self.doubles
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What a page shows of the coverage of one declared replay.
+    """The coverage of one declared replay.
 
     Attributes:
         declared: The replay.
-        counts: Intervals by state, all states.
-        cells: Days or intervals of what is shown.
-        years: Years that the calendar can show, rising; empty for a strip.
-        year: The one that it shows; None for a strip.
-        stretches: The same in words, in order; at most 200, those that can be filled before others.
-        left_out: How many stretches are not among them.
-        every_worker: Whether a replay has to play all its workers at once.
-        bounded: Whether a replay can play a part of the times: else it replaces the whole table.
-        time_type: Of the stream's times.
+        counts: The number of intervals by state, for all states.
+        cells: The days or intervals that are shown.
+        years: The years that the calendar can show, ascending; empty for a strip.
+        year: The year that it shows; None for a strip.
+        stretches: The stretches in order; at most 200, preferring those that can be filled.
+        left_out: The number of stretches that are not listed.
+        every_worker: Whether a replay has to include all workers.
+        bounded: Whether a replay can cover a part of the times; else it replaces the whole table.
+        time_type: The times of the stream.
     """
 
     declared: Replay
@@ -124,21 +125,21 @@ class Coverage:
 
     @property
     def total(self) -> int:
-        """How many intervals there are."""
+        """The number of intervals."""
         return sum(self.counts.values())
 
     @property
     def state(self) -> str:
-        """The worst state that any interval is in; empty where there is none."""
+        """The worst state of all intervals; empty when there are none."""
         return next((state for state in WORST if self.counts.get(state)), "")
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
-        """The fields of a replay that fills a part of it, as the form of `capstan_replay` has them.
+        """The form fields of `capstan_replay` for a replay that fills a part.
 
         Args:
             since: The first time.
             until: The first time after it.
-            workers: Labels of those to play, where not all have to be; none for the declared ones.
+            workers: Labels of the workers, unless all are needed; empty for the declared ones.
         """
         replay = self.declared
         chosen = workers if workers and not self.every_worker else replay.workers or ()
@@ -161,56 +162,56 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class NoCoverage:
-    """A declared replay whose coverage cannot be told, and why."""
+    """A declared replay whose coverage is unknown, with the reason."""
 
     declared: Replay
     error: CapstanError
 
 
-_KEPT: VersionedCache[Survey] = VersionedCache()
+_CACHE: VersionedCache[Survey] = VersionedCache()
 
 
 def view_coverage(
     lake: Lake, declarations: ProjectConfig, replay: str, *, year: int | None = None
 ) -> Coverage | NoCoverage:
-    """What a page shows of the coverage of a declared replay.
+    """Read the coverage of a declared replay.
 
     Args:
         lake: The lake.
-        declarations: What is declared.
+        declarations: The declarations.
         replay: The replay's name.
-        year: Which year the calendar shows; the newest one in which something is to be done, or
-            the newest, where it is not among them.
+        year: The year of the calendar. If it has none, the newest year with something to fill is
+            shown, else the newest year.
 
     Raises:
-        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared.
+        InvalidRequestError: `CAP-REPLAY` for an undeclared replay.
     """
     declared = declarations.replay(replay)
     try:
         require_tape(lake, declared.stream)
-        found = _survey(lake, declarations, declared)
+        surveyed = _survey(lake, declarations, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
-    time_type = found.plan.tape.time_type
-    dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not found.whole
+    time_type = surveyed.plan.tape.time_type
+    dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not surveyed.whole
     doubles = _doubling(declared)
-    days = _days(found.intervals, doubles) if dated else ()
+    days = _days(surveyed.intervals, doubles) if dated else ()
     years = tuple(sorted({cell.day.year for cell in days if cell.day}))
     shown = _year(days, years, year)
-    stretches = _stretches(found.intervals, doubles)
-    kept = _kept(stretches)
+    stretches = _stretches(surveyed.intervals, doubles)
+    listed = _most_relevant(stretches)
     return Coverage(
         declared,
-        found.counts,
+        surveyed.counts,
         tuple(cell for cell in days if cell.day and cell.day.year == shown)
         if dated
-        else _strip(found.intervals, doubles),
+        else _strip(surveyed.intervals, doubles),
         years,
         shown,
-        kept,
-        len(stretches) - len(kept),
-        found.plan.layout.worker is None,
-        not found.whole,
+        listed,
+        len(stretches) - len(listed),
+        surveyed.plan.layout.worker is None,
+        not surveyed.whole,
         time_type,
     )
 
@@ -218,13 +219,13 @@ def view_coverage(
 def view_coverages(
     lake: Lake, declarations: ProjectConfig, replays: Sequence[str]
 ) -> list[Coverage | NoCoverage]:
-    """What a page shows of several declared replays, in their order; several are told at a time."""
+    """Read the coverage of several declared replays, concurrently; they keep their order."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         return list(pool.map(lambda name: view_coverage(lake, declarations, name), replays))
 
 
 def require_tape(lake: Lake, stream: str) -> None:
-    """Check that a stream is on tape, without a word of other streams.
+    """Check that a stream is on tape, without naming other streams in the error.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`.
@@ -236,93 +237,99 @@ def require_tape(lake: Lake, stream: str) -> None:
 
 
 def _survey(lake: Lake, declarations: ProjectConfig, replay: Replay) -> Survey:
-    """The state of a replay's intervals, told again when its tape or a ledger has grown."""
+    """The state of a replay's intervals, cached until its tape, target or a ledger changes."""
     ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
     target = target_path(lake, declarations, replay.target)[0]
-    # Nothing stands in a table that is gone; its own log tells that.
-    read = [lake.stream(replay.stream).events, target, *ledgers]
-    return _KEPT.get(
+    # The log of the target is included, since nothing is published in a table that is gone.
+    sources = [lake.stream(replay.stream).events, target, *ledgers]
+    return _CACHE.get(
         (lake.root, replay.name),
-        (declarations, *map(newest_entry, read)),
+        (declarations, *map(newest_entry, sources)),
         lambda: survey(lake, declarations, replay.name),
     )
 
 
-def _year(days: Sequence[Cell], years: Sequence[int], asked: int | None) -> int | None:
-    if asked in years or not years:
-        return asked if years else None
-    open_ones = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
-    return max(open_ones, default=years[-1])
+def _year(days: Sequence[Cell], years: Sequence[int], requested: int | None) -> int | None:
+    if requested in years or not years:
+        return requested if years else None
+    to_fill = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
+    return max(to_fill, default=years[-1])
 
 
 def _days(intervals: Iterable[Interval], doubles: Doubling) -> tuple[Cell, ...]:
-    """The days that intervals meet, each with the worst state of those."""
+    """The days that intervals overlap, each with the worst state of its intervals."""
     by_day: dict[date, list[Interval]] = {}
-    for each in intervals:
-        first = date.fromisoformat(each.since[:10])
-        last = date.fromisoformat(each.until[:10])
-        # An interval that ends at midnight, or with a date, does not meet that day.
-        if len(each.until) == 10 or each.until[10:19] == "T00:00:00":
+    for interval in intervals:
+        first = date.fromisoformat(interval.since[:10])
+        last = date.fromisoformat(interval.until[:10])
+        # An interval that ends at midnight, or with a date, does not overlap that day.
+        if len(interval.until) == 10 or interval.until[10:19] == "T00:00:00":
             last -= timedelta(days=1)
         for number in range(max((last - first).days, 0) + 1):
-            by_day.setdefault(first + timedelta(days=number), []).append(each)
-    listed = sorted(by_day.items())
-    return tuple(_cell(day.isoformat(), found, day, doubles) for day, found in listed)
+            by_day.setdefault(first + timedelta(days=number), []).append(interval)
+    return tuple(
+        _cell(day.isoformat(), overlapping, day, doubles)
+        for day, overlapping in sorted(by_day.items())
+    )
 
 
 def _strip(intervals: Sequence[Interval], doubles: Doubling) -> tuple[Cell, ...]:
-    """The newest intervals as cells; several in one where they are more than can be shown."""
-    many = -(-len(intervals) // _STRIP) or 1
-    parts = [intervals[i : i + many] for i in range(0, len(intervals), many)]
+    """Intervals as cells; several share a cell when there are too many to show."""
+    size = -(-len(intervals) // _STRIP) or 1
+    parts = [intervals[i : i + size] for i in range(0, len(intervals), size)]
     return tuple(_cell(part[0].since, part, None, doubles) for part in parts)
 
 
 def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: Doubling) -> Cell:
-    states = {str(each.state) for each in intervals}
+    states = {str(interval.state) for interval in intervals}
     worst = next(state for state in WORST if state in states)
-    # What is covered between two gaps is not to be played again: a link leads to one at a time.
-    first = next(n for n, each in enumerate(intervals) if each.state == worst)
-    workers = _concerned(intervals[first])
+    # A link fills one gap at a time, so that covered intervals between gaps are not replayed.
+    first = next(n for n, interval in enumerate(intervals) if interval.state == worst)
+    workers = _workers_to_replay(intervals[first])
     part = list(
-        takewhile(lambda e: e.state == worst and _concerned(e) == workers, intervals[first:])
+        takewhile(
+            lambda interval: interval.state == worst and _workers_to_replay(interval) == workers,
+            intervals[first:],
+        )
     )
     bounds = part[0].since, part[-1].until
     return Cell(name, worst, *bounds, len(intervals), day, workers, doubles(part))
 
 
 def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
-    found = []
-    for (state, runs, workers), group in groupby(intervals, _said):
+    stretches = []
+    for (state, runs, workers), group in groupby(
+        intervals,
+        lambda interval: (str(interval.state), interval.runs, _workers_to_replay(interval)),
+    ):
         part = list(group)
         bounds = part[0].since, part[-1].until
-        found.append(Stretch(*bounds, state, runs, workers, len(part), doubles(part)))
-    return found
+        stretches.append(Stretch(*bounds, state, runs, workers, len(part), doubles(part)))
+    return stretches
 
 
 def _doubling(declared: Replay) -> Doubling:
-    """Of intervals that lack something, whether to play them would put in rows twice.
+    """The rule by which a replay over incomplete intervals would duplicate rows.
 
-    Only what appends does: where rows stand there, and where a replay that follows will come by.
+    Only an append does: when rows are already published there, or when a followed replay will still
+    cover them.
     """
     if declared.mode is not Mode.APPEND:
         return lambda _: False
     if declared.follow is not None:
         return lambda _: True
-    return lambda part: any(each.state is State.STALE or each.partly for each in part)
+    return lambda part: any(one.state is State.STALE or one.partly for one in part)
 
 
-def _said(each: Interval) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    return str(each.state), each.runs, _concerned(each)
+def _workers_to_replay(interval: Interval) -> tuple[str, ...]:
+    """The workers whose replay repairs an interval."""
+    missing = interval.state in ("gap", "changed", "failed")
+    return interval.missing if missing else interval.stale
 
 
-def _concerned(each: Interval) -> tuple[str, ...]:
-    """The workers that have to be played to mend an interval."""
-    return each.missing if each.state in ("gap", "changed", "failed") else each.stale
-
-
-def _kept(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """At most so many as a page can show, in order; what can be filled before what is covered."""
+def _most_relevant(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
+    """The stretches that a page lists, in order; it prefers those that can be filled."""
     if len(stretches) <= _STRETCHES:
         return tuple(stretches)
-    wanted = sorted(stretches, key=lambda each: not each.fillable)[:_STRETCHES]
+    wanted = sorted(stretches, key=lambda stretch: not stretch.fillable)[:_STRETCHES]
     return tuple(sorted(wanted, key=stretches.index))

@@ -1,4 +1,4 @@
-"""Values as pages write them: times, numbers, lengths of time, and words for states."""
+"""Formatting of values for people: times, numbers, durations, and words for states."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from datetime import datetime
 from capstan.core.times import Coordinate, Kind
 
 STATES = {
-    "covered": ("✓", "written, by today's code"),
-    "stale": ("≈", "written, some of it by older code"),
-    "gap": ("○", "complete, and not written"),
+    "covered": ("✓", "written by the present code"),
+    "stale": ("≈", "written in part by older code"),
+    "gap": ("○", "complete, but not written"),
     "changed": ("≠", "written, and changed by others since"),
     "failed": ("✕", "not written: the last attempt failed"),
-    "waiting": ("?", "staged and audited, and waits for a person's decision"),
-    "retired": ("⊘", "not written by today's code, and its records are retired"),
+    "waiting": ("?", "staged and audited, waiting for a decision"),
+    "retired": ("⊘", "not written by the present code, and its records are retired"),
     "incomplete": ("…", "can still receive records"),
 }
-"""States of an interval, with a sign that does not need colours, and what they mean."""
+"""Sign and meaning of each state of an interval; the sign works without colours."""
 
 _TAIL = re.compile(r"(?::00)?(?:\.0+)?Z?$")
 _MIDNIGHT = re.compile(r"T00:00(?::00)?(?:\.0+)?Z?$")
@@ -33,18 +33,18 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def pipeline_text(said: object) -> str:
-    """A pipeline and its sink, what did not go into the target, and its state; else nothing."""
-    if not isinstance(said, Mapping):
+def pipeline_text(pipeline: object) -> str:
+    """Pipeline, sink, counters of rows outside the target, and state; empty for none."""
+    if not isinstance(pipeline, Mapping):
         return ""
-    parts = [f"{said['name']}, sink {said['sink']}"]
-    if said.get("trimmed"):
-        parts.append(f"{said['trimmed']} rows around the range left out")
-    aside = said.get("put_aside") or ()
-    parts += [f"{each['rows']} {each['output']} rows of {each['node']} put aside" for each in aside]
-    if said.get("resumed"):
-        parts.append(f"went on from {said['resumed']}")
-    state = said.get("state")
+    parts = [f"{pipeline['name']}, sink {pipeline['sink']}"]
+    if pipeline.get("trimmed"):
+        parts.append(f"{pipeline['trimmed']} rows around the range left out")
+    aside = pipeline.get("put_aside") or ()
+    parts += [f"{part['rows']} {part['output']} rows of {part['node']} put aside" for part in aside]
+    if pipeline.get("resumed"):
+        parts.append(f"resumed from {pipeline['resumed']}")
+    state = pipeline.get("state")
     if isinstance(state, Mapping):
         keys = sum(state["keys"].values())
         parts.append(f"{keys} keys kept on {state['peers']} replay workers")
@@ -52,7 +52,7 @@ def pipeline_text(said: object) -> str:
 
 
 def time_text(value: object) -> str:
-    """A time as JSON has it, without the zeros that say nothing: `2013-03-01 06:30`."""
+    """A time from JSON, without trailing zeros: `2013-03-01 06:30`."""
     if isinstance(value, list | tuple):
         return "(" + ", ".join(map(time_text, value)) + ")"
     text = "" if value is None else str(value)
@@ -64,7 +64,7 @@ def time_text(value: object) -> str:
 
 
 def short_bound(text: str) -> str:
-    """A bound as the command line takes it: of a midnight the date, of other instants no zeros."""
+    """A bound as the command line takes it: a date for midnight, else without trailing zeros."""
     if _MIDNIGHT.search(text):
         return _MIDNIGHT.sub("", text)
     return re.sub(r"\.0+Z$", "Z", text)
@@ -95,55 +95,60 @@ def length_text(coordinate: Coordinate, value: int | None) -> str:
 
 
 def approval_text(approval: object) -> str:
-    """Who has approved a run, when and why; empty where nobody was asked."""
+    """Person, time and reason of an approval; empty when none was needed."""
     if not isinstance(approval, Mapping):
         return ""
     reason = f": {approval['reason']}" if approval.get("reason") else ""
     return f"by {approval.get('by')} at {approval.get('at')}{reason}"
 
 
-def workers_text(said: object) -> object:
-    """The workers of a certificate: a list of labels as it is, of many how many and their numbers.
+def workers_text(workers: object) -> object:
+    """The workers of a certificate: their labels, or count and ranges of numbers of many.
 
-    Of many stretches of numbers the first few are named.
+    Only the first few ranges are named.
     """
-    if not isinstance(said, Mapping):
-        return said
-    stretches = [f"{a}" if a == b else f"{a} to {b}" for a, b in said["numbers"]]
+    if not isinstance(workers, Mapping):
+        return workers
+    stretches = [f"{a}" if a == b else f"{a} to {b}" for a, b in workers["numbers"]]
     more = ", ..." if len(stretches) > _STRETCHES else ""
-    return f"{said['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
+    return f"{workers['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
 
 
 def behind_text(behind: object, show: Callable[[object], str]) -> str:
-    """The workers of a plan that hold a range back, each with its frontier as `show` writes it."""
-    found = behind if isinstance(behind, Mapping) else {}
-    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in found.items())
+    """The workers that hold back the range of a plan, each with its frontier."""
+    frontiers = behind if isinstance(behind, Mapping) else {}
+    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in frontiers.items())
 
 
 def covered_text(covered: Iterable[Mapping[str, object]]) -> str:
-    """The runs of a plan's `covered`; those of older code say so."""
+    """The runs of a plan's `covered`, marked when their code is older."""
     return ", ".join(
-        f"{each['run']} (other code)" if each.get("stale") else str(each["run"]) for each in covered
+        f"{run['run']} (other code)" if run.get("stale") else str(run["run"]) for run in covered
     )
 
 
-def standing_text(standing: object, show: Callable[[object], str]) -> str:
-    """How many records of a plan stand already, and by which code; counts as `show` writes them."""
-    found = standing if isinstance(standing, Mapping) else {}
-    words = {"current": "stand as they would be", "stale": "stand by other code",
-             "missing": "are not there"}  # fmt: skip
-    return ", ".join(f"{show(found[key])} {said}" for key, said in words.items() if found.get(key))
+def overlap_text(overlap: object, show: Callable[[object], str]) -> str:
+    """Record counts of a plan: published by the same code, by other code, or not published."""
+    counts = overlap if isinstance(overlap, Mapping) else {}
+    words = {
+        "current": "already published",
+        "stale": "published by other code",
+        "missing": "not published",
+    }
+    return ", ".join(
+        f"{show(counts[key])} {text}" for key, text in words.items() if counts.get(key)
+    )
 
 
 def number(value: object) -> str:
-    """A number with its thousands apart; anything else as text, nothing as nothing."""
+    """A number with thousands separators; None is empty, other values are text."""
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return "" if value is None else str(value)
 
 
 def size(count: int) -> str:
-    """A number of bytes as people read it."""
+    """A number of bytes in a readable unit."""
     amount = float(count)
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if amount < 1024:
@@ -153,7 +158,7 @@ def size(count: int) -> str:
 
 
 def value_text(value: object) -> str:
-    """Any value of a certificate or a finding in one line, not longer than 200 characters."""
+    """Any value of a certificate or a finding, on one line of at most 200 characters."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
@@ -176,7 +181,7 @@ def _mapping_text(value: Mapping[str, object]) -> str:
 
 
 def row_text(value: object) -> str:
-    """A row of a finding as `name=value`; other values as `value_text` has them."""
+    """A row of a finding as `name=value`; other values as in `value_text`."""
     if not isinstance(value, Mapping):
         return value_text(value)
     text = " ".join(", ".join(f"{name}={part}" for name, part in value.items()).split())
@@ -184,7 +189,7 @@ def row_text(value: object) -> str:
 
 
 def brief_text(value: object) -> str:
-    """What an error says, on one line of at most 600 characters; nothing where it says nothing."""
+    """An error message on one line of at most 600 characters; empty for None."""
     text = "" if value is None else " ".join(str(value).split())
     return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
 
@@ -196,6 +201,5 @@ def range_text(since: object, until: object) -> str:
 
 
 def short_target(target: str, lake: str) -> str:
-    """A target's path; of the lake's own tables the name."""
-    own = f"{lake}/tables/"
-    return target[len(own) :] if target.startswith(own) else target
+    """The name of a table of the lake; the path of other targets."""
+    return target.removeprefix(f"{lake}/tables/")

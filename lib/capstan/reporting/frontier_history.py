@@ -1,12 +1,12 @@
-"""How the frontiers of a tape's workers moved, commit by commit, from one pass over its index.
+"""Frontiers of a tape's workers by commit, from one pass over its index.
 
-The pass reads four columns of `events`, and adds them up in Arrow: no Python object is made for an
-event. What is drawn is bounded however long the tape is.
+The pass reads four columns of `events` and aggregates them in Arrow, without a Python object per
+event. The size of the result does not depend on the length of the tape.
 
-A valid recording's frontier never moves back. So the frontier after commit `c` is the least time
-whose count becomes zero for good only after `c`, and one number per held time is all that has to
-be kept: the last commit that changed its count. Of a recording that breaks the rules the line is
-that of what was let go, not a verdict: that is verification's.
+The frontier of a valid recording never moves back. So the frontier after commit `c` is the least
+time whose count becomes zero for good only after `c`. One number per held time is enough: the last
+commit that changed its count. A recording that breaks the rules gets a line as well; verification
+judges it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from capstan.storage.arrow_scan import read_columns
 from capstan.storage.tape.tape import Cut, Tape
 
 POINTS = 160
-"""At most so many points are kept of each line."""
+"""The most points of each line."""
 
 _HELD = np.iinfo(np.int64).max
 _Ints = npt.NDArray[np.int64]
@@ -34,16 +34,16 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """How one worker's frontier moved in the last coordinate, which is the event time if any.
+    """The frontier of one worker in the last coordinate, which is the event time if there is one.
 
     Attributes:
         worker: The worker's number.
-        label: What it stands for.
+        label: The worker's label.
         opened: The commit that opened it.
-        events: Its events.
-        records: Its records.
-        frontier: By sampled commit the least value held after it; None where nothing is held any
-            more, or the worker was not open yet.
+        events: The number of its events.
+        records: The number of its records.
+        frontier: The least value held after each sampled commit; None before the worker is open,
+            and once it is closed.
         last: The least value held at the cut; None when it is closed.
     """
 
@@ -58,12 +58,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """What one commit of a tape has put on it.
+    """The contents of one commit of a tape.
 
     Attributes:
         commit: Its ordinal.
-        events: Events of all workers.
-        records: Records of all workers.
+        events: The number of events of all workers.
+        records: The number of records of all workers.
     """
 
     commit: int
@@ -76,10 +76,10 @@ class Progress:
     """The progress of all workers of a tape up to a cut.
 
     Attributes:
-        commits: The sampled commits, rising; the last one is the cut's.
-        lines: One per worker, by number.
-        newest: The newest commits, the newest first, at most `POINTS`.
-        scanned: What was read for it.
+        commits: The sampled commits, ascending; the last is the cut's.
+        lines: One line per worker, by number.
+        newest: The newest commits in descending order, at most `POINTS`.
+        scanned: The size of the data that was read.
     """
 
     commits: tuple[int, ...]
@@ -89,12 +89,12 @@ class Progress:
 
     @property
     def events(self) -> int:
-        """Events on tape."""
+        """The number of events on tape."""
         return sum(line.events for line in self.lines)
 
     @property
     def records(self) -> int:
-        """Records on tape."""
+        """The number of records on tape."""
         return sum(line.records for line in self.lines)
 
 
@@ -105,18 +105,18 @@ def read_progress(
     points: int = POINTS,
     events: deltalake.DeltaTable | None = None,
 ) -> Progress:
-    """Read how the frontiers of a tape's workers moved, up to a cut.
+    """Read the frontiers of a tape's workers by commit, up to a cut.
 
     Args:
         tape: The tape.
-        cut: Events up to its commit count.
-        points: At most so many commits are sampled, evenly.
-        events: The table of its index, where that is open already.
+        cut: The last commit to read.
+        points: The most commits to sample, evenly.
+        events: The table of the index, when it is already open.
     """
     roster = _roster(tape, cut)
     counts, changes, scanned = scan(tape, cut, events or delta.open_table(tape.paths.events))
     commits = _sampled(cut.commit, points)
-    held = _until(changes, tape, roster)
+    held = _held_times(changes, tape, roster)
     by_worker = {row["worker"]: row for row in summed(counts, ["worker"], ["n", "r"]).to_pylist()}
     lines = []
     for worker, (label, opened) in roster.items():
@@ -137,14 +137,14 @@ def _roster(tape: Tape, cut: Cut) -> dict[int, tuple[str, int]]:
     }
 
 
-def _until(
+def _held_times(
     changes: pa.Table, tape: Tape, roster: Collection[int]
 ) -> Mapping[int, tuple[_Ints, _Ints]]:
-    """By worker its times that were ever held, and the last commit that changed each one's count.
+    """By worker, all times that were ever held, and the last commit that changed each count.
 
-    For a time that is still held that commit is beyond all others.
+    For a time that is still held, that commit is greater than all others.
     """
-    # Every worker starts out holding the minimum once, which no event says.
+    # Every worker starts by holding the minimum once, without an event.
     minimum, many = tape.time_type.minimum[-1], len(roster)
     start = pa.table(
         [
@@ -166,21 +166,21 @@ def _until(
 
 
 def _runs(sorted_values: _Ints) -> Iterator[_Ints]:
-    """Positions of each run of equal values."""
+    """The positions of each run of equal values."""
     if sorted_values.size:
         borders = np.flatnonzero(np.diff(sorted_values)) + 1
         yield from np.split(np.arange(sorted_values.size), borders)
 
 
 def _least(times: _Ints, ends: _Ints, commits: tuple[int, ...]) -> list[int | None]:
-    """After each commit the least time that is let go only later; `ends` must rise."""
+    """The least time after each commit that is released only later; `ends` must ascend."""
     least = np.minimum.accumulate(times[::-1])[::-1]
     places = np.searchsorted(ends, np.asarray(commits, np.int64), side="right")
     return [int(least[place]) if place < least.size else None for place in places.tolist()]
 
 
 def _sampled(last: int, points: int) -> tuple[int, ...]:
-    """At most `points` commits from 0 to `last`, evenly spaced, both ends among them."""
+    """At most `points` evenly spaced commits from 0 to `last`, including both ends."""
     if last < 0:
         return ()
     if last < points:
@@ -197,5 +197,5 @@ def _newest(counts: pa.Table) -> tuple[CommitCount, ...]:
 
 
 def _ints(column: pa.ChunkedArray) -> _Ints:
-    found: _Ints = column.cast(pa.int64()).to_numpy().astype(np.int64, copy=False)
-    return found
+    values: _Ints = column.cast(pa.int64()).to_numpy().astype(np.int64, copy=False)
+    return values

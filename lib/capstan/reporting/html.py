@@ -1,7 +1,7 @@
-"""Views as HTML: the templates of the pages, and what is put into them.
+"""Rendering of views as HTML, by the templates of the pages.
 
-Everything is escaped as it is put in; what is not text of a template is `Markup` that was put
-together in the same way. A page loads nothing from anywhere but its own server.
+All values are escaped when they are inserted; `Markup` is built in the same way. A page loads
+resources only from its own server.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ STATIC = {
     "icon.svg": "image/svg+xml",
     "icon-dark.svg": "image/svg+xml",
 }
-"""Files that pages need beside themselves, with their media types."""
+"""Static files of the pages, with their media types."""
 
 
 def render(template: str, /, **values: object) -> str:
-    """A template with values put in; each page extends `page.html` and needs what that needs.
+    """Render a template. Each page extends `page.html` and needs its values, too.
 
     Args:
-        template: The name of a file of `templates`.
-        values: By the names that the template uses.
+        template: The name of a file in `templates`.
+        values: Values by the names that the template uses.
     """
     return _environment().get_template(template).render(**values)
 
@@ -60,14 +60,14 @@ def static(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("capstan.reporting"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(
+    environment.filters.update(
         moment=formatting.moment,
         time=formatting.time_text,
         number=formatting.number,
@@ -76,7 +76,7 @@ def _environment() -> Environment:
         row=formatting.row_text,
         brief=formatting.brief_text,
     )
-    made.globals.update(
+    environment.globals.update(
         states=formatting.STATES,
         range_text=formatting.range_text,
         pipeline_text=formatting.pipeline_text,
@@ -98,19 +98,19 @@ def _environment() -> Environment:
         fill_query=fill_query,
         query=lambda **fields: urlencode(fields),
     )
-    return made
+    return environment
 
 
 def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:
-    told = summaries.plan_facts(plan, formatting.value_text)
-    return [(name.capitalize(), value) for name, value in told]
+    facts = summaries.plan_facts(plan, formatting.value_text)
+    return [(name.capitalize(), value) for name, value in facts]
 
 
 def frontier_plot(view: StreamView, course: CommitTimes) -> Markup:
-    """The frontier of each worker over time; of many, those furthest behind.
+    """A plot of each worker's frontier over time; of many workers, those furthest behind.
 
-    Over the commits of the tape where it is not known when these were made. Of one commit there is
-    none: its frontiers stand in the table of workers.
+    Without known commit times, the commits form the axis. A single commit has no plot, only the
+    table of workers.
     """
     drawn = furthest_behind(view)
     rows = [
@@ -127,7 +127,7 @@ def frontier_plot(view: StreamView, course: CommitTimes) -> Markup:
 
 
 def lag_plot(view: StreamView, course: CommitTimes) -> Markup:
-    """How far the frontier of each worker was behind the greatest time on tape, over time."""
+    """A plot of the lag of each worker's frontier behind the greatest time on tape."""
     drawn, rows = furthest_behind(view), []
     for line in drawn:
         lags = [
@@ -142,7 +142,7 @@ def lag_plot(view: StreamView, course: CommitTimes) -> Markup:
 
 
 class _Row(NamedTuple):
-    """A line of a plot: its name, and for each sampled commit a value and what it is called."""
+    """A line of a plot: its name, and a value with its text for each sampled commit."""
 
     name: str
     values: Sequence[int | None]
@@ -152,7 +152,7 @@ class _Row(NamedTuple):
 def _plot(
     view: StreamView, course: CommitTimes, title: str, rows: Sequence[_Row], up: Axis
 ) -> Markup:
-    """Lines over the moments of commits; over the commits where these are not known."""
+    """Lines over the times of commits, or over the commits when their times are unknown."""
     commits = view.progress.commits
     timed = [i for i, at in enumerate(course.moments) if at is not None]
     clock = len({course.moments[i] for i in timed}) > 1
@@ -176,8 +176,8 @@ def _plot(
 
 
 def _span(rows: Sequence[_Row]) -> tuple[int, int]:
-    there = [value for row in rows for value in row.values if value is not None]
-    return min(there, default=0), max(there, default=0)
+    known = [value for row in rows for value in row.values if value is not None]
+    return min(known, default=0), max(known, default=0)
 
 
 def _ends(values: Sequence[int]) -> tuple[int, int]:
@@ -194,7 +194,7 @@ def _mark(at: datetime | None, commit: int) -> str:
 
 
 def furthest_behind(view: StreamView) -> list[Line]:
-    """The workers that a plot shows, by number: open ones first, those furthest behind first."""
+    """The workers in a plot: those furthest behind, preferring open ones; sorted by number."""
     lines = view.progress.lines
     ranked = sorted(lines, key=lambda line: (line.last is None, line.last or 0))
     kept = {line.worker for line in ranked[:KINDS]}
@@ -202,23 +202,23 @@ def furthest_behind(view: StreamView) -> list[Line]:
 
 
 def frontier_spark(view: StreamView) -> Markup:
-    """The stream's own frontier over its commits, small."""
+    """A small plot of the stream's frontier over its commits."""
     lines = [_drawable(view, line) for line in view.progress.lines]
     least = []
     for values in zip(*lines, strict=True):
-        there = [value for value in values if value is not None]
-        least.append(float(min(there)) if there else None)
+        held = [value for value in values if value is not None]
+        least.append(float(min(held)) if held else None)
     return spark(f"Frontier of {view.name} over {len(view.progress.commits)} commits", least)
 
 
 def _drawable(view: StreamView, line: Line) -> tuple[int | None, ...]:
-    """A line without the time before its stream began, which may be year 1."""
+    """A line without the minimum time, at which a stream starts; it may be year 1."""
     bottom = view.coordinate.minimum
     return tuple(None if value == bottom else value for value in line.frontier)
 
 
 def late_plot(late: Mapping[str, int]) -> Markup:
-    """Late rows by reason."""
+    """A plot of late rows by reason."""
     return bar_plot("Late rows by reason", "late rows", list(late.items())) if late else Markup("")
 
 
@@ -226,8 +226,8 @@ def coverage_plot(view: Coverage, fill: str) -> Markup:
     """The calendar of a replay, or its strip of intervals.
 
     Args:
-        view: What is covered.
-        fill: Where the form is to which what can be filled leads; empty for nowhere.
+        view: The coverage.
+        fill: The URL of the form that fills a part; empty for no links.
     """
     link = _filler(view, fill)
     counts = ", ".join(f"{count} {state}" for state, count in view.counts.items() if count)
@@ -245,12 +245,12 @@ def _filler(view: Coverage, fill: str) -> Link:
 
 
 def fill_query(view: Coverage, part: Cell | Stretch) -> str:
-    """The query by which the form is filled in for a part of a replay."""
+    """The URL query that prefills the form for a part of a replay."""
     fields = view.request(part.since, part.until, part.workers)
     pairs = [
-        (name, "true" if each is True else str(each))
+        (name, "true" if item is True else str(item))
         for name, value in fields.items()
-        for each in (value if isinstance(value, list) else [value])
-        if each not in (None, "", False)
+        for item in (value if isinstance(value, list) else [value])
+        if item not in (None, "", False)
     ]
     return urlencode(pairs)

@@ -1,7 +1,7 @@
-"""The report of a run: one file that says what was played, what was not, and what was found.
+"""The report of a run: one HTML file with its certificate, what it does not cover, and its audit.
 
-It loads nothing, runs nothing, and says so itself in a policy that a browser follows: it can be
-attached to a ticket and opened anywhere.
+Its content security policy allows neither scripts nor loading, so that it can be attached to a
+ticket and opened anywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from capstan.core.config import ProjectConfig
-from capstan.reporting.commit_history import view_course
+from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.html import render, static
 from capstan.reporting.run_view import RunView, view_run
 from capstan.reporting.stream_view import StreamView, view_stream
@@ -25,11 +25,11 @@ from capstan.storage.lake import Lake
 def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     """The report of a run as HTML.
 
-    The late rows of its range are those that its certificate counts, at its cut; the plots of the
-    stream are of the present tape, which may be longer, or gone.
+    Late rows are those that the certificate counts, at its cut. The plots of the stream show the
+    present tape, which may be longer, or gone.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` when there is no such run; `CAP-LAKE` when there is no lake.
+        InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-LAKE` when there is no lake.
     """
     lake.require()
     view = view_run(lake, run)
@@ -39,7 +39,7 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
         "report.html",
         view=view,
         tape=tape if isinstance(tape, StreamView) else None,
-        course=view_course(lake, tape) if isinstance(tape, StreamView) else None,
+        course=read_commit_times(lake, tape) if isinstance(tape, StreamView) else None,
         range_late=late if isinstance(late, Mapping) else None,
         counts=_by_replay_worker(view),
         lake=lake.root,
@@ -51,7 +51,7 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
 
 
 def report_policy() -> str:
-    """The content security policy of a report: its own style, and nothing else."""
+    """The content security policy of a report, which allows only its own style."""
     return f"default-src 'none'; style-src '{_style_hash()}'; base-uri 'none'; form-action 'none'"
 
 
@@ -61,11 +61,14 @@ def _style_hash() -> str:
 
 
 def _by_replay_worker(view: RunView) -> Markup:
-    """Records by replay worker, which plays the sequences of one or several captured workers."""
-    dealt = view.certificate.get("replay_workers")
+    """A plot of records by replay worker, named by the captured workers that it replays."""
+    shares = view.certificate.get("replay_workers")
     rows = [
-        (", ".join(map(str, each.get("sequences") or ())) or "none", int(each.get("records") or 0))
-        for each in (dealt if isinstance(dealt, list) else [])
-        if isinstance(each, Mapping)
+        (
+            ", ".join(map(str, share.get("sequences") or ())) or "none",
+            int(share.get("records") or 0),
+        )
+        for share in (shares if isinstance(shares, list) else [])
+        if isinstance(share, Mapping)
     ]
     return bar_plot("Records by replay worker", "records", rows) if rows else Markup("")

@@ -1,4 +1,4 @@
-"""One pass over a tape's index: how much of what came when, and what was taken up and let go."""
+"""One pass over a tape's index: counts by commit, and changes of held times."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from capstan.storage.arrow_scan import iter_columns, merge_batches
 from capstan.storage.tape.tape import Cut, Tape
 
 COLUMNS = ("worker", "commit", "records", "updates")
-"""What is read of `events`."""
+"""The columns of `events` that are read."""
 
-# Rows that are added up at once.
+# The number of rows that are aggregated at once.
 _PORTION = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What a pass has read, for those who have to vouch for its cost.
+    """The size of the data that a pass has read, for tests of its cost.
 
     Attributes:
-        rows: Rows of `events`.
-        columns: Columns of it.
-        files: Files of it.
+        rows: The number of rows of `events`.
+        columns: The number of columns.
+        files: The number of files.
     """
 
     rows: int
@@ -40,12 +40,12 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
 
     Args:
         tape: The tape.
-        cut: Events up to its commit count.
+        cut: The last commit to read.
         events: The table of the index.
 
     Returns:
-        Counts `n` of events and `r` of records by `worker` and `commit`; net changes `diff` of
-        what is held by `worker`, `commit` and `time`, which is the last coordinate; what was read.
+        Counts of events `n` and records `r` by `worker` and `commit`; net changes `diff` of holds
+        by `worker`, `commit` and `time`, the last coordinate; the size of the data read.
     """
     counts: list[pa.Table] = [_no_counts()]
     changes: list[pa.Table] = [_no_changes()]
@@ -58,10 +58,10 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
         changes.append(_changed(part, tape))
     counted, changed = pa.concat_tables(counts), pa.concat_tables(changes)
     if len(counts) > 2:
-        # The parts of different portions are parts of the same commits.
+        # A commit may be split over several portions.
         counted = summed(counted, ["worker", "commit"], ["n", "r"])
         changed = summed(changed, ["worker", "commit", "time"], ["diff"])
-    # A tape that was taken as it was may have updates without a worker, a time or a count.
+    # An imported tape that breaks the rules may have updates without a worker, time or count.
     read = Scanned(rows, len(COLUMNS), len(events.file_uris()))
     return counted, changed.drop_null(), read
 
@@ -75,7 +75,7 @@ def _counted(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _changed(batch: pa.RecordBatch, tape: Tape) -> pa.Table:
-    """Net changes of counts in the last coordinate."""
+    """Net changes of holds in the last coordinate."""
     updates = batch.column("updates")
     owners = pc.list_parent_indices(updates)
     flat = pc.list_flatten(updates)
@@ -93,11 +93,11 @@ def _changed(batch: pa.RecordBatch, tape: Tape) -> pa.Table:
 
 
 def summed(table: pa.Table, keys: list[str], values: list[str]) -> pa.Table:
-    """The sums of some columns by others, under the same names."""
-    # Of few rows, threads would cost more than they save.
+    """The sums of some columns grouped by others, under the same names."""
+    # With few rows, threads cost more than they save.
     grouped = table.group_by(keys, use_threads=table.num_rows > _PORTION)
-    found = grouped.aggregate([(value, "sum") for value in values])
-    return found.select([*keys, *(f"{value}_sum" for value in values)]).rename_columns(
+    totals = grouped.aggregate([(value, "sum") for value in values])
+    return totals.select([*keys, *(f"{value}_sum" for value in values)]).rename_columns(
         [*keys, *values]
     )
 

@@ -1,4 +1,4 @@
-"""What the listings show, gathered from tapes and ledgers by their files alone."""
+"""Facts for listings of streams, tapes and runs, read from tapes and ledgers without a JVM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 
 
 def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
-    """One row per stream, by name: those with a tape, and those that are only declared.
+    """One row per stream, sorted by name; declared streams without a tape are included.
 
     Raises:
         InvalidRequestError: `CAP-LAKE` when there is no lake.
@@ -50,7 +50,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
         states = index.worker_states(tape, cut)
         late = sum(count_late(tape, cut).values())
     except CapstanError as error:
-        # One tape that cannot be read does not hide the others.
+        # An unreadable tape does not hide the others.
         return {"error": error.code, "message": error.message}
     return {
         "cut": cut.commit,
@@ -71,7 +71,7 @@ def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
 
 
 def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
-    """What is on a tape at a cut.
+    """The facts of a tape at a cut.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`, `CAP-CUT`.
@@ -110,7 +110,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
 
 
 def late_facts(lake: Lake, name: str) -> dict[str, object]:
-    """What was fed and is not on tape, by reason; and how much was put back.
+    """Late records, which are not on tape, by reason, and the number re-injected.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`.
@@ -138,7 +138,7 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
 
 
 def _verified(lake: Lake, tape: Tape, cut: Cut) -> tuple[dict[int, int], str | None]:
-    """Per worker the last commit up to which it was found sound; and when, at the latest."""
+    """The last verified commit by worker, and the time of the newest verification."""
     identity = str(delta.open_table(tape.paths.events).metadata().id)
     commits: dict[int, int] = {}
     at: datetime | None = None
@@ -154,12 +154,12 @@ def _verified(lake: Lake, tape: Tape, cut: Cut) -> tuple[dict[int, int], str | N
 
 
 def moment(at: datetime) -> str:
-    """An instant of a ledger, to the second, in UTC."""
+    """A time of a ledger, to the second, in UTC."""
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _columns(tape: Tape) -> list[str]:
-    """The stream's own columns with their types."""
+    """The payload columns of a stream with their types."""
     schema = json.loads(delta.open_table(tape.paths.records).schema().to_json())
     data = next(field for field in schema["fields"] if field["name"] == "data")
     return [f"{field['name']} {_type(field['type'])}" for field in data["type"]["fields"]]
@@ -179,10 +179,10 @@ def _type(kind: object) -> str:
 def run_rows(
     lake: Lake, declarations: ProjectConfig, target: str | None, stream: str | None
 ) -> list[dict[str, object]]:
-    """One row per run, the newest first; also runs of which there is but a claim.
+    """One row per run, the newest first, including runs that have only a claim.
 
     Raises:
-        InvalidRequestError: `CAP-LAKE`; `CAP-NAME` for what cannot name a target or a stream.
+        InvalidRequestError: `CAP-LAKE`; `CAP-NAME` for an invalid name of a target or stream.
     """
     lake.require()
     path = None
@@ -227,9 +227,9 @@ def _run_row(history: History, holds: bool) -> dict[str, object]:
     }
 
 
-def _pipeline(said: object) -> str | None:
-    """Pipeline and sink, as the ledgers name them."""
-    return f"{said['name']}.{said['sink']}" if isinstance(said, Mapping) else None
+def _pipeline(pipeline: Mapping[str, object] | None) -> str | None:
+    """The name of a pipeline and its sink, as in the ledgers."""
+    return None if pipeline is None else f"{pipeline['name']}.{pipeline['sink']}"
 
 
 def _claim_row(claim: Claim) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Runs as a page shows them: what was asked, what came of it, what it does not cover."""
+"""Read models of runs: request, certificate, steps, audits and findings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from capstan.storage.ledger.runs import History, Step, read_histories
 
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
-"""Codes of a failed audit; the facts of the error are what it found."""
+"""Codes of a failed audit; the fields of the error are its results."""
 UNCOVERED = {
-    "begun": "Everything: it has not published yet.",
-    "stopped": "Everything: it was cut off. The same replay again finds out how far it came.",
-    "audited": "Everything: it waits, and has not published yet.",
-    "approved": "Everything: it is approved, and has not published yet.",
-    "rejected": "Everything: it was rejected, and nothing of it stands.",
-    "failed": "Everything: it failed, and nothing of it stands.",
-    "rolled back": "Everything: what it had published was taken back.",
+    "begun": "Everything: the run has not published yet.",
+    "stopped": "Everything: the run was cut off. Repeat the replay to finish it.",
+    "audited": "Everything: the run waits for a decision, and has not published yet.",
+    "approved": "Everything: the run is approved, but has not published yet.",
+    "rejected": "Everything: the run was rejected, and published nothing.",
+    "failed": "Everything: the run failed, and published nothing.",
+    "rolled back": "Everything: the run was rolled back.",
 }
-"""By the state of a run that covers nothing: that it does not, and why."""
+"""The reason why a run covers nothing, by its state."""
 
 _DECIDED = frozenset({"approved", "rejected"})
 
@@ -37,11 +37,11 @@ class StepView:
     """One step of one attempt of a run.
 
     Attributes:
-        attempt: Which attempt.
-        step: Which step, as the ledger calls it.
-        at: When it was written down.
-        error: Code, message and hint of one that failed; empty for others.
-        decision: Who has approved or rejected it, and why; empty for others.
+        attempt: The attempt.
+        step: The step, as the ledger names it.
+        at: The time of the step.
+        error: Code, message and hint of a failure; empty for other steps.
+        decision: Person and reason of an approval or a rejection; empty for other steps.
     """
 
     attempt: int
@@ -52,14 +52,14 @@ class StepView:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundView:
-    """What one audit of a run has found wrong.
+class FindingsView:
+    """The findings of one audit of a run.
 
     Attributes:
-        at: When it was written down.
+        at: The time of the audit.
         audit: The kind of the audit.
-        target_version: The audited version; None of what was staged, or of the newest.
-        rows: Differences and failed checks, a sample, with the totals of their kinds.
+        target_version: The audited version; None for staged output, or for the newest.
+        rows: A sample of differences and failed checks, with the totals of their kinds.
     """
 
     at: datetime
@@ -70,23 +70,21 @@ class FoundView:
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """What a page shows of one run.
+    """One run.
 
     Attributes:
-        run: Its name.
-        stream: The stream that was played.
+        run: The name of the run.
+        stream: The stream.
         target: The target's path.
-        state: As `History.state` has it.
-        at: When its newest step was written down.
-        certificate: The certificate; of a run that has not published, as far as it is known.
-        published: Whether the certificate is one, and not a draft.
-        audit: The audit, of what was published or is staged; empty where there was none.
-        difference: What publishing would change, or would have changed, as it was shown to who
-            decides of it; empty where nobody was asked.
-        request: What was asked.
-        steps: All its steps, in order.
-        found: What its audits found wrong, the newest first; only of a run that was asked for
-            alone.
+        state: The state, as `History.state` gives it.
+        at: The time of the newest step.
+        certificate: The certificate as stored; before publishing, as far as it is known.
+        published: Whether the certificate is final, not a draft.
+        audit: The audit of the published or staged rows; empty when there was none.
+        difference: The changes that were shown for an approval; empty when none was needed.
+        request: The request.
+        steps: All steps, in order.
+        found: The findings of its audits, the newest first; only when a single run is viewed.
     """
 
     run: str
@@ -100,42 +98,42 @@ class RunView:
     difference: Mapping[str, object]
     request: Mapping[str, object]
     steps: tuple[StepView, ...]
-    found: tuple[FoundView, ...] = ()
+    found: tuple[FindingsView, ...] = ()
 
     @property
     def error(self) -> Mapping[str, object]:
-        """Code, message and hint of the failure that it ended with, if it did."""
+        """Code, message and hint of the failure that ended it; empty for none."""
         return self.steps[-1].error
 
 
 def list_runs(lake: Lake, **equal: object) -> list[RunView]:
     """Runs whose rows have these column values, the newest first."""
     histories = read_histories(lake, **equal)
-    # Claims only tell whether one that has begun is at work still.
-    begun = any(each.state(holds=True) == "begun" for each in histories.values())
+    # Claims only distinguish active runs from stopped ones.
+    begun = any(history.state(holds=True) == "begun" for history in histories.values())
     holding = {claim.run for claim in claims.active(lake)} if begun else set()
-    found = [_view(each, holds=run in holding) for run, each in histories.items()]
-    return sorted(found, key=lambda each: each.at, reverse=True)
+    views = [_view(history, holds=run in holding) for run, history in histories.items()]
+    return sorted(views, key=lambda view: view.at, reverse=True)
 
 
 def view_run(lake: Lake, run: str) -> RunView:
     """One run.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` when the text names none, or there is none.
+        InvalidRequestError: `CAP-RUN` for an invalid name, or an unknown run.
     """
-    found = list_runs(lake, run=run) if _RUN.fullmatch(run) else []
-    if not found:
+    views = list_runs(lake, run=run) if _RUN.fullmatch(run) else []
+    if not views:
         raise InvalidRequestError(
             "CAP-RUN", f"there is no run {run[:80]!r}", "see `capstan runs`", run=run
         )
-    return replace(found[0], found=_found(lake, run))
+    return replace(views[0], found=_findings(lake, run))
 
 
-def _found(lake: Lake, run: str) -> tuple[FoundView, ...]:
+def _findings(lake: Lake, run: str) -> tuple[FindingsView, ...]:
     rows = sorted(read_findings(lake, run=run), key=_when, reverse=True)
     return tuple(
-        FoundView(at, str(part[0]["audit"]), _whole(part[0]["target_version"]), tuple(part))
+        FindingsView(at, str(part[0]["audit"]), _whole(part[0]["target_version"]), tuple(part))
         for at, part in ((at, [_parsed(row) for row in rows]) for at, rows in groupby(rows, _when))
     )
 
@@ -186,7 +184,7 @@ def _view(history: History, *, holds: bool) -> RunView:
 
 
 def _audit(history: History, certificate: Mapping[str, object]) -> Mapping[str, object]:
-    """The newest audit: the certificate's, that of what is staged, or what a failed one found."""
+    """The newest audit: of the certificate, of the staged rows, or of a failed attempt."""
     if history.done is not None:
         return _mapping(certificate.get("audit"))
     for row in reversed(history.rows):

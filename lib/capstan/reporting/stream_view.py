@@ -1,4 +1,4 @@
-"""Streams as a page shows them: who is how far, what is late, what was verified, and when."""
+"""Read models of streams: frontiers, late rows, verification, violations."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from capstan.verify.violations_ledger import KnownViolation, known_violations
 
 @dataclass(frozen=True, slots=True)
 class VerifiedState:
-    """What was last found sound of a stream.
+    """The verified part of a stream.
 
     Attributes:
-        commit: Every worker's recording was found sound up to this commit.
-        at: When the newest of these checks was made.
-        workers: The same by worker.
+        commit: The commit up to which all workers are verified.
+        at: The time of the newest verification.
+        workers: The last verified commit by worker.
     """
 
     commit: int
@@ -41,19 +41,19 @@ class VerifiedState:
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """What a page shows of one stream.
+    """One stream.
 
     Attributes:
         name: The stream.
-        description: What is declared of it; empty where nothing is.
+        description: The declared description; may be empty.
         cut: The newest commit of its tape.
-        coordinates: The coordinates of its times; lines and lags are of the last one.
-        progress: How its workers' frontiers moved.
+        coordinates: The coordinates of its times; lines and lags use the last one.
+        progress: The frontiers of its workers by commit.
         greatest: The greatest time of any record, in the last coordinate; None without records.
-        late: Late rows by reason.
-        checked: What was last found sound; None where some worker never was.
-        violations: Where recordings break a rule, as far as somebody has looked.
-        written: When the newest file of the index was written.
+        late: The number of late rows by reason.
+        checked: The verified part; None when some worker was never verified.
+        violations: Known violations of the protocol.
+        written: The time of the newest file of the index.
     """
 
     name: str
@@ -69,7 +69,7 @@ class StreamView:
 
     @property
     def coordinate(self) -> Coordinate:
-        """The coordinate that lines and lags are of."""
+        """The coordinate of lines and lags."""
         return self.coordinates[-1]
 
     @property
@@ -79,19 +79,19 @@ class StreamView:
 
     @property
     def frontier(self) -> int | None:
-        """The least value that any worker still holds; None when nothing is held."""
+        """The least value that any worker holds; None when nothing is held."""
         return min(
             (line.last for line in self.progress.lines if line.last is not None), default=None
         )
 
     def label(self, worker: int | None) -> str:
-        """What a worker stands for; its number where the tape has none of that number."""
+        """The label of a worker; its number when it is unknown."""
         labels = {line.worker: line.label for line in self.progress.lines}
         return "none" if worker is None else labels.get(worker, str(worker))
 
     @property
     def behind(self) -> int | None:
-        """How far the stream's frontier is behind the greatest time on tape; None when closed."""
+        """The lag of the stream's frontier behind the greatest time on tape; None when closed."""
         if self.frontier is None or self.greatest is None:
             return None
         return (
@@ -101,7 +101,7 @@ class StreamView:
         )
 
     def lag(self, line: Line) -> int | None:
-        """How far a worker's frontier is behind the greatest time on tape; None when closed."""
+        """The lag of a worker's frontier behind the greatest time on tape; None when closed."""
         if line.last is None or self.greatest is None or line.last == self.coordinate.minimum:
             return None
         return max(0, self.greatest - line.last)
@@ -109,12 +109,12 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """What a page shows of the records of a stream.
+    """The stored records of a stream.
 
     Attributes:
-        columns: The stream's own columns with their types.
-        files: Files that they lie in.
-        bytes: The size of these.
+        columns: The payload columns with their types.
+        files: The number of files.
+        bytes: The size of the files.
     """
 
     columns: tuple[tuple[str, str], ...]
@@ -124,12 +124,12 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class NoView:
-    """A stream that there is no tape of, or none that can be read.
+    """A stream without a readable tape.
 
     Attributes:
         name: The stream.
-        description: What is declared of it.
-        error: What is wrong with its tape; None where it was not captured yet.
+        description: The declared description; may be empty.
+        error: The error of its tape; None when it was not captured yet.
     """
 
     name: str
@@ -138,25 +138,25 @@ class NoView:
 
 
 _AT_ONCE = 8
-_KEPT: VersionedCache[StreamView] = VersionedCache()
-_Sound = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
-"""By stream and tape, of each worker up to which commit it was found sound, and when."""
-_SOUND: VersionedCache[_Sound] = VersionedCache()
-_Broken = dict[tuple[str, str], tuple[KnownViolation, ...]]
-"""By stream and tape the violations that stand."""
-_BROKEN: VersionedCache[_Broken] = VersionedCache()
+_CACHE: VersionedCache[StreamView] = VersionedCache()
+_Verified = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
+"""The last verified commit and its time, by stream and tape and by worker."""
+_VERIFIED: VersionedCache[_Verified] = VersionedCache()
+_Violations = dict[tuple[str, str], tuple[KnownViolation, ...]]
+"""Known violations by stream and tape."""
+_VIOLATIONS: VersionedCache[_Violations] = VersionedCache()
 
 
 def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
-    """The streams on tape and the declared ones, sorted."""
+    """The names of captured and declared streams, sorted."""
     return sorted({*lake.streams(), *declarations.streams})
 
 
 def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamView | NoView:
-    """What a page shows of a stream; one that cannot be read does not hide the others.
+    """Read a stream; errors of its tape are part of the result.
 
     Raises:
-        InvalidRequestError: `CAP-NAME` for what cannot name a stream.
+        InvalidRequestError: `CAP-NAME` for an invalid name.
     """
     paths = lake.stream(name)
     declared = declarations.streams.get(name)
@@ -167,7 +167,7 @@ def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamVie
     try:
         others = (paths.late, lake.ledger("verified"), lake.ledger("findings"))
         state = (newest, about, *map(newest_entry, others))
-        return _KEPT.get((lake.root, name), state, lambda: _view(lake, name, about))
+        return _CACHE.get((lake.root, name), state, lambda: _view(lake, name, about))
     except CapstanError as error:
         return NoView(name, about, error)
 
@@ -175,13 +175,13 @@ def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamVie
 def view_streams(
     lake: Lake, declarations: ProjectConfig, names: Sequence[str]
 ) -> list[StreamView | NoView]:
-    """What a page shows of several streams, in their order; several are read at a time."""
+    """Read several streams concurrently; they keep their order."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         return list(pool.map(lambda name: view_stream(lake, declarations, name), names))
 
 
 def view_payload(lake: Lake, name: str) -> Payload:
-    """What a page shows of the records of a stream on tape, told from the log of their table."""
+    """Read the facts of a stream's records from the log of their table."""
     records = delta.open_table(lake.stream(name).records)
     files = pa.table(records.get_add_actions())
     schema: pa.Schema = pa.schema(records.schema().to_arrow())
@@ -206,8 +206,8 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
         progress=progress,
         greatest=_greatest(files, last),
         late=count_late(tape, cut),
-        checked=_checked(lake, tape, table, progress),
-        violations=_broken(lake).get((tape.name, str(table.metadata().id)), ()),
+        checked=_verified_state(lake, tape, table, progress),
+        violations=_violations(lake).get((tape.name, str(table.metadata().id)), ()),
         written=_written(files),
     )
 
@@ -215,12 +215,12 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
 def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
     """The greatest time of any messages event, by the bounds of files, to the millisecond."""
     column = greatest_times(files, coordinate)
-    found = None if column is None else pc.max(column).as_py()
-    return None if found is None else int(found)
+    greatest = None if column is None else pc.max(column).as_py()
+    return None if greatest is None else int(greatest)
 
 
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
-    """The greatest time of each file's messages events, as integers; None where none has bounds."""
+    """The greatest time of each file's messages events, as integers; None without bounds."""
     name = f"max.time.{coordinate.name}"
     if name not in files.column_names:
         return None
@@ -237,43 +237,43 @@ def _written(files: pa.Table) -> datetime | None:
     return None if newest is None else datetime.fromtimestamp(newest / 1000, UTC)
 
 
-def _checked(
+def _verified_state(
     lake: Lake, tape: Tape, table: deltalake.DeltaTable, progress: Progress
 ) -> VerifiedState | None:
     if not progress.lines:
         return None
-    known = _sound(lake).get((tape.name, str(table.metadata().id)), {})
+    known = _verified(lake).get((tape.name, str(table.metadata().id)), {})
     if any(line.worker not in known for line in progress.lines):
         return None
     workers = {worker: commit for worker, (commit, _) in known.items()}
     return VerifiedState(min(workers.values()), max(at for _, at in known.values()), workers)
 
 
-def _sound(lake: Lake) -> _Sound:
+def _verified(lake: Lake) -> _Verified:
     newest = newest_entry(lake.ledger("verified"))
-    return _SOUND.get(lake.root, newest, lambda: _read_sound(lake) if newest else {})
+    return _VERIFIED.get(lake.root, newest, lambda: _read_verified(lake) if newest else {})
 
 
-def _read_sound(lake: Lake) -> _Sound:
-    """What the ledger says of all tapes: a lake with many reads it once, and not once for each."""
+def _read_verified(lake: Lake) -> _Verified:
+    """Read the ledger for all tapes at once, as a lake may have many."""
     rows = read_columns(lake.ledger("verified"), ["stream", "tape", "worker", "commit", "at"])
     wanted = [("commit", "max"), ("at", "max")]
-    found: _Sound = {}
+    verified: _Verified = {}
     for row in rows.group_by(["stream", "tape", "worker"]).aggregate(wanted).to_pylist():
         if row["worker"] is not None:
-            own = found.setdefault((row["stream"], row["tape"]), {})
-            own[row["worker"]] = int(row["commit_max"]), row["at_max"]
-    return found
+            workers = verified.setdefault((row["stream"], row["tape"]), {})
+            workers[row["worker"]] = int(row["commit_max"]), row["at_max"]
+    return verified
 
 
-def _broken(lake: Lake) -> _Broken:
+def _violations(lake: Lake) -> _Violations:
     newest = newest_entry(lake.ledger("findings"))
-    return _BROKEN.get(lake.root, newest, lambda: _read_broken(lake))
+    return _VIOLATIONS.get(lake.root, newest, lambda: _read_violations(lake))
 
 
-def _read_broken(lake: Lake) -> _Broken:
-    found: _Broken = {}
-    for each in known_violations(lake):
-        own = found.get((each.stream, each.tape), ())
-        found[each.stream, each.tape] = (*own, each)
-    return found
+def _read_violations(lake: Lake) -> _Violations:
+    by_tape: _Violations = {}
+    for violation in known_violations(lake):
+        key = violation.stream, violation.tape
+        by_tape[key] = (*by_tape.get(key, ()), violation)
+    return by_tape

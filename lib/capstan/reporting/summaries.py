@@ -1,6 +1,6 @@
-"""Plans and audits in words: the same names and texts for command line, Airflow and pages.
+"""Facts of plans and audits: the same names and texts for command line, Airflow and pages.
 
-What a single value looks like is left to who shows them: a terminal, markdown, or a page.
+Each of them formats single values in its own way: for a terminal, markdown, or HTML.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass
 from capstan.reporting.formatting import (
     behind_text,
     covered_text,
+    overlap_text,
     pipeline_text,
     size,
-    standing_text,
 )
 
 Show = Callable[[object], str]
-"""How a number, a time, a list or counts by name are written."""
+"""A formatter of numbers, times, lists and counts by name."""
 
 Fact = tuple[str, object]
-"""A name, and what is to be said; `None`, and empty text, lists and mappings for nothing."""
+"""A name and a value; None and empty values are not shown."""
 
 
 def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
-    """What a plan says, in the order in which it is read.
+    """The facts of a plan, in reading order.
 
     Args:
-        plan: As `Preview.to_json` gives it; parts may be missing.
-        show: How values inside of texts are written.
+        plan: The result of `Preview.to_json`; parts may be missing.
+        show: The formatter of values within texts.
     """
     records, times = show(plan.get("records")), show(plan.get("times"))
-    files, of = show(plan.get("files")), show(plan.get("files_all"))
+    files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")
-    read = "" if stored is None else f"{files} of {of} files, {size(int(str(stored)))}"
+    read = "" if stored is None else f"{files} of {files_all} files, {size(int(str(stored)))}"
     covered = plan.get("covered")
-    complete = "yes" if plan.get("complete") else "no: times of it can still receive records"
+    complete = "yes" if plan.get("complete") else "no: the range can still receive records"
     return [
         ("stream", f"{plan.get('stream')}, at commit {show(plan.get('cut'))}"),
         ("workers", plan.get("workers")),
@@ -55,7 +55,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("target", plan.get("target_path")),
         ("covered already by", covered_text(covered if isinstance(covered, list) else [])),
         ("changed by others since", plan.get("changed")),
-        ("of the records", standing_text(plan.get("standing"), show)),
+        ("of the records", overlap_text(plan.get("standing"), show)),
         ("stands already", plan.get("stands")),
         ("range is held by", plan.get("held_by")),
         ("checks", plan.get("checks")),
@@ -64,13 +64,13 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
 
 
 def bounds_text(since: object, until: object, show: Show) -> str:
-    """Bounds of a range in words, each as `show` writes it."""
+    """The bounds of a range in words."""
     start = "from the start" if since is None else f"from {show(since)}"
     return start + ("" if until is None else f" to before {show(until)}")
 
 
 def audit_text(audit: object, show: Show) -> str:
-    """What came of an audit, in one line; empty where there was none."""
+    """The result of an audit, on one line; empty for none."""
     if not isinstance(audit, Mapping) or not audit:
         return ""
     kind = f" ({audit['kind']})" if audit.get("kind") else ""
@@ -85,7 +85,7 @@ def audit_text(audit: object, show: Show) -> str:
 
 
 def _near_text(audit: Mapping[str, object]) -> str:
-    """Which columns were compared within a tolerance."""
+    """The columns that were compared within a tolerance."""
     near = audit.get("near")
     if not isinstance(near, Mapping) or not near["columns"]:
         return ""
@@ -94,13 +94,13 @@ def _near_text(audit: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckFact:
-    """What came of one declared check.
+    """The result of one declared check.
 
     Attributes:
-        name: Its name.
-        rule: What every row must meet.
-        met: Whether every row does.
-        text: The same in words, or how many rows do not.
+        name: The name of the check.
+        rule: The rule that every row must meet.
+        met: Whether every row meets it.
+        text: The result in words, with the number of failing rows.
     """
 
     name: str
@@ -110,24 +110,24 @@ class CheckFact:
 
 
 def check_facts(audit: object, show: Show) -> list[CheckFact]:
-    """What came of the declared checks of an audit; nothing where none is, or none was made."""
+    """The results of an audit's checks; empty when there were none."""
     return [
         CheckFact(
-            str(each["name"]),
-            str(each["rule"]),
-            not each["failing"],
-            f"not met by {show(each['failing'])} rows" if each["failing"] else "met by all rows",
+            str(check["name"]),
+            str(check["rule"]),
+            not check["failing"],
+            f"not met by {show(check['failing'])} rows" if check["failing"] else "met by all rows",
         )
-        for each in _checks(audit)
+        for check in _checks(audit)
     ]
 
 
 def checks_text(audit: object, show: Show) -> str:
-    """The same in one line."""
+    """The results of an audit's checks on one line."""
     return ", ".join(f"{c.name} ({c.rule}): {c.text}" for c in check_facts(audit, show))
 
 
 def _checks(audit: object) -> list[Mapping[str, object]]:
     checks = audit.get("checks") if isinstance(audit, Mapping) else None
-    found = checks if isinstance(checks, list) else []
-    return [each for each in found if isinstance(each, Mapping)]
+    listed = checks if isinstance(checks, list) else []
+    return [check for check in listed if isinstance(check, Mapping)]

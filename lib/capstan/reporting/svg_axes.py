@@ -1,4 +1,4 @@
-"""Axes of a plot: which part of a coordinate is shown, where, and with which marks."""
+"""Axes of plots: their range, scale and tick marks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.reporting.formatting import length_text
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY_US, _MINUTE_US = 86_400_000_000, 60_000_000
-# Lengths between marks that people can add up, in microseconds.
+# Round distances between ticks, in microseconds.
 _STEPS = tuple(
     1_000_000 * seconds
     for seconds in (
@@ -27,10 +27,10 @@ class Axis:
     """One axis of a plot.
 
     Attributes:
-        name: What is measured, and in what.
-        low: The value at its beginning.
-        high: The value at its end; more than `low`.
-        ticks: Marked values with their texts, rising.
+        name: The quantity and its unit.
+        low: The value at the beginning.
+        high: The value at the end, greater than `low`.
+        ticks: Marked values with their labels, ascending.
     """
 
     name: str
@@ -39,12 +39,12 @@ class Axis:
     ticks: tuple[tuple[float, str], ...]
 
     def place(self, value: float, begin: float, end: float) -> float:
-        """Where a value lies between the coordinates `begin` and `end` of a drawing."""
+        """The position of a value between `begin` and `end` in a drawing."""
         return begin + (value - self.low) / (self.high - self.low) * (end - begin)
 
 
 def number_axis(name: str, low: float, high: float, *, marks: int = 6) -> Axis:
-    """An axis of whole numbers with about so many marks."""
+    """An axis of whole numbers with about `marks` ticks."""
     low, high = (low, high) if high > low else (low, low + 1)
     step = max(1, _round_up((high - low) / marks))
     first = -(-low // step) * step
@@ -53,7 +53,7 @@ def number_axis(name: str, low: float, high: float, *, marks: int = 6) -> Axis:
 
 
 def coordinate_axis(coordinate: Coordinate, low: int, high: int, *, marks: int = 6) -> Axis:
-    """An axis of a coordinate of times: numbers, days, or instants in UTC."""
+    """An axis of a time coordinate: numbers, days, or times in UTC."""
     if coordinate.kind is Kind.BIGINT:
         return number_axis(coordinate.name, low, high, marks=marks)
     unit = _DAY_US if coordinate.kind is Kind.DATE else 1
@@ -63,24 +63,24 @@ def coordinate_axis(coordinate: Coordinate, low: int, high: int, *, marks: int =
 
 
 def clock_axis(name: str, low: int, high: int, *, marks: int = 6) -> Axis:
-    """An axis of instants in UTC, in microseconds."""
+    """An axis of times in UTC, in microseconds."""
     return coordinate_axis(Coordinate.of(name, Kind.TIMESTAMP), low, high, marks=marks)
 
 
 def length_axis(name: str, coordinate: Coordinate, high: int, *, marks: int = 5) -> Axis:
-    """An axis of distances in a coordinate, from none to `high`."""
+    """An axis of distances in a coordinate, from zero to `high`."""
     if coordinate.kind is Kind.BIGINT:
         return number_axis(name, 0, high, marks=marks)
     unit = _DAY_US if coordinate.kind is Kind.DATE else 1
     wanted = high * unit / marks
     days = _round_up(wanted / _DAY_US) * _DAY_US
-    step = max(next((each for each in _STEPS if each >= wanted), days), unit) // unit
+    step = max(next((step for step in _STEPS if step >= wanted), days), unit) // unit
     ticks = tuple((value, length_text(coordinate, value)) for value in range(0, high + 1, step))
     return Axis(name, 0, max(high, 1), ticks)
 
 
 def _round_up(value: float) -> int:
-    """The least of 1, 2, 5, 10, 20, 50, ... that is not less than `value`."""
+    """The least of 1, 2, 5, 10, 20, 50, ... that is at least `value`."""
     power = 1
     while True:
         for digit in (1, 2, 5):
@@ -97,7 +97,7 @@ def _range(first: float, last: float, step: float) -> Iterator[float]:
 
 
 def _moments(low: int, high: int, marks: int) -> list[tuple[int, str]]:
-    """Marked instants between two, in microseconds, with texts as long as they have to be."""
+    """Ticks between two times in microseconds, with labels of suitable precision."""
     wanted = (high - low) / marks
     for step in _STEPS:
         if step >= wanted:
@@ -111,7 +111,7 @@ def _moments(low: int, high: int, marks: int) -> list[tuple[int, str]]:
 
 
 def _firsts(low: int, high: int, months: int) -> Iterator[int]:
-    """First days of every so many months between two instants."""
+    """The first days of every `months`-th month between two times."""
     start = _EPOCH + timedelta(microseconds=low)
     month = (start.year * 12 + start.month - 1) // months * months
     while month < 9999 * 12:

@@ -1,6 +1,6 @@
-"""Coverage as a drawing: a year of days in columns of weeks, or a strip of intervals.
+"""Drawings of coverage: a year of days in columns of weeks, or a strip of intervals.
 
-A state has a colour and a sign, so that it can be read without the colour.
+Each state has a colour and a sign, so that it is readable without colours.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from capstan.reporting.coverage_view import Cell, Stretch
 from capstan.reporting.formatting import STATES, range_text
 
 Link = Callable[[Cell | Stretch], str]
-"""Where a cell leads; empty text for nowhere."""
+"""The link target of a cell; empty for none."""
 
 _SIZE, _STEP = 12, 14
 _LEFT, _TOP = 34, 20
@@ -28,9 +28,9 @@ def calendar(title: str, cells: Sequence[Cell], link: Link) -> Markup:
     """A year of days, a column for each week, Monday on top.
 
     Args:
-        title: What it shows, in a sentence.
+        title: The description, as a sentence.
         cells: Days of one year, in order.
-        link: Where a day leads.
+        link: The link target of a day.
     """
     days = [(cell, cell.day) for cell in cells if cell.day is not None]
     if not days:
@@ -45,7 +45,7 @@ def calendar(title: str, cells: Sequence[Cell], link: Link) -> Markup:
         for row, name in enumerate(_DAYS)
     ]
     for begin in (date(first.year, month, 1) for month in range(first.month, last.month + 1)):
-        # Over the first week that begins in the month; of the first month over the first week.
+        # Above the first week that begins in the month; the first month above the first week.
         week = -(-(begin - start).days // 7) if begin > start else 0
         parts.append(
             Markup('<text x="{}" y="{}">{}</text>').format(
@@ -80,7 +80,7 @@ def _svg(title: str, size: tuple[int, int], parts: Sequence[Markup]) -> Markup:
     return Markup(
         '<div class="plot calendar"><svg viewBox="0 0 {} {}" width="{:.0f}" height="{:.0f}" '
         'role="group" aria-label="{}">{}</svg></div>'
-    ).format(*size, *(_SCALE * each for each in size), title, Markup("").join(parts))
+    ).format(*size, *(_SCALE * length for length in size), title, Markup("").join(parts))
 
 
 def _cell(cell: Cell, place: tuple[int, int], link: Link) -> Markup:
@@ -88,14 +88,14 @@ def _cell(cell: Cell, place: tuple[int, int], link: Link) -> Markup:
     sign, meaning = STATES[cell.state]
     many = f", {cell.intervals} intervals" if cell.intervals > 1 else ""
     bounds = "" if cell.day else f" ({range_text(cell.since, cell.until)})"
-    told = f"{cell.name}{bounds}: {cell.state}{many}: {meaning}"
+    label = f"{cell.name}{bounds}: {cell.state}{many}: {meaning}"
     drawn = Markup(
         '<rect class="cell {}" x="{}" y="{}" width="{size}" height="{size}" rx="2"/>'
         '<text class="sign {}" x="{}" y="{}" text-anchor="middle">{}</text>'
     ).format(cell.state, x, y, cell.state, x + _SIZE / 2, y + 10, sign, size=_SIZE)
     href = link(cell)
     if not href:
-        return Markup("<g><title>{}</title>{}</g>").format(told, drawn)
+        return Markup("<g><title>{}</title>{}</g>").format(label, drawn)
     return Markup('<a href="{}" aria-label="{}"><title>{}</title>{}</a>').format(
-        href, told, told, drawn
+        href, label, label, drawn
     )

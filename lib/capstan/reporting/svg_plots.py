@@ -1,7 +1,7 @@
-"""Plots as SVG that stands in a page: step lines and bars, with axes and texts beside colours.
+"""Plots as inline SVG: step lines and bars, with axes, and labels in addition to colours.
 
-Shapes have classes, and the page's style sheet says their colours, so that one drawing is right in
-light and in dark. Every text that comes from data is escaped as it is put in.
+The page's style sheet sets the colours by class, so that a drawing works in light and dark mode.
+All text from data is escaped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from markupsafe import Markup
 from capstan.reporting.svg_axes import Axis
 
 KINDS = 8
-"""How many lines are told apart by colour and dashes; the ninth looks like the first."""
+"""The number of line styles, by colour and dashes; the ninth line looks like the first."""
 
 _WIDTH, _HEIGHT = 720, 280
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84, 96, 28, 44
@@ -28,9 +28,9 @@ class Series:
     """A line of a plot.
 
     Attributes:
-        name: Stands at its end and in what is shown of its points.
-        points: Places on both axes, from left to right; None where there is no line.
-        texts: What the vertical value of each point is called.
+        name: The label at its end and in the tooltips of its points.
+        points: Values on both axes, from left to right; None for a gap.
+        texts: The text of the vertical value of each point.
     """
 
     name: str
@@ -44,29 +44,29 @@ def step_plot(
     """Lines that keep their value until the next point.
 
     Args:
-        title: What it shows, in a sentence: for those who do not see it.
+        title: The description, as a sentence, for screen readers.
         across: The horizontal axis.
-        up: The vertical one.
-        lines: At most as many as a person can tell apart; all have points at the same places.
-        marks: What each of these places is called.
+        up: The vertical axis.
+        lines: The lines, at most `KINDS`; all have points at the same horizontal values.
+        marks: The text of each horizontal value.
     """
     return _svg(
         title,
         _HEIGHT,
         _grid(across, up),
-        *(_line(each, kind % KINDS, across, up) for kind, each in enumerate(lines)),
+        *(_line(series, kind % KINDS, across, up) for kind, series in enumerate(lines)),
         _names(lines, up),
         _bands(across, lines, marks),
     )
 
 
 def bar_plot(title: str, name: str, rows: Sequence[tuple[str, int]]) -> Markup:
-    """Horizontal bars, one under the other, each with its name and its number.
+    """Horizontal bars, each with its name and number.
 
     Args:
-        title: What it shows, in a sentence.
-        name: What is counted.
-        rows: Names and numbers, none below zero.
+        title: The description, as a sentence.
+        name: The counted quantity.
+        rows: Names and non-negative numbers.
     """
     left, right, height = 150.0, 90.0, 24
     most = max((count for _, count in rows), default=0) or 1
@@ -99,8 +99,8 @@ def bar_plot(title: str, name: str, rows: Sequence[tuple[str, int]]) -> Markup:
 
 def spark(title: str, values: Sequence[float | None]) -> Markup:
     """A small line without axes, for a row of a table."""
-    there = [value for value in values if value is not None]
-    low, high = min(there, default=0.0), max(there, default=1.0)
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=0.0), max(known, default=1.0)
     spread = (high - low) or 1.0
     last = max(len(values) - 1, 1)
     path = _path(
@@ -185,15 +185,15 @@ def _names(lines: Sequence[Series], up: Axis) -> Markup:
     bottom = _HEIGHT - _BOTTOM
     ends = []
     for kind, series in enumerate(lines):
-        there = [height for _, height in series.points if height is not None]
-        if there:
-            ends.append((up.place(there[-1], bottom, _TOP), kind % KINDS, series.name))
+        heights = [height for _, height in series.points if height is not None]
+        if heights:
+            ends.append((up.place(heights[-1], bottom, _TOP), kind % KINDS, series.name))
     ends.sort()
     top = min([_TOP + 4.0, *(y for y, _, _ in ends)])
     highest = bottom - _LINE * (len(ends) - 1)
     parts, free = [], top
     for index, (y, kind, name) in enumerate(ends):
-        # Never above the last name, and low enough that there is room for those that follow.
+        # Below the previous name, and high enough to leave room for the following ones.
         at = max(free, min(y, highest + index * _LINE))
         free = at + _LINE
         parts.append(
@@ -214,21 +214,21 @@ def _names(lines: Sequence[Series], up: Axis) -> Markup:
 
 
 def _bands(across: Axis, lines: Sequence[Series], marks: Sequence[str]) -> Markup:
-    """Invisible bands over the points of the axis that tell what every line is there."""
+    """Invisible bands along the axis, whose tooltips show the values of all lines."""
     right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    many = len(lines[0].points) if lines else 0
-    every = -(-many // _BANDS) or 1
+    count = len(lines[0].points) if lines else 0
+    step = -(-count // _BANDS) or 1
     parts = []
-    for index in range(0, many, every):
+    for index in range(0, count, step):
         x = across.place(lines[0].points[index][0], _LEFT, right)
-        # Up to the next band; the last one is as wide as can be seen, and not beyond the plot.
-        after = lines[0].points[min(index + every, many - 1)][0]
+        # Up to the next band; the last band has a minimum width within the plot.
+        after = lines[0].points[min(index + step, count - 1)][0]
         end = max(across.place(after, _LEFT, right), min(x + _LEAST, right))
-        told = "\n".join(f"{each.name}: {each.texts[index]}" for each in lines)
+        values = "\n".join(f"{series.name}: {series.texts[index]}" for series in lines)
         parts.append(
             Markup(
                 '<rect class="band" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
                 "<title>{}\n{}</title></rect>"
-            ).format(x, _TOP, end - x, bottom - _TOP, marks[index], told)
+            ).format(x, _TOP, end - x, bottom - _TOP, marks[index], values)
         )
     return Markup("").join(parts)

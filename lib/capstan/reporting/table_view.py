@@ -1,4 +1,4 @@
-"""Tables that replays have written, declared or not: which run has put what into them."""
+"""Read models of tables that replays have written, with the published runs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from capstan.storage.tape.tape import newest_cut, open_tape
 
 @dataclass(frozen=True, slots=True)
 class WrittenView:
-    """What one run has put into a table, and stands.
+    """The rows that one run has published in a table.
 
     Attributes:
         run: The run.
-        stream: Whose records.
-        workers: Labels of the workers whose rows they are; None for those of all.
-        since: The first time; None for the least.
+        stream: The stream.
+        workers: Labels of the workers; None for all.
+        since: The first time; None from the start.
         until: The first time after it; None for no end.
         transform: The transform, or `<pipeline>.<sink>`; empty for a copy.
-        code: The hash of its code, empty for a copy.
-        cut: The tape's commit that was played.
-        version: The version of the table that the publish has made.
-        at: When.
-        over: Whether a later run has written over part of it.
+        code: The hash of its code; empty for a copy.
+        cut: The commit of the tape that was replayed.
+        version: The version of the table that was published.
+        at: The time of the publish.
+        over: Whether a later run has overwritten part of it.
     """
 
     run: str
@@ -50,11 +50,11 @@ class WrittenView:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table and what stands in it, the newest first.
+    """A table and its published runs.
 
     Attributes:
-        target: Its path.
-        written: At least one.
+        target: The path of the table.
+        written: The published runs, at least one, the newest first.
     """
 
     target: str
@@ -62,35 +62,35 @@ class TableView:
 
     @property
     def streams(self) -> list[str]:
-        """Whose records are in it, sorted."""
-        return sorted({each.stream for each in self.written})
+        """The streams whose records it holds, sorted."""
+        return sorted({publish.stream for publish in self.written})
 
 
-def view_tables(lake: Lake, seen: Collection[str], target: str | None = None) -> list[TableView]:
-    """Tables with what stands in them, by path, as far as it is of runs among those `seen`.
+def view_tables(lake: Lake, visible: Collection[str], target: str | None = None) -> list[TableView]:
+    """Tables with their published runs, by path, limited to `visible` runs.
 
-    Nothing stands in a table that is gone.
+    Deleted tables are left out.
 
     Args:
         lake: The lake.
-        seen: Names of the runs that are shown.
-        target: The path of the only table that is asked about; None for all.
+        visible: Names of the runs to show.
+        target: The path of the only table to show; None for all.
     """
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))
-    found: dict[str, dict[str, list[Mapping[str, object]]]] = {}
+    by_target: dict[str, dict[str, list[Mapping[str, object]]]] = {}
     for run, written in current_rows(rows).items():
-        found.setdefault(str(written[0]["target"]), {})[run] = written
+        by_target.setdefault(str(written[0]["target"]), {})[run] = written
     labels = _Labels(lake)
     views = [
-        TableView(path, _written(runs, seen, labels))
-        for path, runs in sorted(found.items())
+        TableView(path, _written(runs, visible, labels))
+        for path, runs in sorted(by_target.items())
         if is_table(path)
     ]
     return [view for view in views if view.written]
 
 
 class _Labels:
-    """Labels of the workers of each stream, read once; of a tape that is gone there are none."""
+    """Worker labels of each stream, read once; a deleted tape has none."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -111,10 +111,10 @@ class _Labels:
 
 
 def _written(
-    runs: Mapping[str, list[Mapping[str, object]]], seen: Collection[str], labels: _Labels
+    runs: Mapping[str, list[Mapping[str, object]]], visible: Collection[str], labels: _Labels
 ) -> tuple[WrittenView, ...]:
-    newest = sorted(runs.items(), key=lambda each: -_whole(each[1][0]["target_version"]))
-    found: list[WrittenView] = []
+    newest = sorted(runs.items(), key=lambda item: -_whole(item[1][0]["target_version"]))
+    views: list[WrittenView] = []
     later: list[Scope] = []
     for run, rows in newest:
         first, at = rows[0], rows[0]["at"]
@@ -122,7 +122,7 @@ def _written(
         numbers = sorted(_whole(row["worker"]) for row in rows if row["worker"] is not None)
         region = parse_region(str(first["region"]))
         scope = Scope(str(first["target"]), tuple(numbers) or None, region)
-        if run in seen:
+        if run in visible:
             stream = str(first["stream"])
             view = WrittenView(
                 run,
@@ -137,13 +137,13 @@ def _written(
                 at,
                 any(scope.overlaps(other) for other in later),
             )
-            found.append(view)
+            views.append(view)
         later.append(scope)
-    return tuple(found)
+    return tuple(views)
 
 
 def _bound(text: object) -> object:
-    """A bound as JSON has it: of several coordinates a list, else its text."""
+    """A bound as JSON: a list for several coordinates, else its text."""
     return json.loads(text) if isinstance(text, str) and text.startswith("[") else text
 
 

@@ -19,7 +19,7 @@ from capstan.cli import main
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.reporting import formatting
-from capstan.reporting.commit_history import CommitTimes, view_course
+from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell
 from capstan.reporting.html import (
     STATIC,
@@ -153,7 +153,7 @@ def pages(lake):
         "stream.html",
         view=view,
         payload=view_payload(lake, "s"),
-        course=view_course(lake, view),
+        course=read_commit_times(lake, view),
         runs=runs,
         times=HOSTILE,
         shown_lines=KINDS,
@@ -299,7 +299,7 @@ def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, au
         assert "There was none yet" not in text
         assert "0 of" not in text
         assert "Nothing: all workers" not in text
-        assert "Everything: it failed, and nothing of it stands." in text
+        assert "Everything: the run failed, and published nothing." in text
         assert ("known id is not null ✕ not met by 1,203 rows" in text) == ("checks" in error)
 
 
@@ -408,7 +408,7 @@ def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     drawn = [line.worker for line in furthest_behind(view)]
     assert len(drawn) == KINDS
     assert {3, 5} <= set(drawn)
-    text = frontier_plot(view, view_course(lake, view))
+    text = frontier_plot(view, read_commit_times(lake, view))
     assert text.count('<path class="line') == KINDS
     Page(text).require_harmless()
 
@@ -435,7 +435,7 @@ def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake)
 def test_lags_are_those_of_the_table_of_workers(lake):
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamView)
-    course = view_course(lake, view)
+    course = read_commit_times(lake, view)
     text = lag_plot(view, course)
     Page(text).require_harmless()
     last = re.findall(r"<title>commit 3, [^<]*", text)[0]

@@ -15,7 +15,7 @@ from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.reporting.commit_history import view_course
+from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import NoCoverage, view_coverage
 from capstan.reporting.frontier_history import POINTS, read_progress
 from capstan.reporting.html import coverage_plot, fill_query
@@ -167,7 +167,7 @@ def test_moments_of_commits_are_those_of_their_files(lake):
     Recorded("s", ["a", "b"], commits=3).lay(lake)
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamView)
-    course = view_course(lake, view)
+    course = read_commit_times(lake, view)
     files = pa.table(deltalake.DeltaTable(lake.stream("s").events).get_add_actions(flatten=True))
     written = sorted(files["modification_time"].to_pylist())
     assert [at and round(at.timestamp() * 1000) for at in course.moments] == written
@@ -190,7 +190,7 @@ def test_moments_of_commits_that_share_a_file_are_those_of_the_log(lake):
     deltalake.DeltaTable(path).optimize.compact()
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamView)
-    course = view_course(lake, view)
+    course = read_commit_times(lake, view)
     # The first commit was written by someone who leaves no note.
     assert course.moments[0] is None
     logged = [

@@ -23,7 +23,7 @@ from capstan.airflow.web.security import guard, refuse
 from capstan.core.config import check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.plan import target_path
-from capstan.reporting.commit_history import view_course
+from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, render, static
 from capstan.reporting.html_report import report_policy, run_report
@@ -139,7 +139,7 @@ def stream(request: Request, name: str, settings: Configured, permissions: Allow
         lake,
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
-        course=view_course(lake, view) if isinstance(view, StreamView) else None,
+        course=read_commit_times(lake, view) if isinstance(view, StreamView) else None,
         runs=_runs(lake, permissions, settings, stream=name),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         shown_lines=KINDS,

@@ -1,4 +1,4 @@
-"""Figures of a lake by name, as monitoring takes them: gathered without a JVM, told as text."""
+"""Metrics of a lake for monitoring, collected without a JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples of a lake, from what its tables and ledgers say: no JVM, and no payload is read."""
+"""Samples of a lake from its tables and ledgers, without a JVM and without reading payloads."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import read_rows
 
 _NEWEST: Final = 20
-"""So many commits tell how fast events come."""
+"""The number of commits from which the rate of events is computed."""
 
 _OTHERS: Final = ("late", "records", "workers", "feed")
-"""The tables of a tape beside its index; only captures have a feed."""
+"""The tables of a tape other than its index; only captured tapes have a feed."""
 
 _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(86_400)}
-"""How long a coordinate's unit is; a number has none."""
+"""The length of a coordinate's unit in seconds; numbers have none."""
 
 
 def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
-    """Samples of all streams, on tape and declared, and of all runs.
+    """Samples of all streams and runs.
 
-    A tape that cannot be read is told as such, and hides no other.
+    An unreadable tape has a sample of its own, and does not hide the others.
 
     Raises:
         InvalidRequestError: `CAP-LAKE` when there is no lake.
@@ -45,27 +45,27 @@ def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
 
 
 def stream_samples(lake: Lake, declarations: ProjectConfig, names: Sequence[str]) -> list[Sample]:
-    """Samples of some streams; of one that is not on tape yet there are none."""
-    found: list[Sample] = []
+    """Samples of some streams; a stream without a tape has none."""
+    samples: list[Sample] = []
     for view in view_streams(lake, declarations, names):
         if isinstance(view, NoView):
-            found += [] if view.error is None else [Sample("stream_readable", 0, (view.name,))]
+            samples += [] if view.error is None else [Sample("stream_readable", 0, (view.name,))]
             continue
         try:
-            found += [
+            samples += [
                 Sample("stream_readable", 1, (view.name,)),
                 *frontier_samples(view),
                 *_counts(view),
                 *_table_samples(lake, view),
             ]
         except CapstanError:
-            # The table has gone since it was looked at.
-            found.append(Sample("stream_readable", 0, (view.name,)))
-    return found
+            # The table was deleted in the meantime.
+            samples.append(Sample("stream_readable", 0, (view.name,)))
+    return samples
 
 
 def run_samples(runs: Sequence[RunView]) -> list[Sample]:
-    """How many runs there are by stream and result, and when the newest of each was."""
+    """The number of runs by stream and result, and the time of the newest run of each."""
     counts = Counter((run.stream, run.state) for run in runs)
     newest: dict[tuple[str, str], datetime] = {}
     for run in runs:
@@ -82,7 +82,7 @@ def run_samples(runs: Sequence[RunView]) -> list[Sample]:
 
 
 def frontier_samples(view: StreamView) -> Iterator[Sample]:
-    """How far a stream is, and each of its workers."""
+    """Frontier and lag of a stream and of its workers."""
     coordinate = view.coordinate
     yield Sample("stream_closed", int(view.closed), (view.name,))
     if view.frontier is not None and view.frontier != coordinate.minimum:
@@ -97,7 +97,7 @@ def frontier_samples(view: StreamView) -> Iterator[Sample]:
 
 
 def _in_unit(name: str, coordinate: Coordinate, value: int, labels: tuple[str, ...]) -> Sample:
-    """A sample in seconds, or as the number that it is."""
+    """A sample in seconds, or as a plain number."""
     unit = _SECONDS.get(coordinate.kind)
     if unit is None:
         return Sample(f"{name}_value", value, labels)
@@ -105,16 +105,16 @@ def _in_unit(name: str, coordinate: Coordinate, value: int, labels: tuple[str, .
 
 
 def _counts(view: StreamView) -> Iterator[Sample]:
-    own = (view.name,)
-    yield Sample("events_total", view.progress.events, own)
-    yield Sample("records_total", view.progress.records, own)
-    yield Sample("commits_total", view.cut.commit + 1, own)
+    stream = (view.name,)
+    yield Sample("events_total", view.progress.events, stream)
+    yield Sample("records_total", view.progress.records, stream)
+    yield Sample("commits_total", view.cut.commit + 1, stream)
     for reason, count in sorted(view.late.items()):
         yield Sample("late_records_total", count, (view.name, reason))
     checked = -1 if view.checked is None else view.checked.commit
-    yield Sample("unverified_commits", max(0, view.cut.commit - checked), own)
+    yield Sample("unverified_commits", max(0, view.cut.commit - checked), stream)
     if view.written is not None:
-        yield Sample("written_timestamp_seconds", view.written.timestamp(), own)
+        yield Sample("written_timestamp_seconds", view.written.timestamp(), stream)
 
 
 def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
@@ -128,8 +128,8 @@ def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
         min(line.events, verified.get(line.worker, 0)) for line in view.progress.lines
     )
     yield Sample("unverified_events", unseen, (view.name,))
-    there = [name for name in _OTHERS if is_table(getattr(paths, name))]
-    others = [(name, delta.open_table(getattr(paths, name))) for name in there]
+    present = [name for name in _OTHERS if is_table(getattr(paths, name))]
+    others = [(name, delta.open_table(getattr(paths, name))) for name in present]
     for name, table in (("events", events), *others):
         sizes = pa.table(table.get_add_actions())["size_bytes"]
         yield Sample("files", len(sizes), (view.name, name))
@@ -137,32 +137,32 @@ def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
 
 
 def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:
-    """Events that the newest commits have put on tape, by the seconds since the oldest of them.
+    """The rate of events over the newest commits, since the oldest of them.
 
     Args:
         commits: Delta's commitInfo, the newest first.
 
     Returns:
-        None where fewer than two commits, or none at two moments, have events.
+        None unless at least two commits at different times have events.
     """
-    found = []
+    writes = []
     for commit in commits:
         metrics, at = commit.get("operationMetrics"), commit.get("timestamp")
         rows = metrics.get("numOutputRows") if isinstance(metrics, Mapping) else None
         if commit.get("operation") == "WRITE" and rows is not None and at is not None:
-            found.append((int(str(at)), int(str(rows))))
-    if len(found) < 2 or found[0][0] <= found[-1][0]:
+            writes.append((int(str(at)), int(str(rows))))
+    if len(writes) < 2 or writes[0][0] <= writes[-1][0]:
         return None
-    seconds = (found[0][0] - found[-1][0]) / 1000
-    # The oldest one's events came before it.
-    return sum(rows for _, rows in found[:-1]) / seconds
+    seconds = (writes[0][0] - writes[-1][0]) / 1000
+    # The events of the oldest commit arrived before it.
+    return sum(rows for _, rows in writes[:-1]) / seconds
 
 
 def _verified_events(lake: Lake, stream: str, tape: str) -> dict[int, int]:
-    """Events that were found sound, by worker."""
-    found: dict[int, int] = {}
+    """The number of verified events by worker."""
+    verified: dict[int, int] = {}
     for row in read_rows(lake, "verified", stream=stream, tape=tape):
         if row["worker"] is not None:
             worker, events = int(str(row["worker"])), int(str(row["events"]))
-            found[worker] = max(events, found.get(worker, 0))
-    return found
+            verified[worker] = max(events, verified.get(worker, 0))
+    return verified

@@ -1,4 +1,4 @@
-"""What is measured: metrics by name, and samples of them."""
+"""Metrics by name, and their samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Kind(StrEnum):
-    """How a metric's values go on: a counter only rises."""
+    """The type of a metric; a counter never decreases."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -17,13 +17,13 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Something that is measured.
+    """A metric.
 
     Attributes:
-        name: In the form of Prometheus, without the prefix `capstan_`; its unit is its ending.
-        kind: How its values go on.
-        about: One line for people.
-        labels: The names that tell its samples from each other.
+        name: The Prometheus name without the prefix `capstan_`; it ends with the unit.
+        kind: The type.
+        about: The help text, on one line.
+        labels: The names of its labels.
     """
 
     name: str
@@ -38,9 +38,12 @@ METRICS: Final = {
     metric.name: metric
     for metric in (
         Metric(
-            "stream_readable", Kind.GAUGE, "1 where the stream's tape can be read, else 0", _STREAM
+            "stream_readable",
+            Kind.GAUGE,
+            "1 if the tape of the stream can be read, else 0",
+            _STREAM,
         ),
-        Metric("stream_closed", Kind.GAUGE, "1 where nothing can come any more, else 0", _STREAM),
+        Metric("stream_closed", Kind.GAUGE, "1 if the stream is closed, else 0", _STREAM),
         Metric(
             "frontier_timestamp_seconds",
             Kind.GAUGE,
@@ -50,26 +53,26 @@ METRICS: Final = {
         Metric(
             "frontier_lag_seconds",
             Kind.GAUGE,
-            "How far the frontier is behind the greatest time on tape",
+            "Lag of the frontier behind the greatest time on tape",
             _STREAM,
         ),
         Metric(
             "worker_frontier_lag_seconds",
             Kind.GAUGE,
-            "The same of one worker's frontier",
+            "Lag of the frontier of one worker",
             ("stream", "worker"),
         ),
         Metric("frontier_value", Kind.GAUGE, "Times before this number are complete", _STREAM),
         Metric(
             "frontier_lag_value",
             Kind.GAUGE,
-            "How far the frontier is behind the greatest number on tape",
+            "Lag of the frontier behind the greatest number on tape",
             _STREAM,
         ),
         Metric(
             "worker_frontier_lag_value",
             Kind.GAUGE,
-            "The same of one worker's frontier",
+            "Lag of the frontier of one worker",
             ("stream", "worker"),
         ),
         Metric("events_total", Kind.COUNTER, "Events on tape", _STREAM),
@@ -78,32 +81,37 @@ METRICS: Final = {
         Metric(
             "events_per_second",
             Kind.GAUGE,
-            "Events of the newest commits, by the time that these took to come",
+            "Rate of events over the newest commits",
             _STREAM,
         ),
         Metric(
             "late_records_total",
             Kind.COUNTER,
-            "Records that are not on tape, by reason",
+            "Late records, which are not on tape, by reason",
             ("stream", "reason"),
         ),
         Metric("files", Kind.GAUGE, "Data files of a table of the tape", ("stream", "table")),
-        Metric("bytes", Kind.GAUGE, "Their size", ("stream", "table")),
-        Metric("unverified_commits", Kind.GAUGE, "Commits since the last one found sound", _STREAM),
-        Metric("unverified_events", Kind.GAUGE, "Events that no verification has seen", _STREAM),
         Metric(
-            "written_timestamp_seconds", Kind.GAUGE, "When the tape was last written to", _STREAM
+            "bytes",
+            Kind.GAUGE,
+            "Size of the data files of a table of the tape",
+            ("stream", "table"),
         ),
-        Metric("runs", Kind.GAUGE, "Runs by what came of them", ("stream", "result")),
+        Metric("unverified_commits", Kind.GAUGE, "Commits since the last verified one", _STREAM),
+        Metric("unverified_events", Kind.GAUGE, "Events that were not verified yet", _STREAM),
+        Metric(
+            "written_timestamp_seconds", Kind.GAUGE, "Time of the last write to the tape", _STREAM
+        ),
+        Metric("runs", Kind.GAUGE, "Runs by result", ("stream", "result")),
         Metric(
             "run_timestamp_seconds",
             Kind.GAUGE,
-            "When a run last came to this",
+            "Time of the newest run with this result",
             ("stream", "result"),
         ),
     )
 }
-"""All metrics by name; where times are numbers, `_value` stands in place of `_seconds`."""
+"""All metrics by name; for times that are numbers, `_value` replaces `_seconds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +119,9 @@ class Sample:
     """One value of a metric.
 
     Attributes:
-        metric: Its name, one of `METRICS`.
+        metric: The name of the metric, one of `METRICS`.
         value: A finite number.
-        labels: A value for each of the metric's labels, in their order.
+        labels: The values of the metric's labels, in order.
     """
 
     metric: str
@@ -121,11 +129,11 @@ class Sample:
     labels: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        wanted = METRICS[self.metric].labels
-        if len(self.labels) != len(wanted):
-            raise ValueError(f"{self.metric} has labels {wanted}, not {self.labels}")
+        names = METRICS[self.metric].labels
+        if len(self.labels) != len(names):
+            raise ValueError(f"{self.metric} has labels {names}, not {self.labels}")
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The labels by name."""
+        """The label values by name."""
         return dict(zip(METRICS[self.metric].labels, self.labels, strict=True))

@@ -1,4 +1,4 @@
-"""Samples as text: the exposition format of Prometheus, and names for those that have no labels."""
+"""Text forms of samples: the Prometheus exposition format, and dotted names without labels."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _NOT_DOTTED = re.compile(r"[^a-zA-Z0-9_-]")
 def prometheus(samples: Iterable[Sample]) -> str:
     """Samples in the exposition format of Prometheus, version 0.0.4.
 
-    Metrics stand in the order of `METRICS`, the samples of each as they come.
+    Metrics are in the order of `METRICS`; the samples of each keep their order.
     """
-    found: dict[str, list[str]] = {}
+    by_metric: dict[str, list[str]] = {}
     for sample in samples:
-        found.setdefault(sample.metric, []).append(_line(sample))
+        by_metric.setdefault(sample.metric, []).append(_line(sample))
     lines = []
     for name, metric in METRICS.items():
-        if name in found:
+        if name in by_metric:
             lines.append(f"# HELP {PREFIX}{name} {metric.about}")
             lines.append(f"# TYPE {PREFIX}{name} {metric.kind}")
-            lines += found[name]
+            lines += by_metric[name]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -35,7 +35,7 @@ def _line(sample: Sample) -> str:
 
 
 def number(value: float) -> str:
-    """A value, without a fraction where it has none."""
+    """A value as text; whole numbers have no fraction."""
     return str(int(value)) if value == int(value) else repr(float(value))
 
 
@@ -44,6 +44,6 @@ def _escaped(text: str) -> str:
 
 
 def dotted(sample: Sample) -> str:
-    """A name with the labels' values in it, by dots: `capstan.files.flights.events`."""
+    """The metric's name and label values, separated by dots: `capstan.files.flights.events`."""
     parts = [_NOT_DOTTED.sub("_", text) or "_" for text in sample.labels]
     return ".".join(["capstan", sample.metric, *parts])
