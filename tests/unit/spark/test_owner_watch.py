@@ -100,7 +100,7 @@ def test_without_an_owner_nothing_is_watched(named: str) -> None:
 def test_processes_are_told_apart_by_when_they_began() -> None:
     mine, parent = name_owner([os.getpid(), os.getppid()]).split()
     assert mine.startswith(f"{os.getpid()}:")
-    assert owner_watch._is_there(mine)
-    assert owner_watch._is_there(parent)
-    assert not owner_watch._is_there(f"{os.getpid()}:0")
+    assert owner_watch._is_running(mine)
+    assert owner_watch._is_running(parent)
+    assert not owner_watch._is_running(f"{os.getpid()}:0")
     assert Path("/proc/self/stat").exists() == (not mine.endswith("?"))
