@@ -96,9 +96,9 @@ def test_a_killed_put_back_ends_in_the_same_tape(killed, put_back, work) -> None
 @pytest.mark.parametrize("work", cases(IDLE))
 def test_an_idle_source_that_was_cut_off_moves_to_where_it_was_to(killed, work) -> None:
     tape = open_tape(killed.lake, small_stream.NAME)
-    (claim,) = feed.inserted(tape)
+    (claim,) = feed.synthetic_batches(tape)
     killed.act("capture")
-    assert feed.inserted(tape) == (claim,)
+    assert feed.synthetic_batches(tape) == (claim,)
     (held,) = index.frontier_of(tape, index.worker_states(tape, newest_cut(tape))).elements
     assert list(held) == [claim.detail["event"]]
     lake_contents.require_sound(killed.spark, killed.lake)

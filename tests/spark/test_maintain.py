@@ -32,7 +32,7 @@ from capstan.maintenance.table_catalog import files_of, index_tables, ledger_tab
 from capstan.storage import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.retention import LOG, retention_of
-from capstan.storage.tape.feed import BatchEntry, Origin, inserted, register_batch
+from capstan.storage.tape.feed import BatchEntry, Origin, register_batch, synthetic_batches
 from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
 from capstan.verify.verified_ledger import load_verified
@@ -120,7 +120,7 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
 
     assert done.files < (done.files_before or 0)
     assert lake_contents.rows(feed.path) == rows
-    assert [each.batch for each in inserted(made.tape)] == [4]
+    assert [each.batch for each in synthetic_batches(made.tape)] == [4]
     # Rows of another origin stay in files of their own, however often it is looked at.
     again = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
     assert (again.commits, again.files) == (0, done.files)

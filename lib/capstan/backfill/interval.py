@@ -69,7 +69,7 @@ class Interval:
         }
 
 
-def stretches(intervals: Iterable[Interval]) -> list[list[Interval]]:
+def integer_ranges(intervals: Iterable[Interval]) -> list[list[Interval]]:
     """Group adjacent intervals with the same state and the same missing workers."""
     groups: list[list[Interval]] = []
     for interval in intervals:

@@ -106,7 +106,7 @@ def _last_finished(tape: Tape) -> int:
     return max(
         (
             entry.batch
-            for entry in feed.claims_from(tape, 0)
+            for entry in feed.entries_from(tape, 0)
             if known is not None
             and entry.checkpoint == known.identity
             and entry.number is not None
@@ -152,7 +152,7 @@ def half_done(tape: Tape, operation: str) -> InvalidRequestError:
 def _inserted(tape: Tape, base: int) -> int:
     """The number of synthetic batches on the tape from batch `base` on."""
     last = newest_cut(tape).batch
-    return sum(base <= entry.batch <= last for entry in feed.inserted(tape))
+    return sum(base <= entry.batch <= last for entry in feed.synthetic_batches(tape))
 
 
 def _known(tape: Tape) -> Checkpoint | None:

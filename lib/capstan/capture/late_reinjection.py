@@ -60,7 +60,7 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     """
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
-    rows = _rows(spark, tape, roster, feed.put_back_before(tape, cut), entry.batch)
+    rows = _rows(spark, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
     delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
     emit("put-back.records", stream=tape.name, batch=entry.batch)
     stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {entry.batch}")

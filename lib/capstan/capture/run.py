@@ -40,7 +40,7 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.index_totals import EVERY, keep_totals
+from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import check_payload, payload_of
 from capstan.storage.tape.tape import (
     Cut,
@@ -136,7 +136,7 @@ def capture(
     retain_commit_times(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
-    keep_totals(tape, newest_cut(tape).commit, EVERY)
+    store_totals(tape, newest_cut(tape).commit, EVERY)
     roster = Roster.load(tape, newest_cut(tape))
     checkpoint = (
         checkpoint_guard.replace_checkpoint(spark, tape)
@@ -230,7 +230,7 @@ def _run(
         progress.roster = result.roster
         progress.results.append(result)
         if (result.roster.commit + 1) % EVERY == 0:
-            keep_totals(tape, result.roster.commit, EVERY)
+            store_totals(tape, result.roster.commit, EVERY)
 
     query = (
         prepared.writeStream.foreachBatch(record_batch)
@@ -276,7 +276,9 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
 
     if feed.count_late(tape, newest_cut(tape)).get("late", 0):
         synthetic_batch.insert(spark, tape, Origin.PUT_BACK, detail, "putting late records back")
-    done = [entry for entry in feed.put_back(tape, newest_cut(tape)) if entry.batch > start.batch]
+    done = [
+        entry for entry in feed.reinjections(tape, newest_cut(tape)) if entry.batch > start.batch
+    ]
     return PutBackResult(
         name,
         done[-1].batch if done else None,

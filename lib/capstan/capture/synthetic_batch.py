@@ -31,7 +31,7 @@ _APPLY: Mapping[Origin, Callable[[SparkSession, Tape, BatchEntry], None]] = {
 
 def finish(spark: SparkSession, tape: Tape) -> bool:
     """Complete an interrupted synthetic batch; returns whether there was one."""
-    entry, cut = feed.last_inserted(tape), newest_cut(tape)
+    entry, cut = feed.last_synthetic(tape), newest_cut(tape)
     if entry is None or entry.batch <= cut.batch or index.is_closed(tape, cut):
         return False
     _APPLY[entry.origin](spark, tape, entry)
@@ -62,7 +62,7 @@ def insert(
     if batch_detail is None:
         return None
     entry = BatchEntry(number, origin, detail=dict(batch_detail))
-    if any(later.origin is Origin.CAPTURE for later in feed.claims_from(tape, number)):
+    if any(later.origin is Origin.CAPTURE for later in feed.entries_from(tape, number)):
         raise checkpoint_guard.half_done(tape, operation)
     feed.register_batch(tape, entry)
     emit(f"{origin}.claim", stream=tape.name, batch=number)

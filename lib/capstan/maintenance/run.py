@@ -29,7 +29,7 @@ from capstan.storage.ledger.foreign_commits import note_touched
 from capstan.storage.ledger.tables import now as moment
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape.index import worker_states
-from capstan.storage.tape.index_totals import keep_totals
+from capstan.storage.tape.index_totals import store_totals
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape, require_streams
 from capstan.verify import verify
 
@@ -226,7 +226,7 @@ def _maintain_tape(
         result.retired[tape.name] = retired
     cut = newest_cut(tape)
     # Before the index is compacted, since afterwards files with newer events are read in full.
-    keep_totals(tape, cut.commit, 0)
+    store_totals(tape, cut.commit, 0)
     ended = all(state.closed for state in worker_states(tape, cut))
     path = tape.paths.records
     records = _unless_locked(

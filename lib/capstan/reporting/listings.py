@@ -17,7 +17,7 @@ from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
-from capstan.storage.tape.feed import count_late, count_put_back, late_by_reason
+from capstan.storage.tape.feed import count_late, count_reinjected, late_by_reason
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 
@@ -133,7 +133,7 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
             }
             for row in rows
         ],
-        "put_back": count_put_back(tape, cut),
+        "put_back": count_reinjected(tape, cut),
     }
 
 

@@ -22,7 +22,7 @@ from capstan.replay.planning.request import Request
 from capstan.reporting.formatting import workers_text
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
-from capstan.storage.tape.region_sql import stretches, workers_sql
+from capstan.storage.tape.region_sql import integer_ranges, workers_sql
 from tests.support.jvmless_lake import lay_tape
 from tests.support.sample_streams import declared, little_stream
 
@@ -87,7 +87,7 @@ def test_workers_of_a_certificate_are_met_as_they_are(ours: set[int], theirs: se
 
 @given(NUMBERS)
 def test_stretches_have_all_numbers_and_no_other(numbers: set[int]) -> None:
-    found = stretches(sorted(numbers))
+    found = integer_ranges(sorted(numbers))
     assert [n for first, last in found for n in range(first, last + 1)] == sorted(numbers)
     assert all(b < c - 1 for (_, b), (c, _) in pairwise(found))
 

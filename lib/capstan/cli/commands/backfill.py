@@ -175,7 +175,7 @@ def _refusal(survey: Survey, request: BackfillRequest) -> CheckFailedError | Non
 
 def _stretch_table(survey: Survey) -> Table:
     """A table of the intervals; adjacent ones in the same state share a row."""
-    from capstan.backfill.interval import stretches
+    from capstan.backfill.interval import integer_ranges
 
     rows = [
         (
@@ -190,7 +190,7 @@ def _stretch_table(survey: Survey) -> Table:
                 )
             ),
         )
-        for stretch in stretches(survey.intervals)
+        for stretch in integer_ranges(survey.intervals)
     ]
     title = f"{survey.declared.name}: {survey.plan.tape.name} into {survey.plan.request.into}"
     return table(title, ("since", "until", "intervals", "state", "missing", "runs"), rows)

@@ -39,7 +39,7 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
     column, tape = plan.layout.time, plan.tape
     if not isinstance(plan.computation, CopyComputation) or column in (None, "_time"):
         return
-    batches = [entry.batch for entry in feed.put_back(tape, plan.cut)]
+    batches = [entry.batch for entry in feed.reinjections(tape, plan.cut)]
     advances = tape.late_policy == LatePolicy.ADVANCE
     if not batches and not advances:
         return

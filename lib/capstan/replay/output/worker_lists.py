@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from capstan.storage.tape.region_sql import stretches
+from capstan.storage.tape.region_sql import integer_ranges
 
 MOST_LISTED = 100
 """The most workers that a certificate lists by their labels, and the most replay workers."""
@@ -22,7 +22,7 @@ def listed(workers: Mapping[int, str]) -> list[str] | dict[str, object]:
     """
     if len(workers) <= MOST_LISTED:
         return list(workers.values())
-    return {"count": len(workers), "numbers": list(map(list, stretches(sorted(workers))))}
+    return {"count": len(workers), "numbers": list(map(list, integer_ranges(sorted(workers))))}
 
 
 def may_have(listing: object, workers: Mapping[int, str]) -> bool:

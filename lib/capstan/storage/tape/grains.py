@@ -1,4 +1,4 @@
-"""Ranges of whole grains: of the steps of a stream's times, and of what a transform needs."""
+"""Checks that range bounds are multiples of a grain: of a stream's times, or of a transform's."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from capstan.storage.tape.tape import Tape
 
 
 def require_whole_steps(tape: Tape, *bounds: Bound) -> None:
-    """Check that bounds of a range are times that a record of the stream can have.
+    """Check that bounds of a range are possible times of the stream's records.
 
-    A record's time is the step that it falls into: within a step, records cannot be told apart.
+    A record's time is truncated to a step, so records within a step cannot be separated.
 
     Raises:
-        InvalidRequestError: `CAP-GRAIN`, with the nearest times that are.
+        InvalidRequestError: `CAP-GRAIN` with the nearest possible times.
     """
     last = tape.time_type.coordinates[-1]
     require_multiples(f"stream {tape.name} has times", last, (b[-1] for b in bounds), tape.step)
 
 
 def require_multiples(
-    what: str, coordinate: Coordinate, bounds: Iterable[int | None], grain: int
+    subject: str, coordinate: Coordinate, bounds: Iterable[int | None], grain: int
 ) -> None:
-    """Check that bounds in one coordinate are whole multiples of a grain.
+    """Check that bounds in one coordinate are multiples of a grain.
 
     Args:
-        what: What has the grain, as the beginning of a sentence.
+        subject: The beginning of the error message: the owner of the grain, with a verb.
         coordinate: The coordinate.
         bounds: The bounds; None is unbounded.
-        grain: The grain, in the coordinate's own integers.
+        grain: The grain, as an integer of the coordinate.
 
     Raises:
-        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that are.
+        InvalidRequestError: `CAP-GRAIN` with the nearest multiples.
     """
     for bound in bounds:
         if bound is not None and bound % grain:
@@ -43,14 +43,14 @@ def require_multiples(
             near = [coordinate.render(value) for value in (below, below + grain)]
             raise InvalidRequestError(
                 "CAP-GRAIN",
-                f"{what} on whole multiples of {grain_text(coordinate.kind, grain)}, and "
-                f"{coordinate.render(bound)} is none",
+                f"{subject} on whole multiples of {grain_text(coordinate.kind, grain)}, and "
+                f"{coordinate.render(bound)} is not one",
                 f"the nearest are {near[0]} and {near[1]}",
             )
 
 
 def grain_text(kind: Kind, grain: int) -> str:
-    """A grain as a person writes it: a length where times are moments, else a number."""
+    """A grain as text: a duration for timestamps, else a number."""
     if kind is not Kind.TIMESTAMP:
         return str(grain)
     return format_duration(timedelta(microseconds=grain))

@@ -1,7 +1,7 @@
-"""What is on a tape, told from its index without a JVM: workers, holdings, cells, cuts.
+"""Reads of a tape's index without a JVM: workers, holdings, contents, cuts.
 
-Reads `events` through Arrow. Files are pruned by integers only: Delta keeps the bounds of
-timestamps in milliseconds, and a reader that trusts them can drop a row of that millisecond.
+`events` is read through Arrow. Files are pruned by integer columns only: Delta stores bounds of
+timestamps in milliseconds, and pruning by them can drop a row of that millisecond.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from capstan.storage.data_files import files_between, files_of
 from capstan.storage.tape.index_totals import integers, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 
-# So many workers an error names.
+# The number of workers that an error lists.
 _SHOWN = 20
 
 
@@ -32,7 +32,7 @@ class WorkerState:
 
     Attributes:
         worker: Its number.
-        label: What it stands for: a column value, a source partition.
+        label: The column value or source partition it stands for.
         events: Events on tape; the next `seq`.
         records: Records on tape.
         holdings: Held times with their counts, in listing order.
@@ -51,20 +51,20 @@ class WorkerState:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is held any more."""
+        """Whether the worker holds nothing."""
         return not self.holdings
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSummary:
-    """What lies in a region of a tape.
+    """The content of a region of a tape.
 
     Attributes:
-        messages: Messages events.
-        records: Records.
-        times: Distinct times.
+        messages: The number of messages events.
+        records: The number of records.
+        times: The number of distinct times.
         fingerprint: The content hash of all records, 32 hex digits.
-        by_worker: Records by worker.
+        by_worker: The number of records by worker.
     """
 
     messages: int
@@ -76,7 +76,7 @@ class ContentSummary:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A messages event: its worker and time, how many records, and the two sums of their hashes."""
+    """A messages event: worker, time, number of records, and the two sums of their hashes."""
 
     worker: int
     time: Time
@@ -105,26 +105,26 @@ def find_cut(tape: Tape, as_of: int | None) -> Cut:
 
 
 def _last_batch(tape: Tape, commit: int) -> int:
-    """The last batch of the commits up to this one; of files of these alone their bounds say it."""
+    """The last batch of the commits up to this one; read from file bounds where possible."""
     path = tape.paths.events
     table = delta.open_table(path)
     files = pa.table(table.get_add_actions(flatten=True))
     batches, straddling = [-1], files_between(path, table, "commit", commit + 1)
     bounds = {"max.commit", "max.batch"}
     if bounds <= set(files.column_names):
-        whole = files.filter(pc.less_equal(files["max.commit"], commit))
-        batches += delta.stat(whole, "max.batch")
+        complete = files.filter(pc.less_equal(files["max.commit"], commit))
+        batches += delta.stat(complete, "max.batch")
     started = files_between(path, table, "commit", 0, commit)
-    read = sorted({*straddling} & {*started})
-    for rows in iter_columns(path, ["batch", "commit"], table, read):
-        found = pc.max(rows.filter(pc.less_equal(rows["commit"], commit))["batch"]).as_py()
-        batches.append(-1 if found is None else found)
+    mixed = sorted({*straddling} & {*started})
+    for rows in iter_columns(path, ["batch", "commit"], table, mixed):
+        last = pc.max(rows.filter(pc.less_equal(rows["commit"], commit))["batch"]).as_py()
+        batches.append(-1 if last is None else last)
     return max(batches)
 
 
 @dataclass(frozen=True, slots=True)
 class TapeState:
-    """What is on a tape at a cut.
+    """The state of a tape at a cut.
 
     Attributes:
         workers: Every worker, by number.
@@ -137,7 +137,7 @@ class TapeState:
 
 
 def tape_state(tape: Tape, cut: Cut) -> TapeState:
-    """What is on a tape at a cut: by what was kept last, and the events after it."""
+    """The state of a tape at a cut, from the last stored totals and the events after them."""
     labels = worker_labels(tape, cut)
     totals = totals_at(tape, cut.commit)
     minimum = tape.time_type.minimum
@@ -156,13 +156,13 @@ def worker_states(tape: Tape, cut: Cut) -> list[WorkerState]:
 
 
 def is_closed(tape: Tape, cut: Cut) -> bool:
-    """Whether the stream has ended: it has workers, and none of them holds anything."""
+    """Whether the stream has ended: it has workers, and all of them are closed."""
     states = worker_states(tape, cut)
     return bool(states) and all(state.closed for state in states)
 
 
 def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
-    """Labels by worker number, of the workers that were opened up to the cut."""
+    """Labels of the workers opened up to the cut, by worker number."""
     rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
     return {
         row["worker"]: row["label"]
@@ -172,20 +172,20 @@ def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
 
 
 def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
-    """Workers by label or number, in the order they were chosen; None chooses all.
+    """Workers by label or number, in the order given; None selects all.
 
-    Where labels are numbers themselves, and not those of their workers, a number is a label: what
-    it means must not hang on which labels there are.
+    If labels are numbers that differ from those of their workers, a number is a label: its meaning
+    must not depend on which labels exist.
 
     Raises:
-        InvalidRequestError: `CAP-WORKER` for one that the stream does not have.
+        InvalidRequestError: `CAP-WORKER` for an unknown worker.
     """
     labels = worker_labels(tape, cut)
     if chosen is None:
         return labels
     by_label = {label: worker for worker, label in labels.items()}
     by_number = not any(name.isdecimal() and name != str(n) for n, name in labels.items())
-    found: dict[int, str] = {}
+    selected: dict[int, str] = {}
     for text in chosen:
         worker = by_label.get(text)
         if worker is None and by_number and text.isdecimal() and int(text) in labels:
@@ -196,18 +196,18 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
                 "CAP-WORKER",
                 f"stream {tape.name} has no worker {text!r}: "
                 f"it has {', '.join(list(by_label)[:_SHOWN])}{more}",
-                f"name workers by label{' or number' if by_number else ''}, separated by commas",
+                f"give workers by label{' or number' if by_number else ''}, separated by commas",
                 stream=tape.name,
                 worker=text,
             )
-        found[worker] = labels[worker]
-    return found
+        selected[worker] = labels[worker]
+    return selected
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
-    """The frontier of the sum of the workers' holdings; the minimum while there is no worker.
+    """The frontier of the sum of all workers' holdings.
 
-    Without a worker nothing is complete: any that comes opens at the minimum.
+    Without a worker it is the minimum and nothing is complete: any worker opens at the minimum.
     """
     if not states:
         return Antichain.of([tape.time_type.minimum])
@@ -217,29 +217,29 @@ def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
 def content_summary(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region
 ) -> ContentSummary:
-    """Count what a replay of these workers and times plays, from the index alone."""
+    """Count the content of these workers and times, from the index alone."""
     by_worker: Counter[int] = Counter()
     count, h1, h2 = 0, 0, 0
     times: set[Time] = set()
-    for each in messages(tape, cut, workers, region):
+    for event in messages(tape, cut, workers, region):
         count += 1
-        by_worker[each.worker] += each.records
-        times.add(each.time)
-        h1, h2 = h1 + each.h1, h2 + each.h2
+        by_worker[event.worker] += event.records
+        times.add(event.time)
+        h1, h2 = h1 + event.h1, h2 + event.h2
     content_hash = f"{h1 % 2**64:016x}{h2 % 2**64:016x}"
     return ContentSummary(count, by_worker.total(), len(times), content_hash, dict(by_worker))
 
 
 def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> Iterator[Messages]:
-    """The messages events of these workers and times, from the index alone; no order."""
+    """The messages events of these workers and times, from the index alone, in no order."""
     chosen = pa.array(sorted(workers), pa.int32())
     columns = ["worker", "kind", "time", "records", "fingerprint"]
     for batch in _scan(tape, cut, columns, region):
-        wanted = pc.and_(
+        matching = pc.and_(
             pc.equal(batch.column("kind"), "messages"),
             pc.is_in(batch.column("worker"), value_set=chosen),
         )
-        rows = batch.filter(wanted)
+        rows = batch.filter(matching)
         for time, worker, records, content in zip(
             arrow_times(rows.column("time"), tape.time_type),
             rows.column("worker").to_pylist(),
@@ -252,9 +252,9 @@ def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> It
 
 
 def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:
-    """Events by worker, and records in all, that one version of the index has added.
+    """Events by worker, and records in total, that one version of the index added.
 
-    Only the files of that version are read, however many the index has.
+    Only the files of that version are read.
     """
     added = delta.added_files(tape.paths.events, version)
     rows = read_columns(tape.paths.events, ["worker", "records"], files=added)
@@ -263,7 +263,7 @@ def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:
 
 
 def arrow_times(column: pa.StructArray, time_type: TimeType) -> Iterator[Time]:
-    """The times of a struct column, none of them null."""
+    """The times of a struct column without nulls."""
     fields = arrow_coordinates(column, time_type)
     return map(Time, zip(*(field.to_pylist() for field in fields), strict=True))
 
@@ -274,11 +274,11 @@ def arrow_coordinates(column: pa.StructArray, time_type: TimeType) -> list[pa.Ar
 
 
 def _scan(tape: Tape, cut: Cut, columns: list[str], region: Region) -> Iterator[pa.RecordBatch]:
-    """Events of a cut, from files that can have a time of a region."""
+    """Events up to a cut, from files that can have a time of a region."""
     path = tape.paths.events
     table = delta.open_table(path)
     chosen = files_of(table, tape.time_type, region=region)
     files = [delta.resolve_path(path, file) for file in chosen]
     for batch in merge_batches(iter_columns(path, [*columns, "commit"], table, files)):
-        there = pc.less_equal(batch.column("commit"), cut.commit)
-        yield (batch if pc.all(there).as_py() else batch.filter(there)).select(columns)
+        in_cut = pc.less_equal(batch.column("commit"), cut.commit)
+        yield (batch if pc.all(in_cut).as_py() else batch.filter(in_cut)).select(columns)

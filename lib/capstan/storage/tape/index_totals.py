@@ -1,11 +1,11 @@
-"""What the index of a tape amounts to at a commit, kept beside it from time to time.
+"""Totals of a tape's index at some commits, stored beside it.
 
-Whoever asks for the newest state of a tape reads what was kept last, and the events after it: not
-all that were ever written. A capture keeps it every `EVERY` commits, and maintenance each time.
+The newest state of a tape is computed from the last totals and the events after them, instead of
+all events. A capture stores totals every `EVERY` commits, and maintenance on each run.
 
-What is kept follows from the index alone, and may be deleted at any time. It counts only as long as
-the log of the index has the entry that was the newest when it was kept: of an index that was put
-back from a copy, and went on otherwise, it says nothing.
+Totals are derived from the index and may be deleted at any time. They are valid only while the
+log of the index has the entry that was newest when they were stored. This rejects totals of an
+index that was restored from a backup and then continued differently.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from capstan.storage.lake import children, delete_file, exists, open_file, read_
 from capstan.storage.tape.tape import Tape
 
 EVERY = 64
-"""At most so many files of an index that were written after what was kept are left to be read."""
+"""The maximum number of index files written since the last totals."""
 
 TOTALS_FORMAT = 1
-_KEPT = 4
-"""So many are kept: a run goes on at the cut that it has pinned, while a capture goes on."""
+_STORED = 4
+"""The number of totals to store: a run resumes at its pinned cut while a capture continues."""
 
 _HELD = pa.list_(pa.struct([("time", pa.list_(pa.int64())), ("count", pa.int64())]))
 _SCHEMA = pa.schema(
@@ -42,18 +42,18 @@ _SCHEMA = pa.schema(
         ("holdings", _HELD),
     ]
 )  # fmt: skip
-_ABOUT = b"capstan"
+_METADATA = b"capstan"
 
 
 @dataclass(slots=True)
 class Totals:
-    """What all events up to a commit amount to.
+    """Totals of all events up to a commit.
 
     Attributes:
         commit: The commit; -1 before the first one.
-        events: Events by worker.
-        records: Records by worker.
-        held: Changes of what each worker holds, beside the minimum that it starts with.
+        events: The number of events by worker.
+        records: The number of records by worker.
+        held: Changes of each worker's holdings, relative to the initial minimum.
         greatest: The greatest last coordinate (the event time) of any messages event, as an
             integer; None without one.
     """
@@ -73,40 +73,40 @@ class Totals:
         for worker, time, diff in _net_updates(rows, time_type):
             self.held.setdefault(worker, ChangeBatch()).update(time, diff)
         last = len(time_type.coordinates) - 1
-        found = pc.max(integers(pc.struct_field(rows.column("time"), last))).as_py()
-        if found is not None:
-            self.greatest = found if self.greatest is None else max(found, self.greatest)
+        last_time = pc.max(integers(pc.struct_field(rows.column("time"), last))).as_py()
+        if last_time is not None:
+            self.greatest = last_time if self.greatest is None else max(last_time, self.greatest)
 
 
 def totals_at(tape: Tape, commit: int) -> Totals:
-    """What the events of a tape up to a commit amount to.
+    """Totals of a tape's events up to a commit.
 
     Raises:
-        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` where the index cannot be
+        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` when the index cannot be
             read.
     """
     table = delta.open_table(tape.paths.events)
-    found = _newest(tape, table, commit) or Totals()
-    first, found.commit = found.commit + 1, commit
+    totals = _newest(tape, table, commit) or Totals()
+    first, totals.commit = totals.commit + 1, commit
     columns = ["worker", "time", "updates", "records", "commit"]
     files = files_between(tape.paths.events, table, "commit", first, commit)
     for rows in merge_batches(iter_columns(tape.paths.events, columns, table, files)):
         commits = rows.column("commit")
-        wanted = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
-        found.add(rows if pc.all(wanted).as_py() else rows.filter(wanted), tape.time_type)
-    return found
+        new = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
+        totals.add(rows if pc.all(new).as_py() else rows.filter(new), tape.time_type)
+    return totals
 
 
-def keep_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
-    """Keep what a tape amounts to at its newest commit, for those who ask later.
+def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
+    """Store the totals of a tape at its newest commit.
 
     Args:
         tape: The tape.
         commit: Its newest commit.
-        least: Nothing is done where fewer files than this have events that nothing kept has.
+        least: The minimum number of index files since the last totals; with fewer, do nothing.
 
     Returns:
-        Whether it was kept.
+        Whether totals were stored.
     """
     table = delta.open_table(tape.paths.events)
     known = _newest(tape, table, commit)
@@ -115,28 +115,28 @@ def keep_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
     if commit < 0 or len(new) < least:
         return False
     version = table.version()
-    about = {
+    metadata = {
         "format": TOTALS_FORMAT,
         "tape": str(table.metadata().id),
         "version": version,
         "entry": _entry(tape, version),
     }
-    _write(tape, totals_at(tape, commit), about)
+    _write(tape, totals_at(tape, commit), metadata)
     return True
 
 
 def _newest(tape: Tape, table: deltalake.DeltaTable, commit: int) -> Totals | None:
-    """What was kept last, up to a commit, and still holds."""
-    for kept in reversed(_commits(tape)):
-        if kept <= commit:
-            found = _read(tape, table, kept)
-            if found is not None:
-                return found
+    """The last valid totals up to a commit."""
+    for stored in reversed(_commits(tape)):
+        if stored <= commit:
+            totals = _read(tape, table, stored)
+            if totals is not None:
+                return totals
     return None
 
 
 def _commits(tape: Tape) -> list[int]:
-    """Commits of which something is kept, rising."""
+    """Commits with stored totals, ascending."""
     names = (name.removesuffix(".parquet") for name in children(tape.paths.totals))
     return sorted(int(name) for name in names if name.isdecimal())
 
@@ -146,34 +146,34 @@ def _place(tape: Tape, commit: int) -> str:
 
 
 def _entry(tape: Tape, version: int) -> str | None:
-    """What tells an entry of the log of the index from any other; None where it is gone."""
+    """The hash of a log entry of the index; None if it no longer exists."""
     place = f"{tape.paths.events}/_delta_log/{version:020}.json"
     return hashlib.sha256(read_text(place).encode()).hexdigest() if exists(place) else None
 
 
 def _read(tape: Tape, table: deltalake.DeltaTable, commit: int) -> Totals | None:
-    """What was kept of a commit; None where it does not hold, or is not whole."""
+    """The stored totals of a commit; None if they are invalid or incomplete."""
     try:
         with open_file(_place(tape, commit)) as opened:
             rows = parquet.read_table(opened)
-        about = json.loads(rows.schema.metadata[_ABOUT])
+        metadata = json.loads(rows.schema.metadata[_METADATA])
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
-        return None  # Another one may just have cleared it away; the index has all of it.
-    if about.get("format") != TOTALS_FORMAT or about["tape"] != str(table.metadata().id):
+        return None  # Another process may just have deleted them; the index has all events.
+    if metadata.get("format") != TOTALS_FORMAT or metadata["tape"] != str(table.metadata().id):
         return None
-    version = int(about["version"])
-    if version > table.version() or about["entry"] != _entry(tape, version):
+    version = int(metadata["version"])
+    if version > table.version() or metadata["entry"] != _entry(tape, version):
         return None
-    found = Totals(commit, greatest=about["greatest"])
+    totals = Totals(commit, greatest=metadata["greatest"])
     for row in rows.to_pylist():
         worker = row["worker"]
-        found.events[worker], found.records[worker] = row["events"], row["records"]
-        changes = [(Time(each["time"]), each["count"]) for each in row["holdings"]]
-        found.held[worker] = ChangeBatch(changes)
-    return found
+        totals.events[worker], totals.records[worker] = row["events"], row["records"]
+        changes = [(Time(held["time"]), held["count"]) for held in row["holdings"]]
+        totals.held[worker] = ChangeBatch(changes)
+    return totals
 
 
-def _write(tape: Tape, totals: Totals, about: dict[str, object]) -> None:
+def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
     rows = [
         {
             "worker": worker,
@@ -186,17 +186,17 @@ def _write(tape: Tape, totals: Totals, about: dict[str, object]) -> None:
         }
         for worker in sorted({*totals.events, *totals.held})
     ]
-    told = json.dumps({**about, "greatest": totals.greatest}, sort_keys=True)
-    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({_ABOUT: told}))
+    text = json.dumps({**metadata, "greatest": totals.greatest}, sort_keys=True)
+    table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({_METADATA: text}))
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink)
     write_whole(_place(tape, totals.commit), sink.getvalue().to_pybytes())
-    for commit in _commits(tape)[:-_KEPT]:
+    for commit in _commits(tape)[:-_STORED]:
         delete_file(_place(tape, commit))
 
 
 def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[int, Time, int]]:
-    """Updates of a batch of events, summed per worker and time."""
+    """Updates in a batch of events, summed by worker and time."""
     updates = batch.column("updates")
     flat = pc.list_flatten(updates)
     owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates))

@@ -1,4 +1,4 @@
-"""Which times of a column lie in a region: all at once, and by their box while they are read."""
+"""Masks for times in a region, as numpy arrays or as filters of a scan."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ _ARROW = {
 
 
 def is_timed(time_type: TimeType) -> dataset.Expression:
-    """The condition that a row has a time at all."""
+    """The condition that a row has a time."""
     return dataset.field("time", time_type.names[0]).is_valid()
 
 
 def in_box(time_type: TimeType, box: Box) -> dataset.Expression:
-    """The condition that a row has a time, and that it lies in a box."""
-    found = is_timed(time_type)
+    """The condition that a row has a time inside a box."""
+    condition = is_timed(time_type)
     for coordinate, since, until in zip(time_type.coordinates, box.since, box.until, strict=True):
         field, kind = dataset.field("time", coordinate.name), _ARROW[coordinate.kind]
         if since is not None:
-            found &= field >= pa.scalar(since, kind)
+            condition &= field >= pa.scalar(since, kind)
         if until is not None:
-            found &= field < pa.scalar(until, kind)
-    return found
+            condition &= field < pa.scalar(until, kind)
+    return condition
 
 
 def numbers_of(column: pa.StructArray, time_type: TimeType) -> Numbers:
-    """A row of coordinates for each time of a column, none of them null."""
-    fields = [each.to_numpy(zero_copy_only=False) for each in arrow_coordinates(column, time_type)]
+    """The times of a column without nulls as rows of coordinates."""
+    fields = [c.to_numpy(zero_copy_only=False) for c in arrow_coordinates(column, time_type)]
     return np.stack(fields, axis=1).astype(np.int64)
 
 
 def inside(region: Region, times: Numbers) -> Mask:
-    """Which times, a row of coordinates each, are in a region."""
+    """The mask of times, given as rows of coordinates, that are in a region."""
     region = region.simplified()
     mask: Mask = np.ones(len(times), dtype=np.bool_)
     for axis, (since, until) in enumerate(zip(region.box.since, region.box.until, strict=True)):
@@ -54,14 +54,14 @@ def inside(region: Region, times: Numbers) -> Mask:
         if until is not None:
             mask &= times[:, axis] < until
     if region.below is not None:
-        mask &= ~_reached(region.below, times)
+        mask &= ~_at_or_above(region.below, times)
     if region.above is not None:
-        mask &= _reached(region.above, times)
+        mask &= _at_or_above(region.above, times)
     return mask
 
 
-def _reached(frontier: Antichain, times: Numbers) -> Mask:
-    """Which times are at or after an element of a frontier."""
+def _at_or_above(frontier: Antichain, times: Numbers) -> Mask:
+    """The mask of times at or above an element of a frontier."""
     mask: Mask = np.zeros(len(times), dtype=np.bool_)
     for element in frontier.elements:
         mask |= (times >= np.array(element, dtype=np.int64)).all(axis=1)

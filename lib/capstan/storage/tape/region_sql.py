@@ -1,7 +1,7 @@
-"""Sets of times and workers as SQL conditions that Delta can skip files by.
+"""Regions and workers as SQL conditions that Delta can prune files by.
 
-One condition per coordinate: a comparison of whole structs would skip nothing. All text comes from
-checked names and integers; no input is pasted into SQL.
+Each coordinate has a condition of its own, because a comparison of whole structs would prune
+nothing. All text comes from validated names and integers; no input is pasted into SQL.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from datetime import UTC, date, datetime, timedelta
 from capstan.core.times import Antichain, Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 
-_LISTED = 32
-"""The most workers that a condition names one by one."""
+_MAX_LISTED = 32
+"""The maximum number of workers that a condition lists one by one."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def literal(coordinate: Coordinate, value: int) -> str:
     """A coordinate's value as a SQL literal of its column's type."""
     if coordinate.kind is Kind.BIGINT:
-        # The least BIGINT has no literal of its own: a minus before a number out of range.
+        # The least BIGINT has no literal: it would be a minus before a number out of range.
         return f"{value}L" if value > -(2**63) else "(-9223372036854775807L - 1L)"
     if coordinate.kind is Kind.DATE:
         return f"DATE '{(date(1970, 1, 1) + timedelta(days=value)).isoformat()}'"
@@ -29,7 +29,7 @@ def literal(coordinate: Coordinate, value: int) -> str:
 
 
 def quoted(name: str) -> str:
-    """A column name as an SQL identifier, whatever characters it has."""
+    """A column name as a quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -72,42 +72,42 @@ def _at_or_above(time_type: TimeType, frontier: Antichain, columns: Sequence[str
 
 
 def workers_sql(workers: Iterable[int], column: str) -> str:
-    """The condition that a worker is one of `workers`; of many it names stretches of numbers.
+    """The condition that a worker is one of `workers`, with ranges if there are many.
 
-    A text of thousands of numbers takes Spark seconds at each look at it.
+    A list of thousands of numbers takes Spark seconds on each analysis.
     """
     numbers = sorted({int(worker) for worker in workers})
-    if len(numbers) <= _LISTED:
+    if len(numbers) <= _MAX_LISTED:
         return f"{column} IN ({', '.join(map(str, numbers))})" if numbers else "false"
     parts: list[str] = []
-    alone: list[int] = []
-    for first, last in stretches(numbers):
-        if last - first < _LISTED:
-            alone += range(first, last + 1)
+    single: list[int] = []
+    for first, last in integer_ranges(numbers):
+        if last - first < _MAX_LISTED:
+            single += range(first, last + 1)
         else:
             parts.append(f"{column} BETWEEN {first} AND {last}")
-    if alone:
-        parts.append(f"{column} IN ({', '.join(map(str, alone))})")
+    if single:
+        parts.append(f"{column} IN ({', '.join(map(str, single))})")
     return f"({any_of(parts)})"
 
 
-def stretches(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each stretch of numbers without a gap.
+def integer_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """The first and last number of each contiguous range.
 
     Args:
-        numbers: They rise, and none comes twice.
+        numbers: Distinct numbers in ascending order.
     """
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in numbers:
-        if found and found[-1][1] + 1 == number:
-            found[-1] = found[-1][0], number
+        if ranges and ranges[-1][1] + 1 == number:
+            ranges[-1] = ranges[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 def any_of(conditions: Sequence[str]) -> str:
-    """One of some conditions holds, nested no deeper than the logarithm of their number."""
+    """The disjunction of some conditions, nested only logarithmically deep."""
     if not conditions:
         return "false"
     if len(conditions) == 1:

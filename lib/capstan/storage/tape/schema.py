@@ -51,18 +51,18 @@ FEED = StructType(
 
 
 def time_struct(time_type: TimeType) -> StructType:
-    """A time as a column: one field per coordinate, in declared order."""
+    """A time as a struct column: one field per coordinate, in declared order."""
     return StructType([StructField(c.name, _COORDINATES[c.kind]) for c in time_type.coordinates])
 
 
 def updates_array(time_type: TimeType) -> ArrayType:
-    """A progress event's updates: `(time, diff BIGINT)` in recorded order."""
+    """The updates of a progress event: `(time, diff BIGINT)` in recorded order."""
     update = [StructField("time", time_struct(time_type)), StructField("diff", LongType())]
     return ArrayType(StructType(update))
 
 
 def events_schema(time_type: TimeType) -> StructType:
-    """Columns of `events`, one row per event."""
+    """The columns of `events`, one row per event."""
     return StructType(
         [
             StructField("worker", IntegerType()),
@@ -79,7 +79,7 @@ def events_schema(time_type: TimeType) -> StructType:
 
 
 def records_schema(time_type: TimeType, payload: StructType) -> StructType:
-    """Columns of `records`, one row per record; the stream's own columns are in `data`."""
+    """The columns of `records`, one row per record; the stream's own columns are in `data`."""
     return StructType(
         [
             StructField("worker", IntegerType()),
@@ -92,18 +92,18 @@ def records_schema(time_type: TimeType, payload: StructType) -> StructType:
 
 
 def payload_of(schema: StructType) -> StructType:
-    """The stream's own columns, in a schema that has them as `data`."""
+    """The stream's own columns, from a schema that has them in `data`."""
     payload = schema["data"].dataType
     assert isinstance(payload, StructType)
     return payload
 
 
 def late_schema(time_type: TimeType, payload: StructType) -> StructType:
-    """Columns of `late`, one raw row per record that was not put on tape.
+    """The columns of `late`, one raw row per record that is not on tape.
 
-    `worker` and `time` are null where they could not be told; `frontier` is what shut the record
-    out, `reason` one of malformed, late, no-time, below-minimum, unknown-worker, ahead. Of text a
-    column `raw` comes with the first row.
+    `worker` and `time` are null if unknown. `frontier` is the frontier that excluded the record.
+    `reason` is one of malformed, late, no-time, below-minimum, unknown-worker, ahead. For text
+    sources the first row adds a column `raw`.
     """
     return StructType(
         [
@@ -119,18 +119,18 @@ def late_schema(time_type: TimeType, payload: StructType) -> StructType:
 
 
 def nullable(payload: StructType) -> StructType:
-    """The payload with every field nullable and without a source's metadata."""
+    """The payload with all fields nullable and without metadata of the source."""
     return StructType([StructField(f.name, f.dataType, True) for f in payload.fields])
 
 
 def check_payload(stream: str, old: StructType, new: StructType) -> bool:
-    """Check that rows of `new` may follow rows of `old`: only nullable columns may be added, last.
+    """Check that rows of `new` may follow rows of `old`: columns may only be added at the end.
 
     Returns:
         Whether columns were added.
 
     Raises:
-        InvalidRequestError: `CAP-SCHEMA`, naming the field that was removed, moved or has another
+        InvalidRequestError: `CAP-SCHEMA` with the field that was removed, moved or changed its
             type.
     """
     for position, field in enumerate(old.fields):
@@ -140,16 +140,16 @@ def check_payload(stream: str, old: StructType, new: StructType) -> bool:
             was, now = field.dataType.simpleString(), new[field.name].dataType.simpleString()
             _refuse(stream, field.name, f"was {was} and is now {now}")
         if new.names[position] != field.name:
-            _refuse(stream, field.name, "is no longer at its place")
+            _refuse(stream, field.name, "has changed its position")
     return len(new.fields) > len(old.fields)
 
 
-def _refuse(stream: str, field: str, what: str) -> None:
+def _refuse(stream: str, field: str, problem: str) -> None:
     raise InvalidRequestError(
         "CAP-SCHEMA",
-        f"stream {stream}: column {field} {what}",
-        "a tape may only gain nullable columns at the end; capture the new shape as a new stream, "
-        "or give the source's schema in streams.yaml",
+        f"stream {stream}: column {field} {problem}",
+        "a tape may only gain nullable columns at the end; capture the new schema as a new stream, "
+        "or declare the source's schema in streams.yaml",
         stream=stream,
         field=field,
     )

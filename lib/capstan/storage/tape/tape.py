@@ -1,4 +1,4 @@
-"""One stream's tape: opening and making it, the commits of its index, its pruned reads."""
+"""The tape of a stream: creation, opening, commits to its index, and pruned reads."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """A stream's tables and what is declared of them.
+    """A stream's tables and settings.
 
     Attributes:
         name: The stream's name.
-        paths: Where its tables lie.
+        paths: The paths of its tables.
         time_type: The coordinates of its times.
-        settings: What capture wrote down when it made or last changed the tape, as JSON.
+        settings: The settings that capture stored when it created or last changed the tape, as
+            JSON.
     """
 
     name: str
@@ -50,41 +51,41 @@ class Tape:
 
     @property
     def step(self) -> int:
-        """Of what length the last coordinate of each time is a whole multiple: of `every`, or 1.
+        """The unit of the last coordinate: all times are multiples of it.
 
-        In microseconds; 1 of times that are counted, or that came with a recording.
+        It is the declared `every` in microseconds; 1 for counted times and for imported tapes.
         """
         time = self._fixed("time")
         return int(str(time["every_us"])) if time else 1
 
     @property
     def time_column(self) -> str | None:
-        """The column that the times of records were read from, where it is one by its name."""
+        """The column that the times of records come from, if they come from one by name."""
         column = self._fixed("time").get("column")
         return None if column is None else str(column)
 
     @property
     def worker_column(self) -> str | None:
-        """The column whose value is the worker's label, where there is one."""
+        """The column whose values are the workers' labels, if there is one."""
         column = self._fixed("workers").get("column")
         return None if column is None else str(column)
 
     @property
     def late_policy(self) -> str | None:
-        """What its captures do with records that come late; None of what came otherwise."""
+        """The late policy of its captures; None for imported tapes."""
         free = self.settings.get("free")
         policy = free.get("late") if isinstance(free, Mapping) else None
         return None if policy is None else str(policy)
 
-    def _fixed(self, what: str) -> Mapping[str, object]:
+    def _fixed(self, name: str) -> Mapping[str, object]:
         fixed = self.settings.get("fixed")
-        found = fixed.get(what) if isinstance(fixed, Mapping) else None
-        return found if isinstance(found, Mapping) else {}
+        value = fixed.get(name) if isinstance(fixed, Mapping) else None
+        return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point of the tape's history: events up to `commit`, and the records that they name.
+    """A point in the tape's history: all events up to `commit`, with their records.
 
     Attributes:
         commit: The ordinal of the last commit, -1 for an empty tape.
@@ -96,15 +97,15 @@ class Cut:
 
 
 def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None) -> Tape:
-    """Open the tape of stream `name`, without a JVM.
+    """Open the tape of a stream, without a JVM.
 
     Args:
         lake: The lake.
         name: The stream's name.
-        events: The table of its index, where that is open already.
+        events: The table of its index, if it is already open.
 
     Raises:
-        InvalidRequestError: `CAP-STREAM` when there is no such stream, naming those that are there.
+        InvalidRequestError: `CAP-STREAM` for an unknown stream, with the known ones.
         SystemFailureError: `CAP-FORMAT` when the tape was written by a newer Capstan.
     """
     lake.require()
@@ -113,7 +114,7 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
         known = ", ".join(lake.streams()) or "none"
         raise InvalidRequestError(
             "CAP-STREAM",
-            f"there is no stream {name} in {lake.root} (there: {known})",
+            f"there is no stream {name} in {lake.root} (known: {known})",
             "capture it first, or see `capstan streams`",
             stream=name,
         )
@@ -122,8 +123,9 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
     if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
-            f"stream {name} is in format {version or 'unknown'}, this reads 1 to {schema.FORMAT}",
-            "use the Capstan that wrote it, or a newer one",
+            f"stream {name} has format {version or 'unknown'}; this Capstan reads formats 1 to "
+            f"{schema.FORMAT}",
+            "use the Capstan that wrote the tape, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
@@ -131,7 +133,7 @@ def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None)
 
 
 def require_streams(lake: Lake, names: Iterable[str]) -> None:
-    """Check that these streams are on tape; of one whose tape cannot be read nothing is said.
+    """Check that these streams have a tape; unreadable tapes are ignored.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`.
@@ -142,13 +144,13 @@ def require_streams(lake: Lake, names: Iterable[str]) -> None:
 
 
 def format_of(events: str) -> int:
-    """The version of the format that a tape has, which can be read."""
+    """The format version of a tape, which must be readable."""
     return int(delta.open_table(events).metadata().configuration["capstan.format"])
 
 
-# Files are skipped by what says where a record belongs. To keep the least and the greatest of every
-# column of the payload as well takes a tenth of a capture.
-_PLACED = {"delta.dataSkippingStatsColumns": "worker,batch,time,pos"}
+# Files are pruned by position only. Bounds for all columns of the payload would take a tenth of a
+# capture's time.
+_INDEXED = {"delta.dataSkippingStatsColumns": "worker,batch,time,pos"}
 
 
 def create_tape(
@@ -159,12 +161,12 @@ def create_tape(
     payload: StructType,
     settings: Mapping[str, object],
 ) -> Tape:
-    """Make the tables of a new tape; `events` last, so that a half-made tape does not count."""
+    """Create the tables of a tape; `events` last, so that an unfinished tape does not exist."""
     paths = lake.stream(name)
     append_only = {"delta.appendOnly": "true"}
     arrow_writer.create_table(paths.workers, schema.WORKERS, properties=append_only)
     records = schema.records_schema(time_type, payload)
-    create_table(spark, paths.records, records, properties=_PLACED)
+    create_table(spark, paths.records, records, properties=_INDEXED)
     create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,
@@ -178,34 +180,34 @@ def create_tape(
 
 
 def change_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
-    """Write down changed settings; the caller has made sure that no batch is half done."""
+    """Store changed settings; the caller has checked that no batch is unfinished."""
     text = json.dumps(settings, sort_keys=True)
     arrow_writer.set_properties(tape.paths.events, {"capstan.settings": text})
     return Tape(tape.name, tape.paths, tape.time_type, settings)
 
 
 def stored_payload(tape: Tape) -> StructType:
-    """The stream's own columns, as the tape has them now."""
+    """The stream's own columns on the tape."""
     return schema.payload_of(columns_of(delta.open_table(tape.paths.records)))
 
 
 def newest_roster(tape: Tape) -> int:
-    """The number under which workers were last written down; -1 where none were."""
+    """The number of the last write of workers; -1 without one."""
     last = delta.open_table(tape.paths.workers).transaction_version(f"roster:{tape.name}")
     return -1 if last is None else last
 
 
 def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number: int) -> bool:
-    """Write down workers before the events that name them, in one commit.
+    """Record workers in one commit, before the events that refer to them.
 
     Args:
         tape: The tape.
-        labels: What the workers stand for, by their numbers.
+        labels: The workers' labels by number.
         commit: The commit that opens them.
-        number: The number of this writing; of two under one number one lands.
+        number: The number of this write; of two writes with one number only one succeeds.
 
     Returns:
-        False when workers were written down under this number or a later one.
+        False if workers were recorded under this number or a later one.
     """
     rows = [
         {"worker": worker, "label": label, "opened_commit": commit}
@@ -216,13 +218,13 @@ def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number
 
 
 def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> int:
-    """Append `frame`, events of one commit, as ordinal `commit`: the point of no return.
+    """Append `frame`, the events of one commit, as ordinal `commit`: the point of no return.
 
-    All writers of a tape number their commits under one transaction identity, so of two that
-    write the same ordinal one lands, and cuts stay unambiguous.
+    All writers of a tape number their commits under one transaction identity. Of two writes of the
+    same ordinal only one succeeds, so that cuts stay unambiguous.
 
     Returns:
-        The version of the index that has them.
+        The version of the index with these events.
 
     Raises:
         FencedError: `CAP-FENCED` when another writer has committed this ordinal.
@@ -237,18 +239,18 @@ def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, 
 def append_few_events(
     tape: Tape, events: pa.Table, commit: int, note: Mapping[str, object]
 ) -> None:
-    """The same as `append_events`, of events that are at hand: no JVM is needed."""
+    """Append events as `append_events` does, from Arrow and without a JVM."""
     ordinal = Txn(f"tape:{tape.name}", commit)
     if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note):
         raise fenced(tape, commit)
 
 
 def fenced(tape: Tape, commit: int) -> FencedError:
-    """The error of a writer whose commit another process has written."""
+    """The error of a writer whose commit was written by another process."""
     return FencedError(
         "CAP-FENCED",
         f"stream {tape.name}: commit {commit} was written by another process",
-        "another capture of this stream is running, or has taken over; run it again",
+        "another capture of this stream is running or has taken over; repeat the command",
         stream=tape.name,
     )
 
@@ -269,14 +271,14 @@ def read_events(
     workers: Collection[int] | None = None,
     after: int = -1,
 ) -> DataFrame:
-    """The index at a cut: one row per event, columns of `events`, no order promised.
+    """The index at a cut: one row per event with the columns of `events`, in no order.
 
     Args:
         spark: The session.
         tape: The tape.
-        cut: Events of its commits and earlier ones.
+        cut: Only events up to this cut.
         workers: Only these workers; None for all.
-        after: Only events of commits later than this ordinal.
+        after: Only events of commits after this ordinal.
     """
     frame = delta.load(spark, tape.paths.events).where(f"commit <= {cut.commit}")
     if after >= 0:
@@ -294,9 +296,9 @@ def read_records(
     workers: Collection[int] | None = None,
     region: Region | None = None,
 ) -> DataFrame:
-    """The records on tape at a cut: columns of `records`, no order promised.
+    """The records on tape at a cut, with the columns of `records`, in no order.
 
-    Rows of a micro-batch that has no events commit yet are not on the tape and are left out.
+    Rows of a micro-batch without an events commit are not on the tape and are left out.
     """
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)

@@ -1,4 +1,4 @@
-"""Times as columns of integers, or as JSON, and back; Python's dates would need a zone."""
+"""Times as columns of integers or JSON, and back; Python dates would need a time zone."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ JSON = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-"""Options of columns that become JSON and come back: Spark's own form stops at milliseconds."""
+"""Options for conversion to JSON and back; Spark's default format stops at milliseconds."""
 
 
 def coordinate(value: Column, declared: Coordinate) -> Column:
-    """A BIGINT column as a coordinate: itself, days, or microseconds, named as declared."""
+    """A BIGINT column as a coordinate: itself, a date or a timestamp, with the declared name."""
     typed = {
         Kind.BIGINT: value,
         Kind.DATE: F.date_from_unix_date(value.cast("int")),
@@ -25,7 +25,7 @@ def coordinate(value: Column, declared: Coordinate) -> Column:
 
 
 def integers(time: Column, time_type: TimeType) -> Column:
-    """A time as ARRAY<BIGINT>, in the order of its coordinates; with nulls where they are null."""
+    """A time as ARRAY<BIGINT> in the order of its coordinates; nulls stay null."""
     casts = {Kind.BIGINT: lambda c: c, Kind.DATE: F.unix_date, Kind.TIMESTAMP: F.unix_micros}
     values = [casts[c.kind](time.getField(c.name)).cast("bigint") for c in time_type.coordinates]
     return F.array(*values)

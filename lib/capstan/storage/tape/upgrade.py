@@ -1,7 +1,7 @@
-"""Tapes of older formats: what has to be done to them before this Capstan writes on them.
+"""Upgrades of tapes with older formats, before this Capstan writes to them.
 
-Readers take every format up to their own. Who writes brings the tape up to it first, a step per
-version; a step only adds to a tape, and done twice it does the same.
+Readers accept every format up to their own. A writer first upgrades the tape, one step per version.
+A step only adds to a tape, and is idempotent.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from capstan.storage.tape.tape import Tape, format_of
 
 
 def _nothing(tape: Tape) -> None:
-    """From 1 to 2: the feed is made by the first batch that is written down in it."""
+    """From 1 to 2: the first batch creates the feed."""
     assert tape.paths.feed
 
 
 STEPS: Mapping[int, Callable[[Tape], None]] = {1: _nothing}
-"""By the version that it begins from, what makes it the next one."""
+"""The upgrade steps by the version they start from."""
 
 
 def upgrade(tape: Tape) -> Tape:
-    """Bring a tape up to the format that this Capstan writes; the tape, which stays the same.
+    """Upgrade a tape to the format that this Capstan writes, and return it.
 
-    The version is written down last: what was cut off is done again.
+    The version is stored last, so an interrupted step is repeated.
     """
-    found = format_of(tape.paths.events)
-    for version in range(found, FORMAT):
+    stored = format_of(tape.paths.events)
+    for version in range(stored, FORMAT):
         STEPS[version](tape)
         arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(version + 1)})
         emit("tape.upgrade", stream=tape.name, format=version + 1)

@@ -19,7 +19,7 @@ from capstan.replay.planning.request import Request
 from capstan.reporting import listings
 from capstan.storage.lake import Lake, children
 from capstan.storage.tape import feed, index
-from capstan.storage.tape.index_totals import EVERY, keep_totals, totals_at
+from capstan.storage.tape.index_totals import EVERY, store_totals, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from tests.support.bulk_tapes import HOUR, counting, lay_index
 from tests.support.jvmless_lake import go_on, lay_tape
@@ -73,7 +73,7 @@ def test_a_look_opens_as_many_files_of_a_long_tape_as_of_a_short_one(
     tmp_path: Path, commits: int
 ) -> None:
     tape = grown(tmp_path, commits)
-    assert keep_totals(tape, newest_cut(tape).commit)
+    assert store_totals(tape, newest_cut(tape).commit)
     more(tmp_path, tape, 3)
     found = {}
     for name, look in looks(tmp_path, tape).items():
@@ -89,19 +89,19 @@ def test_a_look_opens_as_many_files_of_a_long_tape_as_of_a_short_one(
 
 def test_it_is_kept_again_once_there_are_enough_new_files(tmp_path: Path) -> None:
     tape = grown(tmp_path, EVERY - 1)
-    assert not keep_totals(tape, newest_cut(tape).commit)
+    assert not store_totals(tape, newest_cut(tape).commit)
     more(tmp_path, tape, 1)
     with counting() as opened:
-        assert keep_totals(tape, newest_cut(tape).commit)
+        assert store_totals(tape, newest_cut(tape).commit)
         assert opened["events"] == EVERY
         more(tmp_path, tape, 1)
         opened.clear()
         # To find out that there is not enough to do opens no file of the index.
-        assert not keep_totals(tape, newest_cut(tape).commit)
+        assert not store_totals(tape, newest_cut(tape).commit)
         assert opened["events"] == 0
     for _ in range(6):
         more(tmp_path, tape, 1)
-        assert keep_totals(tape, newest_cut(tape).commit, 0)
+        assert store_totals(tape, newest_cut(tape).commit, 0)
     assert len(children(tape.paths.totals)) == 4
 
 
@@ -119,7 +119,7 @@ def test_kept_or_not_a_cut_is_the_same(
     tape = open_tape(lake, NAME)
     for number, times in enumerate(commits, 1):
         if number - 1 in kept:
-            keep_totals(tape, newest_cut(tape).commit, 0)
+            store_totals(tape, newest_cut(tape).commit, 0)
         go_on(lake, NAME, [((number + n) * HOUR,) for n in times], ((number + 1) * HOUR,))
     cuts = [Cut(number, number) for number in range(len(commits) + 1)]
     found = [index.tape_state(tape, cut) for cut in cuts]
@@ -132,7 +132,7 @@ def test_an_index_that_was_put_back_and_went_on_otherwise_is_told_as_it_is(tmp_p
     tape = grown(tmp_path / "lake", 3)
     shutil.copytree(tape.paths.events, tmp_path / "copy")
     more(tmp_path / "lake", tape, 2)
-    assert keep_totals(tape, newest_cut(tape).commit, 0)
+    assert store_totals(tape, newest_cut(tape).commit, 0)
     shutil.rmtree(tape.paths.events)
     shutil.copytree(tmp_path / "copy", tape.paths.events)
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_an_index_that_was_put_back_and_went_on_otherwise_is_told_as_it_is(tmp_p
 def test_what_was_kept_and_is_damaged_is_not_needed(tmp_path: Path, damage: bytes) -> None:
     tape = grown(tmp_path, 3)
     before = totals_at(tape, 2)
-    assert keep_totals(tape, 2, 0)
+    assert store_totals(tape, 2, 0)
     [name] = children(tape.paths.totals)
     (Path(tape.paths.totals) / name).write_bytes(damage)
     assert totals_at(tape, 2) == before
@@ -174,7 +174,7 @@ def test_a_file_of_totals_says_what_it_is_of(tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
     tape = grown(tmp_path, 3)
-    keep_totals(tape, 2, 0)
+    store_totals(tape, 2, 0)
     [name] = children(tape.paths.totals)
     about = json.loads(pq.read_schema(Path(tape.paths.totals) / name).metadata[b"capstan"])
     assert name == f"{2:020}.parquet"
@@ -183,16 +183,16 @@ def test_a_file_of_totals_says_what_it_is_of(tmp_path: Path) -> None:
 
 def test_the_last_inserted_batch_is_found_by_the_log(tmp_path: Path) -> None:
     tape = grown(tmp_path, 3)
-    assert feed.last_inserted(tape) is None
+    assert feed.last_synthetic(tape) is None
     for batch in range(3, 40):
         origin = feed.Origin.IDLE if batch % 10 == 5 else feed.Origin.CAPTURE
         by = (None, None) if origin is feed.Origin.IDLE else ("some", batch)
         feed.register_batch(tape, feed.BatchEntry(batch, origin, *by))
     with counting() as opened:
-        found = feed.last_inserted(tape)
+        found = feed.last_synthetic(tape)
     assert found is not None
     assert (found.batch, opened["feed"]) == (35, 1)
     with counting() as opened:
-        assert [each.batch for each in feed.inserted(tape)] == [5, 15, 25, 35]
-        assert [each.batch for each in feed.claims_from(tape, 38)] == [38, 39]
+        assert [each.batch for each in feed.synthetic_batches(tape)] == [5, 15, 25, 35]
+        assert [each.batch for each in feed.entries_from(tape, 38)] == [38, 39]
     assert opened["feed"] == 4 + 2
