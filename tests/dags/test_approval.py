@@ -105,7 +105,7 @@ def answer(choice: str, reason: str = "", user: object = None) -> dict[str, Any]
 
 
 @pytest.mark.parametrize("result", [{**WAITS, "published": True}, {**WAITS, "stood": True}, {}])
-def test_where_nothing_waits_nobody_is_asked(result: object, execute: Any, context: Any) -> None:
+def test_nobody_is_asked_when_no_run_waits(result: object, execute: Any, context: Any) -> None:
     with pytest.raises(AirflowSkipException):
         execute(approver(result), context())
 
@@ -165,7 +165,7 @@ def publisher(kind: type[ReplayOperator], **more: Any) -> ReplayOperator:
     return kind(task_id="t", setting=setting, request={}, outlets=[table_asset("t")], **more)
 
 
-def test_what_waits_tells_its_asset_nothing(
+def test_a_waiting_run_emits_no_asset_event(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 0, "result": WAITS}, {"exit": 0, "result": DONE})
@@ -206,7 +206,7 @@ def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
     return task
 
 
-def test_the_plan_skips_an_approval_that_nobody_asked_for(
+def test_the_plan_skips_an_approval_that_is_not_required(
     tape: Place, execute: Any, context: Any
 ) -> None:
     asked = {"stream": "little", "into": "t", "until": "2024-05-02", "workers": ["a"]}
@@ -225,7 +225,7 @@ def test_the_plan_skips_an_approval_that_nobody_asked_for(
         execute(planned({**asked, "approve": True, "direct": True}), context())
 
 
-def test_the_certificate_is_that_of_the_publish_where_there_was_one(
+def test_the_certificate_comes_from_the_publish_if_there_was_one(
     execute: Any, context: Any
 ) -> None:
     first, last = {"run": "held"}, {"run": "done"}
@@ -323,7 +323,7 @@ def _answer(session: Any, detail: HITLDetail, choice: str) -> None:
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("choice", ["Approve", pytest.param("Reject", marks=pytest.mark.rest)])
-def test_a_run_waits_for_a_person_and_goes_on_as_they_say(
+def test_a_run_waits_for_a_decision_and_follows_it(
     tape: Place, submit: FakeSubmit, choice: str
 ) -> None:
     into = choice.lower()
@@ -366,7 +366,7 @@ ASKED = """
 
 @pytest.mark.rest
 @pytest.mark.timeout(240)
-def test_a_day_of_a_declared_replay_is_published_once_a_person_has_said_so(
+def test_a_day_of_a_declared_replay_is_published_after_approval(
     tape: Place, submit: FakeSubmit
 ) -> None:
     with tape.streams.open("a", encoding="utf-8") as file:
@@ -438,7 +438,7 @@ def declare(place: Place, notify: str, more: str = "") -> None:
     place.streams.write_text(text, encoding="utf-8")
 
 
-def test_notifiers_are_told_of_a_failure_and_the_error_is_the_last_line(
+def test_notifiers_are_called_on_failure_and_the_error_is_the_last_line(
     place: Place,
     submit: FakeSubmit,
     alerts: Any,
@@ -465,7 +465,7 @@ def test_notifiers_are_told_of_a_failure_and_the_error_is_the_last_line(
 
 
 @pytest.mark.rest
-def test_a_run_by_hand_tells_those_of_its_declared_replay(
+def test_a_run_by_hand_calls_the_notifiers_of_its_declared_replay(
     tape: Place, submit: FakeSubmit, alerts: Any
 ) -> None:
     with tape.streams.open("a", encoding="utf-8") as file:
@@ -495,7 +495,7 @@ def test_a_run_by_hand_tells_those_of_its_declared_replay(
     ],
     ids=str,
 )
-def test_a_task_over_all_tells_those_whom_its_failure_concerns(
+def test_a_task_over_all_calls_the_notifiers_that_its_failure_concerns(
     place: Place, alerts: Any, dag: str, about: Mapping[str, object], who: list[str]
 ) -> None:
     declare(place, "[alerts_of_test:ON_CALL]")
@@ -509,7 +509,7 @@ def test_a_task_over_all_tells_those_whom_its_failure_concerns(
     assert alerts.told == [(name, "CAP-AUDIT: no") for name in who]
 
 
-def test_the_first_task_tells_which_rows_would_change_where_it_is_asked(
+def test_the_plan_shows_which_rows_would_change_on_request(
     tape: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     submit.answers(
@@ -548,7 +548,7 @@ def test_the_first_task_tells_which_rows_would_change_where_it_is_asked(
         ("alerts_of_test:Other", "it is neither a notifier nor a function"),
     ],
 )
-def test_a_notifier_that_is_none_is_refused_with_its_place(
+def test_an_invalid_notifier_is_refused_with_its_line(
     place: Place, alerts: Any, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
 ) -> None:
     declare(place, f"[{name}]")

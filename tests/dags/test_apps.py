@@ -56,7 +56,7 @@ def xcom(run: Any, task: str, key: str = "return_value") -> Any:
         return XComModel.deserialize_value(found)
 
 
-def test_a_capture_tells_the_frontier_and_the_labels(captured: Place) -> None:
+def test_a_capture_emits_the_frontier_and_saves_labels(captured: Place) -> None:
     told = extra("capstan://streams/little")
     assert told["records"] + sum(told["late"].values()) == told["fed"] == 144
     assert told["frontier"] == ["2024-05-03T21:00:00.000000Z"]
@@ -87,7 +87,7 @@ def test_a_replay_by_hand(captured: Place) -> None:
     assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
 
 
-def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(captured: Place) -> None:
+def test_a_day_is_backfilled_and_an_audit_finds_later_changes(captured: Place) -> None:
     # A run by hand has the interval that ends with its date.
     run = captured.run("capstan_backfill__by_day", date=datetime(2024, 5, 2, tzinfo=UTC))
     assert run.state == "success"
@@ -112,7 +112,7 @@ def test_a_day_is_backfilled_and_an_audit_tells_what_was_changed_since(captured:
     assert (told.success, told.params) == (False, {"run": audit["run"]})
 
 
-def test_what_is_missing_is_filled_by_a_run_for_each_interval(
+def test_missing_intervals_are_filled_by_one_run_each(
     captured: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = tmp_path / "streams.yaml"
@@ -157,7 +157,7 @@ def test_a_recording_that_breaks_a_rule_fails_the_maintenance(
 
 
 @pytest.mark.nightly
-def test_a_replay_that_follows_goes_on_from_its_state(
+def test_a_following_replay_continues_from_its_state(
     captured: Place, execute: Any, context: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = tmp_path / "streams.yaml"

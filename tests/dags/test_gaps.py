@@ -84,13 +84,13 @@ def test_the_dag_has_two_tasks_and_is_for_every_day(setting: Settings) -> None:
         dag.params["chunk"] = 0
 
 
-def test_the_dag_file_makes_it(place: Place) -> None:
+def test_the_dag_file_defines_the_dag(place: Place) -> None:
     bag = place.bag()
     assert bag.import_errors == {}
     assert "capstan_gaps" in bag.dags
 
 
-def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
+def test_gaps_are_reported_and_nothing_is_filled_by_default(look: Any) -> None:
     result, shown, goes_on = look()
     assert not goes_on
     counts = {each["replay"]: each["counts"] for each in result["replays"]}
@@ -107,9 +107,7 @@ def test_gaps_are_reported_and_nothing_is_filled_unasked(look: Any) -> None:
     json.dumps(result)
 
 
-def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
-    setting: Settings, look: Any
-) -> None:
+def test_fill_uses_one_app_at_a_pinned_cut(setting: Settings, look: Any) -> None:
     books(setting, "by_day", "f00").published("old", [0, 1, 2], days(0, 2))
     result, _, goes_on = look(fill=True, chunk=2)
     assert goes_on
@@ -126,9 +124,7 @@ def test_what_is_asked_for_is_filled_in_one_app_at_a_pinned_cut(
 
 
 @pytest.mark.parametrize("target", ["copy", "{lake}/tables/copy"])
-def test_a_table_that_a_person_decides_on_is_filled_by_no_replay(
-    setting: Settings, look: Any, target: str
-) -> None:
+def test_a_table_with_approval_is_not_filled(setting: Settings, look: Any, target: str) -> None:
     """Also by none that asks for no approval itself, whatever it calls the table."""
     said = target.format(lake=setting.lake)
     with setting.streams.open("a", encoding="utf-8") as file:
@@ -147,7 +143,7 @@ def test_nothing_missing_is_nothing_to_fill(setting: Settings, look: Any) -> Non
     assert "| copy | copy | 2 covered |" in shown
 
 
-def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Settings, look: Any) -> None:
+def test_a_stream_without_a_tape_does_not_hide_the_others(setting: Settings, look: Any) -> None:
     import shutil
 
     lake = Path(setting.lake)
@@ -157,7 +153,7 @@ def test_a_stream_of_which_nothing_is_on_tape_hides_no_other(setting: Settings, 
     assert "there is no stream little" in shown
 
 
-def test_a_tape_that_cannot_be_read_hides_no_other(
+def test_an_unreadable_tape_does_not_hide_the_others(
     setting: Settings, execute: Any, context: Any
 ) -> None:
     text = setting.streams.read_text(encoding="utf-8")
@@ -181,7 +177,7 @@ def test_a_tape_that_cannot_be_read_hides_no_other(
     assert f"| torn | torn | {told['torn']['message'][:40]}" in task.found
 
 
-def test_a_replay_that_is_not_declared_is_refused(look: Any) -> None:
+def test_an_undeclared_replay_is_refused(look: Any) -> None:
     with pytest.raises(TaskRefusedError, match="CAP-REPLAY"):
         look(replays=["copies"])
 
@@ -199,7 +195,7 @@ RESULT = {
 }
 
 
-def test_each_run_that_has_published_is_told_of(setting: Settings, context: Any) -> None:
+def test_each_published_run_emits_an_event(setting: Settings, context: Any) -> None:
     [dag] = gaps_dags(setting)
     told: list[tuple[str, Any]] = []
     event = type("Event", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra))})()
@@ -208,7 +204,7 @@ def test_each_run_that_has_published_is_told_of(setting: Settings, context: Any)
     assert [(uri, extra["run"]) for uri, extra in told] == [("capstan://tables/copy", "copy-1")]
 
 
-def test_what_was_filled_is_shown() -> None:
+def test_the_result_of_a_fill_is_shown() -> None:
     lines = backfills_markdown(RESULT).splitlines()[4:]
     assert lines == [
         "| 2024-05-01 | 2024-05-02 | a | 7 | 3 | copy-1 | published |",

@@ -102,7 +102,7 @@ def verdicts(dataset: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("app", ["replay", "publish"])
-def test_a_replay_tells_what_it_read_and_wrote_and_its_certificate(app: str) -> None:
+def test_a_replay_reports_input_output_and_certificate(app: str) -> None:
     found = told(app, CERTIFICATE)
     [tape], [table] = found["inputs"], found["outputs"]
     assert (tape["namespace"], tape["name"], version(tape), rows(tape)) == ("file", TAPE, "7", 1800)
@@ -141,13 +141,13 @@ def test_an_audit_and_each_check_is_a_test_of_the_table() -> None:
     assert {each["params"]["run"] for each in (whole, unique)} == {"r-1"}
 
 
-def test_what_stood_was_neither_read_nor_written_again() -> None:
+def test_an_unchanged_run_reports_zero_rows() -> None:
     found = told("replay", {**CERTIFICATE, "stood": True})
     assert [rows(each) for each in (*found["inputs"], *found["outputs"])] == [0, 0]
     assert [version(each) for each in found["outputs"]] == ["3"]
 
 
-def test_what_waits_for_a_person_has_written_nothing() -> None:
+def test_a_waiting_run_has_no_output() -> None:
     found = told("replay", WAITING)
     assert ([each["name"] for each in found["inputs"]], found["outputs"]) == ([TAPE], [])
     certificate = found["run"]["facets"]["capstan_certificate"]["certificate"]
@@ -174,12 +174,12 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
         ("maintain", {"streams": []}),
     ],
 )
-def test_of_what_reads_and_writes_no_table_nothing_is_told(app: str, answer: Any) -> None:
+def test_apps_without_tables_report_nothing(app: str, answer: Any) -> None:
     found = told(app, answer)
     assert (found["inputs"], found["outputs"], found["run"]["facets"]) == ([], [], {})
 
 
-def test_a_capture_tells_the_tape_and_its_frontier() -> None:
+def test_a_capture_reports_the_tape_and_its_frontier() -> None:
     answer = {"stream": "flights", "cut": 3, "frontier": ["2013-01-09"], "records": 70}
     found = told("capture", answer)
     [tape] = found["outputs"]
@@ -192,14 +192,14 @@ def test_a_capture_tells_the_tape_and_its_frontier() -> None:
     assert tape["facets"]["capstan_frontier"]["frontier"] == []
 
 
-def test_a_rollback_tells_the_table_that_has_the_rows_of_before() -> None:
+def test_a_rollback_reports_the_table_with_the_previous_rows() -> None:
     found = told("rollback", {"target_path": TABLE, "target_version": 4, "stood": False})
     [table] = found["outputs"]
     assert (found["inputs"], table["name"], version(table)) == ([], TABLE, "4")
     assert "dataQualityAssertions" not in table["facets"]
 
 
-def test_audits_tell_of_each_table_once_what_was_found() -> None:
+def test_audits_report_each_table_once() -> None:
     about = {"stream": "flights", "cut": 7, "target_path": TABLE}
     audits = [
         {**AUDIT, **about, "run": "r-1", "version": 3},
@@ -220,7 +220,7 @@ def test_audits_tell_of_each_table_once_what_was_found() -> None:
     assert "run" not in table["facets"]["dataQualityAssertions"]["assertions"][0]["params"]
 
 
-def test_runs_of_backfills_are_told_together() -> None:
+def test_runs_of_backfills_are_reported_together() -> None:
     runs = [
         CERTIFICATE,
         {**CERTIFICATE, "run": "r-2", "target_version": 4},
@@ -248,9 +248,7 @@ def test_runs_of_backfills_are_told_together() -> None:
         ("abfss://box@a.dfs.core.windows.net/t", ("abfss://box@a.dfs.core.windows.net", "t")),
     ],
 )
-def test_tables_are_named_as_sparks_integration_names_them(
-    path: str, named: tuple[str, str]
-) -> None:
+def test_tables_have_the_names_of_sparks_integration(path: str, named: tuple[str, str]) -> None:
     assert dataset_name(path) == named
 
 
@@ -277,7 +275,7 @@ def own(app: str) -> CapstanSubmitOperator:
         )
 
 
-def test_the_provider_takes_it_of_a_task_that_has_ended(
+def test_the_provider_collects_it_when_a_task_ends(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     task = own("replay")
@@ -292,7 +290,7 @@ def test_the_provider_takes_it_of_a_task_that_has_ended(
     assert "capstan_certificate" in found["run"]["facets"]
 
 
-def test_what_was_found_wrong_is_told_of_a_task_that_fails(
+def test_a_failed_task_reports_its_findings(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     task = own("audit")
@@ -304,7 +302,7 @@ def test_what_was_found_wrong_is_told_of_a_task_that_fails(
     assert verdicts(table) == [("audit", "audit", False)]
 
 
-def test_what_goes_wrong_with_it_is_logged_and_no_more(
+def test_lineage_errors_are_only_logged(
     place: Place, submit: FakeSubmit, execute: Any, context: Any, capsys: Any, caplog: Any
 ) -> None:
     # A certificate without a cut, as no app gives it.
@@ -334,7 +332,7 @@ print(spark.inject_parent_job_information_into_spark_properties.__module__)
 
 
 @pytest.mark.parametrize("on", [False, pytest.param(True, marks=pytest.mark.rest)])
-def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
+def test_a_dag_file_is_parsed_without_the_client_when_lineage_is_off(
     place: Place, monkeypatch: pytest.MonkeyPatch, on: bool
 ) -> None:
     if on:
@@ -351,7 +349,7 @@ def test_a_dag_file_is_read_without_the_client_where_nobody_is_told(
 
 
 @pytest.mark.rest
-def test_without_the_provider_all_else_is_there(place: Place) -> None:
+def test_everything_else_works_without_the_provider(place: Place) -> None:
     gone = """
 import sys
 sys.modules["airflow.providers.openlineage.conf"] = None

@@ -26,9 +26,7 @@ RESULT = {
 }
 
 
-def test_the_dag_submits_one_app_over_the_streams_that_are_chosen(
-    place: Place, submit: Any
-) -> None:
+def test_the_dag_submits_one_app_for_the_chosen_streams(place: Place, submit: Any) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     assert place.run("capstan_maintain").state == "success"
     chosen = {"streams": ["little"], "keep": "2 days"}
@@ -39,7 +37,7 @@ def test_the_dag_submits_one_app_over_the_streams_that_are_chosen(
     ]
 
 
-def test_how_long_what_is_staged_is_kept_is_a_setting(
+def test_the_retention_of_staged_output_is_a_setting(
     place: Place, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPSTAN_KEEP", "90 days")
@@ -55,7 +53,7 @@ def test_damage_fails_the_run_without_a_retry(place: Place, submit: Any) -> None
     assert len(submit.calls) == 1
 
 
-def test_frontiers_that_stand_still_are_told_without_a_capture(
+def test_stalled_frontiers_are_reported_without_a_capture(
     place: Place, submit: Any, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
@@ -92,7 +90,7 @@ def test_frontiers_that_stand_still_are_told_without_a_capture(
     assert len(submit.calls) == 1
 
 
-def test_what_was_done_is_shown() -> None:
+def test_the_result_of_maintenance_is_shown() -> None:
     broken = {"error": "CAP-VIOLATION", "message": "worker 3 breaks seq", "hint": ""}
     found = {**RESULT, "violations": [broken], "error": "CAP-TAPE", "message": "m"}
     lines = maintained_markdown(found).splitlines()
@@ -113,7 +111,7 @@ def test_what_was_done_is_shown() -> None:
     assert lines.count(lines[-1]) == 1
 
 
-def test_what_comes_out_of_data_is_shown_as_text() -> None:
+def test_values_from_data_are_shown_as_text() -> None:
     """A label of a worker is whatever a source says."""
     label = "worker ![a](https://x/y.png) <b>|`z`"
     shown = r"worker !\[a\](https://x/y.png) \<b>\|\`z\`"

@@ -129,7 +129,7 @@ def routes() -> list[str]:
     return [re.sub(r"\{[^}]*\}", "little", path) for path in found]
 
 
-def test_no_route_answers_anybody_who_is_not_logged_in(client: TestClient) -> None:
+def test_every_route_requires_a_login(client: TestClient) -> None:
     paths = [*routes(), *PAGES, *(f"/{name}" for name in STATIC), "/nowhere", "/streams/nowhere"]
     assert len(paths) > 15
     for path in paths:
@@ -155,7 +155,7 @@ def test_every_answer_has_its_headers(seeing: Callable[..., TestClient]) -> None
         assert ("no-store" in answer.headers["Cache-Control"]) == (path[1:] not in STATIC)
 
 
-def test_who_sees_the_dags_sees_the_pages(seeing: Callable[..., TestClient]) -> None:
+def test_users_who_see_the_dags_see_the_pages(seeing: Callable[..., TestClient]) -> None:
     client = seeing(*ALL)
     for path in PAGES:
         answer = client.get(f"{PREFIX}{path}")
@@ -180,7 +180,7 @@ def test_who_sees_the_dags_sees_the_pages(seeing: Callable[..., TestClient]) -> 
         (ALL, PAGES, ()),
     ],
 )
-def test_pages_show_data_of_dags_alone_that_the_user_may_see(
+def test_pages_show_only_data_of_visible_dags(
     seeing: Callable[..., TestClient],
     dags: tuple[str, ...],
     shown: tuple[str, ...],
@@ -200,7 +200,7 @@ def test_pages_show_data_of_dags_alone_that_the_user_may_see(
         assert "south" not in answer.text
 
 
-def test_whether_it_is_there_is_told_only_to_who_may_see_it(
+def test_existence_is_revealed_only_to_users_with_access(
     seeing: Callable[..., TestClient],
 ) -> None:
     client = seeing(REPLAY_DAG, capture_dag("nowhere"))
@@ -223,7 +223,7 @@ HIDDEN = """
 """
 
 
-def test_nothing_is_said_of_streams_that_the_user_may_not_see(
+def test_hidden_streams_are_not_mentioned(
     seeing: Callable[..., TestClient], place: Place, lake: Lake
 ) -> None:
     text = place.streams.read_text(encoding="utf-8")
@@ -260,7 +260,7 @@ def test_nothing_is_said_of_streams_that_the_user_may_not_see(
     assert found == set(words)
 
 
-def test_runs_of_a_declared_replay_are_for_those_who_see_its_dag(
+def test_runs_of_a_declared_replay_need_access_to_its_dag(
     seeing: Callable[..., TestClient], lake: Lake
 ) -> None:
     own = "by_day-0e0e0e0e-1"
@@ -279,7 +279,7 @@ def test_runs_of_a_declared_replay_are_for_those_who_see_its_dag(
 
 
 @pytest.mark.parametrize("name", ["..%2f..%2fetc", "a'b", "x;DROP", "X", "a" * 65, "%00", "a b"])
-def test_what_is_no_name_is_looked_up_nowhere(seeing: Callable[..., TestClient], name: str) -> None:
+def test_invalid_names_are_not_looked_up(seeing: Callable[..., TestClient], name: str) -> None:
     client = seeing(*ALL, capture_dag("X"))
     for kind in ("streams", "replays", "runs"):
         answer = client.get(f"{PREFIX}/{kind}/{name}")
@@ -302,7 +302,7 @@ HOSTILE = (
 
 
 @pytest.mark.rest
-def test_no_field_of_the_form_takes_what_cannot_be_meant(
+def test_every_field_of_the_form_rejects_invalid_values(
     seeing: Callable[..., TestClient], place: Place
 ) -> None:
     client, names = seeing(*ALL), list(place.bag().dags[REPLAY_DAG].params)
@@ -340,7 +340,7 @@ def test_no_field_of_the_form_takes_what_cannot_be_meant(
 @pytest.mark.parametrize(
     "path", ["/runs?page=0", "/runs?page=x", "/runs?page=99999999", "/replays/by_day?year=x"]
 )
-def test_a_query_that_is_wrong(seeing: Callable[..., TestClient], path: str) -> None:
+def test_an_invalid_query_is_refused(seeing: Callable[..., TestClient], path: str) -> None:
     answer = seeing(*ALL).get(f"{PREFIX}{path}")
     assert answer.status_code == 400
     assert "CAP-REQUEST" in answer.text
@@ -375,7 +375,7 @@ class Form(HTMLParser):
         self._select = "" if tag == "select" else self._select
 
 
-def test_a_gap_leads_to_a_form_that_plays_the_declared_replay_over_it(
+def test_a_gap_leads_to_a_form_for_its_declared_replay(
     seeing: Callable[..., TestClient], place: Place, execute: Any, context: Any
 ) -> None:
     text = place.streams.read_text(encoding="utf-8")
@@ -407,7 +407,7 @@ def test_a_gap_leads_to_a_form_that_plays_the_declared_replay_over_it(
     ).plan.checks
 
 
-def test_the_form_has_every_field_of_the_dag_s_own(
+def test_the_form_has_every_field_of_the_dag(
     seeing: Callable[..., TestClient], place: Place
 ) -> None:
     form = seeing(*ALL).get(f"{PREFIX}/fill?stream=little&into=t&dry_run=true&peers=2").text
@@ -418,15 +418,13 @@ def test_the_form_has_every_field_of_the_dag_s_own(
 
 
 @pytest.mark.parametrize("count", ["--5", "-", "5-", "1.5", "\u0663", "\u00b2"])
-def test_what_is_no_number_is_refused_on_the_page(
-    seeing: Callable[..., TestClient], count: str
-) -> None:
+def test_a_non_number_is_refused_on_the_page(seeing: Callable[..., TestClient], count: str) -> None:
     asked = {"stream": "little", "into": "t", "peers": count}
     answer = seeing(*ALL).get(f"{PREFIX}/fill", params=asked)
     assert (answer.status_code, "CAP-REQUEST" in answer.text) == (200, True), answer.text
 
 
-def test_nobody_is_led_to_a_form_that_they_may_not_send(
+def test_the_form_is_hidden_from_users_who_may_not_trigger(
     seeing: Callable[..., TestClient],
 ) -> None:
     client = seeing(*ALL, role="viewer")
@@ -505,7 +503,7 @@ def test_nothing_is_read_ahead_where_the_page_has_to_say_what_is_wrong(
     assert failed == []
 
 
-def test_a_lake_that_is_not_there(
+def test_a_missing_lake_is_refused(
     seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPSTAN_LAKE", "/nowhere/at/all")

@@ -18,7 +18,7 @@ def of(findings: list[Diagnosis], subject: str) -> Diagnosis:
     return next(finding for finding in findings if finding.subject == subject)
 
 
-def test_a_machine_that_is_set_up_has_nothing_wrong(tmp_path: Path) -> None:
+def test_a_complete_set_up_has_no_problems(tmp_path: Path) -> None:
     findings = diagnose(str(tmp_path))
     assert [finding for finding in findings if not finding.ok] == []
     assert all(finding.detail and not finding.remedy for finding in findings)
@@ -27,7 +27,7 @@ def test_a_machine_that_is_set_up_has_nothing_wrong(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_java_is_said_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_comes_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def none(_say: object) -> Java:
         raise SystemFailureError("CAP-JAVA", "there is none", "install one")
 
@@ -35,9 +35,7 @@ def test_no_java_is_said_with_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) ->
     assert of(diagnose(None), "Java") == Diagnosis("Java", False, "there is none", "install one")
 
 
-def test_missing_jars_are_said_with_how_to_mend_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_jars_come_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
     diagnosis = of(diagnose(None), "Delta jars")
     assert not diagnosis.ok
@@ -47,7 +45,7 @@ def test_missing_jars_are_said_with_how_to_mend_it(
 @pytest.mark.parametrize(
     ("package", "version"), [("pandas", "3.1.1"), ("pyspark", "4.1.0"), ("delta-spark", "4.3.0")]
 )
-def test_a_version_that_does_not_fit_is_wrong(
+def test_an_unsupported_version_is_wrong(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str
 ) -> None:
     real = metadata.version
@@ -60,7 +58,7 @@ def test_a_version_that_does_not_fit_is_wrong(
     assert diagnosis.remedy
 
 
-def test_a_package_that_is_not_there_is_wrong_but_airflow_is_not(
+def test_a_missing_package_is_wrong_except_airflow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def missing(name: str) -> str:
@@ -73,7 +71,7 @@ def test_a_package_that_is_not_there_is_wrong_but_airflow_is_not(
     assert "not installed" in of(findings, "Airflow").detail
 
 
-def test_a_lake_that_is_not_there_yet_is_fine_and_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_lake_is_fine_and_not_created(tmp_path: Path) -> None:
     lake = tmp_path / "a" / "lake"
     diagnosis = of(diagnose(str(lake)), "Lake")
     assert diagnosis.ok
@@ -89,9 +87,7 @@ def test_a_lake_below_a_file_is_wrong(tmp_path: Path) -> None:
         assert diagnosis.remedy
 
 
-def test_a_lake_that_cannot_be_written_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_lake_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     diagnosis = of(diagnose(str(tmp_path)), "Lake")
     assert not diagnosis.ok

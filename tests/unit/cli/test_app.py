@@ -119,7 +119,7 @@ def test_wrong_usage_ends_with_2(words, about, refused):
         ["unlock", "march-00000000-1"],
     ],
 )
-def test_a_lake_that_is_not_there(words, tmp_path, refused):
+def test_a_missing_lake_is_refused(words, tmp_path, refused):
     error = refused(*words, "--lake", str(tmp_path / "nowhere"))
     assert error["error"] == "CAP-LAKE"
     assert "nowhere" in error["message"]
@@ -137,7 +137,7 @@ def test_a_lake_that_is_not_there(words, tmp_path, refused):
         ["audit", "flights", "--against", "march"],
     ],
 )
-def test_a_stream_that_is_not_on_tape(words, lake, refused):
+def test_a_stream_without_a_tape_is_refused(words, lake, refused):
     assert refused(*words)["error"] == "CAP-STREAM"
 
 
@@ -163,7 +163,7 @@ def test_names_are_checked_before_they_become_paths(words, name, lake, refused):
 
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x; DROP TABLE y", "nothing"])
-def test_a_stream_that_is_not_declared_is_not_captured(name, lake, refused):
+def test_an_undeclared_stream_is_not_captured(name, lake, refused):
     error = refused("capture", name)
     assert error["error"] == "CAP-STREAM"
     assert error["known"] == ["flights"]
@@ -172,7 +172,7 @@ def test_a_stream_that_is_not_declared_is_not_captured(name, lake, refused):
 
 @pytest.mark.parametrize("command", ["publish", "rollback", "unlock", "audit"])
 @pytest.mark.parametrize("run", ["march-00000000-1", "../../x", "x' OR '1'='1"])
-def test_a_run_that_is_not_there(command, run, lake, refused):
+def test_an_unknown_run_is_refused(command, run, lake, refused):
     assert refused(command, run)["error"] == "CAP-RUN"
 
 
@@ -190,7 +190,7 @@ def test_a_run_that_is_not_there(command, run, lake, refused):
         (["--direct", "--mode", "append"], "CAP-DIRECT"),
     ],
 )
-def test_options_that_do_not_go_together(options, code, lake, refused):
+def test_options_that_cannot_be_combined(options, code, lake, refused):
     for command in ("plan", "replay"):
         assert refused(command, "flights", "--into", "march", *options)["error"] == code
 
@@ -213,7 +213,7 @@ def test_bad_yaml_is_named_with_its_line(lake, tmp_path, refused):
     assert refused("streams", "--streams", str(missing))["error"] == "CAP-DECLARE"
 
 
-def test_a_mistake_in_one_declaration_holds_up_no_other(lake, tmp_path, capsys):
+def test_a_faulty_declaration_leaves_the_others(lake, tmp_path, capsys):
     path = tmp_path / "streams.yaml"
     path.write_text(
         """
@@ -242,7 +242,7 @@ def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
     assert list(lake.iterdir()) == []
 
 
-def test_streams_lists_what_is_declared_and_not_on_tape(lake, capsys):
+def test_streams_lists_declared_streams_without_a_tape(lake, capsys):
     assert main(["streams", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["streams"]
     assert (row["stream"], row["captured"], row["declared"]) == ("flights", False, True)
@@ -256,12 +256,12 @@ def test_runs_of_a_lake_without_runs(lake, capsys):
 
 
 @pytest.mark.parametrize("words", [["--json", "runs"], ["runs", "--json"]])
-def test_json_may_stand_before_and_after_the_command(words, lake, capsys):
+def test_json_can_come_before_or_after_the_command(words, lake, capsys):
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["total"] == 0
 
 
-def test_shared_options_are_found_wherever_they_stand():
+def test_shared_options_are_found_in_any_position():
     words = ["show", "--json", "a", "--lake", "x", "--streams=y", "--as-of", "3", "--debug"]
     shared = ["--json", "--debug", "--lake", "x", "--streams=y"]
     assert list(hoisted(words)) == [*shared, "show", "a", "--as-of", "3"]
@@ -294,7 +294,7 @@ def test_an_error_ends_with_the_code_of_its_class(error, code, monkeypatch, lake
     assert found == error.to_json()
 
 
-def test_what_was_not_foreseen_is_one_line_and_5(monkeypatch, lake, refused, capsys):
+def test_an_unexpected_error_is_one_line_and_exit_code_5(monkeypatch, lake, refused, capsys):
     def fail(*_):
         raise ValueError("what?")
 
@@ -307,7 +307,7 @@ def test_what_was_not_foreseen_is_one_line_and_5(monkeypatch, lake, refused, cap
     assert "CAP-BROKEN" in err.splitlines()[-2]
 
 
-def test_a_full_disk_is_told_as_one(monkeypatch, lake, refused):
+def test_a_full_disk_is_reported_as_such(monkeypatch, lake, refused):
     def fail(*_):
         raise OSError(28, "No space left on device", "/somewhere")
 
@@ -328,7 +328,7 @@ def test_an_interrupt_ends_with_130_and_one_line(monkeypatch, lake, capsys):
     assert "Traceback" not in err
 
 
-def test_doctor_says_what_to_do_and_ends_with_1(monkeypatch, lake, capsys):
+def test_doctor_shows_remedies_and_exits_with_1(monkeypatch, lake, capsys):
     from capstan.doctor import Diagnosis
 
     good, bad = Diagnosis("Java", True, "17"), Diagnosis("Disk", False, "0 GiB", "make room")
@@ -343,7 +343,7 @@ def test_doctor_says_what_to_do_and_ends_with_1(monkeypatch, lake, capsys):
     assert (found["ok"], [each["ok"] for each in found["findings"]]) == (False, [True, False])
 
 
-def test_doctor_looks_at_the_lake_that_is_named(tmp_path, monkeypatch):
+def test_doctor_checks_the_named_lake(tmp_path, monkeypatch):
     seen = []
     look = "capstan.doctor.diagnose"
     monkeypatch.setattr(look, lambda place, deep: seen.append((place, deep)) or [])

@@ -19,7 +19,7 @@ ROOM = Path(progress.__file__).parents[1]
 
 
 @pytest.mark.parametrize(("failed", "ended"), [(False, "is done"), (True, "failed")])
-def test_each_run_of_a_backfill_is_told(failed: bool, ended: str, capsys) -> None:
+def test_each_run_of_a_backfill_is_shown(failed: bool, ended: str, capsys) -> None:
     with watching(Output.of(as_json=False), Work("backfill r", ("backfill.run",) * 3)):
         emit("backfill.run", replay="r", number=2, of=3, failed=failed)
         emit("too.small", number=1)
@@ -29,7 +29,7 @@ def test_each_run_of_a_backfill_is_told(failed: bool, ended: str, capsys) -> Non
     assert capsys.readouterr() == ("", "")
 
 
-def test_no_work_is_silent() -> None:
+def test_every_package_with_points_shows_progress() -> None:
     """Each room that passes named points tells of one at least."""
     sources = "\n".join(path.read_text(encoding="utf-8") for path in ROOM.rglob("*.py"))
     points = set(re.findall(r'\bemit\(\s*"([a-z.-]+)"', sources))
@@ -42,7 +42,7 @@ def test_no_work_is_silent() -> None:
     assert set(progress._DONE) | set(progress._NEXT) <= points | {"backfill.run", "listen.events"}
 
 
-def test_a_terminal_has_a_line_that_moves_to_its_total(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_has_a_progress_line_with_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
     out = Output.of(as_json=False)
     notes = Console(file=io.StringIO(), force_terminal=True, width=120)
     work = replay_work("replay r")

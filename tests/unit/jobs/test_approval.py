@@ -68,14 +68,14 @@ def test_what_can_be_decided(place: Place, asked: dict[str, object], code: str |
         jobs.publish(asked, place)
 
 
-def test_who_rejected_is_told(place: Place) -> None:
+def test_the_rejecting_person_is_named(place: Place) -> None:
     with pytest.raises(CheckFailedError, match=r"by ann at 2024-05-01: the wrong month") as caught:
         require_waiting(read_history(place.lake, "rejected"))
     assert caught.value.exit_code == 1
     assert caught.value.fields["staging"] == "/lake/staging/r-1"
 
 
-def test_what_waits_is_what_was_audited_last(place: Place) -> None:
+def test_a_run_waits_if_its_last_step_was_its_audit(place: Place) -> None:
     for run in ("waits", "approved"):
         row = waiting(read_history(place.lake, run))
         assert row is not None
@@ -83,7 +83,7 @@ def test_what_waits_is_what_was_audited_last(place: Place) -> None:
     assert [waiting(read_history(place.lake, run)) for run in ("done", "failed")] == [None, None]
 
 
-def test_a_decision_has_somebody_who_took_it_and_a_moment() -> None:
+def test_a_decision_has_a_person_and_a_time() -> None:
     assert Decision("ann").at.startswith("20")
     assert Decision("ann", "then").to_json() == {"by": "ann", "at": "then", "reason": ""}
     assert PublishRequest("r").decision is None

@@ -57,7 +57,7 @@ def test_all_that_pass_pass(audit: Any) -> None:
     assert [each["cut"] for each in answer.value["audits"]] == [0, 1]
 
 
-def test_one_that_differs_refuses_and_is_named(audit: Any) -> None:
+def test_a_differing_run_is_a_refusal_and_named(audit: Any) -> None:
     answer = audit(a=True, b=False, c=True)
     assert answer.value["passed"] is False
     assert str(answer.refusal).startswith(
@@ -67,7 +67,7 @@ def test_one_that_differs_refuses_and_is_named(audit: Any) -> None:
     assert len(answer.value["audits"]) == 3
 
 
-def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
+def test_a_failed_audit_does_not_stop_the_others(audit: Any) -> None:
     changed = InvalidRequestError("CAP-CODE", "changed since", "replay")
     gone = AnalysisException("[DELTA_X] gone\nmore")
     answer = audit(a=changed, b=gone, c=True)
@@ -80,7 +80,7 @@ def test_what_cannot_be_audited_stops_no_other(audit: Any) -> None:
     assert third["passed"] is True
 
 
-def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> None:
+def test_strict_refuses_runs_that_cannot_be_audited(audit: Any) -> None:
     changed = InvalidRequestError("CAP-CODE", "changed since", "replay")
     answer = audit(a=changed, b=True, strict=True)
     assert str(answer.refusal) == "CAP-AUDIT: 1 of 2 runs can no longer be audited: a"
@@ -89,14 +89,12 @@ def test_what_cannot_be_audited_is_refused_where_that_is_asked(audit: Any) -> No
     assert audit(a=True, strict=True).refusal is None
 
 
-def test_what_nobody_foresaw_is_not_passed_over(audit: Any) -> None:
+def test_an_unexpected_error_is_not_swallowed(audit: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         audit(a=ZeroDivisionError())
 
 
-def test_what_is_broken_stops_no_other_and_is_told_at_the_end(
-    audit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broken_run_does_not_stop_the_others(audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torn = SystemFailureError("CAP-DAMAGED", "a file is torn", "put it back")
     monkeypatch.setattr(audit_runs, "is_table", lambda _: True)
     answer = audit(a=torn, b=True)
@@ -113,7 +111,7 @@ def laid(lake: Lake, target: str, *runs: str) -> Books:
     return books
 
 
-def test_runs_that_cannot_be_audited_any_more_stop_no_other(
+def test_runs_changed_meanwhile_do_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One was taken back since it was listed, a table is gone, another was made anew."""

@@ -151,7 +151,7 @@ def test_errors_end_with_the_code_of_their_class(
     assert session.stopped == 1
 
 
-def test_what_nobody_foresaw_ends_with_5(
+def test_an_unexpected_error_exits_with_5(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "result.json"
@@ -161,7 +161,7 @@ def test_what_nobody_foresaw_ends_with_5(
     assert json.loads(result.read_text(encoding="utf-8"))["error"] == "CAP-BROKEN"
 
 
-def test_an_answer_that_is_no_has_its_result_and_its_code(
+def test_a_refusal_has_a_result_and_an_exit_code(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "result.json"
@@ -174,7 +174,7 @@ def test_an_answer_that_is_no_has_its_result_and_its_code(
     }  # fmt: skip
 
 
-def test_a_result_that_cannot_be_written_ends_with_5(
+def test_an_unwritable_result_exits_with_5(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "no" / "folder" / "result.json"
@@ -229,7 +229,7 @@ def test_an_unknown_key_is_named_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_app_hands_its_arguments_on(
+def test_every_app_passes_its_arguments_on(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--request", "7"])

@@ -65,7 +65,9 @@ def place(tmp_path: Path) -> Place:
         ({}, "CAP-REQUEST"),
     ],
 )
-def test_what_can_be_taken_back(place: Place, asked: dict[str, object], code: str | None) -> None:
+def test_runs_that_can_be_rolled_back(
+    place: Place, asked: dict[str, object], code: str | None
+) -> None:
     if code is None:
         assert callable(jobs.rollback(asked, place))
         return
@@ -73,14 +75,14 @@ def test_what_can_be_taken_back(place: Place, asked: dict[str, object], code: st
         jobs.rollback(asked, place)
 
 
-def test_who_is_in_the_way_is_named(place: Place) -> None:
+def test_the_blocking_run_is_named(place: Place) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         jobs.rollback({"run": "under"}, place)
     assert caught.value.fields["later"] == "over"
     assert caught.value.hint == "roll back over first"
 
 
-def test_a_lake_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="^CAP-LAKE: "):
         jobs.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
 
@@ -96,7 +98,7 @@ def commit(lake: Lake, run: RunId, version: int, **note: object) -> None:
 
 
 @pytest.mark.parametrize("steps", [("audited",), ("audited", "approved"), ("failed",)])
-def test_what_was_killed_after_its_commit_can_be_taken_back(
+def test_a_run_killed_after_its_commit_can_be_rolled_back(
     tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
     lake = Lake.at(tmp_path)

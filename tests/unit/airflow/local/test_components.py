@@ -47,7 +47,7 @@ def wait_for(done: Callable[[], bool]) -> None:
     assert processes.wait_until(done, 20)
 
 
-def test_what_ends_is_begun_again_but_not_for_ever(home: Home) -> None:
+def test_a_component_is_restarted_but_not_forever(home: Home) -> None:
     part = component(home, LEAVES)
     part.start()
     for _ in range(RESTARTS):

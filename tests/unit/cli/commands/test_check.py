@@ -33,7 +33,7 @@ def check(capsys):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_recordings_of_timely_are_judged_with_the_minimum_beside_them(case, check):
+def test_timely_transcripts_use_the_minimum_in_case_json(case, check):
     code, found = check(case)
     expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))["streams"]
     assert (code, found["valid"]) == (0, True)
@@ -49,7 +49,7 @@ def test_recordings_of_timely_are_judged_with_the_minimum_beside_them(case, chec
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["file"])
-def test_mutants_are_judged_as_expected(mutant, check):
+def test_mutants_have_the_expected_verdict(mutant, check):
     path = TIMELY / "mutants" / mutant["file"]
     code, found = check(path, "--minimum", json.dumps(mutant["minimum"]))
     (each,) = found["streams"]
@@ -98,7 +98,7 @@ def test_rubbish_is_a_violation_of_shape(text, tmp_path, check):
     assert found["streams"][0]["violation"]["rule"] == "shape"
 
 
-def test_an_empty_transcript_is_a_worker_that_has_not_begun(tmp_path, check):
+def test_an_empty_transcript_is_a_worker_before_its_first_event(tmp_path, check):
     path = tmp_path / "x.jsonl"
     path.touch()
     code, found = check(path, "--minimum", "[0, 5]")
@@ -109,7 +109,7 @@ def test_an_empty_transcript_is_a_worker_that_has_not_begun(tmp_path, check):
 
 
 @pytest.mark.parametrize("types", [(), ("--time-type", "u64", "--record-type", "u64")])
-def test_a_transcript_named_after_a_worker_has_to_be_of_that_one(types, tmp_path, check):
+def test_a_transcript_named_after_a_worker_must_match_it(types, tmp_path, check):
     (tmp_path / "worker-4.jsonl").write_bytes(SOUND)
     (tmp_path / "worker-3.jsonl").write_bytes(SOUND)
     (tmp_path / "other.jsonl").write_bytes(SOUND)
@@ -123,7 +123,7 @@ def test_a_transcript_named_after_a_worker_has_to_be_of_that_one(types, tmp_path
     assert "worker 4 in the recording of worker 3" in violation["about"]
 
 
-def test_times_are_written_as_the_minimum_is(tmp_path, check):
+def test_times_have_the_form_of_the_minimum(tmp_path, check):
     path = tmp_path / "x.jsonl"
     line = (
         b'{"worker":0,"seq":0,"event":"progress","updates":[[[0],-1],[[18446744073709551615],1]]}\n'
@@ -152,7 +152,7 @@ def test_times_are_written_as_the_minimum_is(tmp_path, check):
         (["{}/x.jsonl", "--minimum", "null"], "CAP-TIME"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(words, code, tmp_path, capsys):
+def test_unreadable_recordings_are_refused(words, code, tmp_path, capsys):
     (tmp_path / "empty").mkdir()
     (tmp_path / "x.bin").write_bytes(b"")
     (tmp_path / "x.jsonl").write_bytes(SOUND)

@@ -38,7 +38,7 @@ def write(path, events, time_type="u64", record_type="u64"):
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_files_of_timely_are_judged_as_their_transcripts(case, check):
+def test_timely_files_have_the_verdict_of_their_transcripts(case, check):
     paths = sorted(case.glob("*.bin"))
     code, found = check(*paths)
     assert (code, found["valid"]) == (0, True)
@@ -57,14 +57,14 @@ def test_files_of_timely_are_judged_as_their_transcripts(case, check):
         assert transcript["torn"] is None
 
 
-def test_a_torn_tail_is_told_to_people(capsys):
+def test_a_torn_tail_is_reported(capsys):
     assert main(["check", str(TIMELY / "e2_torn_w2" / "worker-0.bin")]) == 0
     out = capsys.readouterr().out
     assert "torn at byte 681, in a frame of" in out
     assert "the complete part was checked" in out
 
 
-def test_types_and_minimum_may_be_given(tmp_path, check):
+def test_types_and_minimum_can_be_given(tmp_path, check):
     path = write(tmp_path / "worker-12.bin", [Messages.of((-9, 4), [("a", 1)])],
                  "Product<i64,u8>", "(string, u16)")  # fmt: skip
     types = ("--time-type", "Product<i64,u8>", "--record-type", "(string,u16)")
@@ -97,7 +97,7 @@ def test_a_broken_file_is_invalid_with_its_place(tmp_path, check, capsys):
     assert f"the frame at byte {size}" in capsys.readouterr().out
 
 
-def test_a_folder_is_judged_whole_and_in_order(tmp_path, check):
+def test_a_folder_is_checked_completely_and_in_order(tmp_path, check):
     for worker in (10, 2):
         write(tmp_path / f"worker-{worker}.bin", SOUND)
     shutil.copy(TIMELY / "a0_book_w5" / "case.json", tmp_path)
@@ -105,7 +105,7 @@ def test_a_folder_is_judged_whole_and_in_order(tmp_path, check):
     assert (code, [each["worker"] for each in found["streams"]]) == (0, [2, 10])
 
 
-def test_types_of_transcripts_are_looked_at_where_they_are_given(tmp_path, check):
+def test_given_types_are_checked_in_transcripts(tmp_path, check):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"worker":0,"seq":0,"event":"messages","time":0,"data":["a"]}\n')
     assert check(path)[0] == 0
@@ -128,7 +128,7 @@ def test_types_of_transcripts_are_looked_at_where_they_are_given(tmp_path, check
         (("--time-type", "u64", "--record-type", "u64", "--minimum", "[0]"), "CAP-TIME"),
     ],
 )
-def test_what_cannot_be_judged_is_refused(words, error, tmp_path, check):
+def test_unreadable_recordings_are_refused(words, error, tmp_path, check):
     path = write(tmp_path / "x.bin", SOUND)
     code, found = check(path, *words)
     assert (code, found["error"]) == (2, error)

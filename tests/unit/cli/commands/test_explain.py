@@ -11,7 +11,7 @@ from capstan.cli.commands.explain import known
 from tests.bench.workloads import nexmark_queries
 
 
-def test_every_pipeline_that_comes_along_is_known() -> None:
+def test_every_bundled_pipeline_is_known() -> None:
     # Those of the benchmarks are known to who has imported them.
     assert nexmark_queries.q5 is not None
     names = known().names
@@ -20,7 +20,7 @@ def test_every_pipeline_that_comes_along_is_known() -> None:
     )
 
 
-def test_people_see_graph_and_stages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_output_shows_graph_and_stages(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "late_carriers"]) == 0
     out = capsys.readouterr().out
     assert "pipeline late_carriers" in out
@@ -43,7 +43,7 @@ def test_the_picture_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.count("==>") == 1
 
 
-def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json", "explain", "flights_with_weather"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["pipeline"] == "flights_with_weather"
@@ -61,7 +61,7 @@ def test_programs_get_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert joined["columns"]["temp"] == "double"
 
 
-def test_what_is_not_registered_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unregistered_pipeline_is_not_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "capstan.demo.pipelines:late_carriers"]) == 2
     assert "no pipeline is registered" in capsys.readouterr().err
     assert main(["--json", "explain", "nexmark_q12"]) == 2
