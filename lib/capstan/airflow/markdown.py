@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from capstan.reporting.formatting import approval_text, number, pipeline_text, workers_text
-from capstan.reporting.summaries import audit_text, bounds_text, checks_text, plan_facts
+from capstan.reporting.formatting import number
+from capstan.reporting.summaries import (
+    audit_text,
+    bounds_text,
+    certificate_facts,
+    plan_facts,
+)
 
 _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")
@@ -21,37 +26,8 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
 
 def certificate_markdown(certificate: Mapping[str, object]) -> str:
     """A certificate as markdown."""
-    missing = certificate.get("not_covered")
-    left_out = missing if isinstance(missing, Mapping) else {}
-    frontier = markdown_cell(certificate.get("frontier") or "empty: closed")
-    complete = "yes" if certificate.get("complete") else "only in part"
-    stood = "; already before, nothing changed" if certificate.get("stood") else ""
-    version = certificate.get("target_version")
-    rows = [
-        ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
-        ("workers", workers_text(certificate.get("workers"))),
-        ("workers left out", workers_text(left_out.get("workers"))),
-        ("times", bounds_text(certificate.get("since"), certificate.get("until"), _value)),
-        (
-            "records",
-            f"{_value(certificate.get('records'))} at {_value(certificate.get('times'))} times",
-        ),
-        ("fingerprint", certificate.get("fingerprint")),
-        ("complete", f"{complete}, frontier {frontier}"),
-        ("late, not replayed", certificate.get("late")),
-        ("transform", certificate.get("transform")),
-        ("pipeline", pipeline_text(certificate.get("pipeline"))),
-        (
-            "target",
-            f"{certificate.get('target')}{'' if version is None else f', version {version}'}",
-        ),
-        ("audit", audit_text(certificate.get("audit"), _value)),
-        ("checks", checks_text(certificate.get("audit"), _value)),
-        ("approved", approval_text(certificate.get("approval"))),
-        ("published", f"{'yes' if certificate.get('published') else 'no'}{stood}"),
-        ("attempt", certificate.get("attempt")),
-    ]
-    return _page(f"Certificate of {certificate.get('run')}", rows)
+    title = f"Certificate of {certificate.get('run')}"
+    return _page(title, certificate_facts(certificate, _value))
 
 
 def approval_markdown(result: Mapping[str, object]) -> str:

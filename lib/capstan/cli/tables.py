@@ -7,39 +7,16 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
-from capstan.reporting.formatting import approval_text, pipeline_text, workers_text
-from capstan.reporting.summaries import audit_text, bounds_text, checks_text
+from capstan.reporting.summaries import certificate_facts
 
 # Longest text of a row in a table, in characters; the JSON has the whole row.
 _LONGEST = 100
 
 
-def certificate_facts(certificate: Mapping[str, object]) -> Table:
+def certificate_table(certificate: Mapping[str, object]) -> Table:
     """A certificate as a table of names and values."""
-    missing = certificate.get("not_covered")
-    left_out = missing if isinstance(missing, Mapping) else {}
-    return facts(
-        f"certificate of {certificate.get('run')}",
-        [
-            ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
-            ("workers", workers_text(certificate.get("workers"))),
-            ("times", bounds_text(certificate.get("since"), certificate.get("until"), cell)),
-            ("records", _records(certificate)),
-            ("fingerprint", certificate.get("fingerprint")),
-            ("complete", _complete(certificate)),
-            ("workers left out", workers_text(left_out.get("workers"))),
-            ("late, not replayed", certificate.get("late")),
-            ("transform", certificate.get("transform")),
-            ("pipeline", pipeline_text(certificate.get("pipeline"))),
-            ("target", _target(certificate)),
-            ("audit", audit_text(certificate.get("audit"), cell)),
-            ("checks", checks_text(certificate.get("audit"), cell)),
-            ("approved", approval_text(certificate.get("approval"))),
-            ("published", certificate.get("published")),
-            ("seconds", certificate.get("seconds")),
-            ("", ""),
-        ],
-    )
+    title = f"certificate of {certificate.get('run')}"
+    return facts(title, [*certificate_facts(certificate, cell), ("", "")])
 
 
 def finding_table(audit: Mapping[str, object]) -> Table:
@@ -73,18 +50,3 @@ def _row(row: object, names: list[str] | None) -> str:
         return ""
     text = ", ".join(f"{n}={row.get(n)}" for n in (row if names is None else names))
     return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
-
-
-def _records(certificate: Mapping[str, object]) -> str:
-    times = certificate.get("times")
-    return cell(certificate.get("records")) + (f" at {cell(times)} times" if times else "")
-
-
-def _complete(certificate: Mapping[str, object]) -> str:
-    frontier = f"frontier {cell(certificate.get('frontier')) or 'empty: closed'}"
-    return ("yes" if certificate.get("complete") else "only in part") + f", {frontier}"
-
-
-def _target(certificate: Mapping[str, object]) -> str:
-    version = certificate.get("target_version")
-    return f"{certificate.get('target')}" + ("" if version is None else f", version {version}")

@@ -1,4 +1,4 @@
-"""Facts of plans and audits: the same names and texts for command line, Airflow and pages.
+"""Facts of plans, certificates and audits: the same names and texts for command line, Airflow and pages.
 
 Each of them formats single values in its own way: for a terminal, markdown, or HTML.
 """
@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from capstan.reporting.formatting import (
+    approval_text,
     behind_text,
     covered_text,
     overlap_text,
     pipeline_text,
     size,
+    workers_text,
 )
 
 Show = Callable[[object], str]
@@ -60,6 +62,44 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("range is held by", plan.get("held_by")),
         ("checks", plan.get("checks")),
         ("approval", "a person decides before it is published" if plan.get("approve") else ""),
+    ]
+
+
+def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fact]:
+    """The facts of a certificate, in reading order.
+
+    Args:
+        certificate: The result of a replay; parts may be missing.
+        show: Formats values inside texts.
+    """
+    missing = certificate.get("not_covered")
+    left_out = missing if isinstance(missing, Mapping) else {}
+    times, version = certificate.get("times"), certificate.get("target_version")
+    frontier, complete = certificate.get("frontier"), certificate.get("complete")
+    frontier_text = show(frontier) if frontier else "empty: closed"
+    unchanged = "; already before, nothing changed" if certificate.get("stood") else ""
+    records = show(certificate.get("records"))
+    return [
+        ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
+        ("workers", workers_text(certificate.get("workers"))),
+        ("times", bounds_text(certificate.get("since"), certificate.get("until"), show)),
+        ("records", f"{records} at {show(times)} times" if times else records),
+        ("fingerprint", certificate.get("fingerprint")),
+        ("complete", f"{'yes' if complete else 'only in part'}, frontier {frontier_text}"),
+        ("workers left out", workers_text(left_out.get("workers"))),
+        ("late, not replayed", certificate.get("late")),
+        ("transform", certificate.get("transform")),
+        ("pipeline", pipeline_text(certificate.get("pipeline"))),
+        (
+            "target",
+            f"{certificate.get('target')}{'' if version is None else f', version {version}'}",
+        ),
+        ("audit", audit_text(certificate.get("audit"), show)),
+        ("checks", checks_text(certificate.get("audit"), show)),
+        ("approved", approval_text(certificate.get("approval"))),
+        ("published", f"{'yes' if certificate.get('published') else 'no'}{unchanged}"),
+        ("attempt", certificate.get("attempt")),
+        ("seconds", certificate.get("seconds")),
     ]
 
 

@@ -14,7 +14,7 @@ from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, 
 from capstan.cli.pipeline_targets import every_sink, usual_target
 from capstan.cli.plan_tables import difference_tables, plan_tables
 from capstan.cli.progress import Work, replay_work, rollback_work
-from capstan.cli.tables import certificate_facts
+from capstan.cli.tables import certificate_table
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
 
@@ -249,7 +249,7 @@ def _result_lines(outcome: ReplayResult) -> tuple[RenderableType, ...]:
         line = f"run {run} is published"
     else:
         line = f"run {run} is audited and waiting: capstan publish {run}"
-    return certificate_facts(value), line
+    return certificate_table(value), line
 
 
 def publish(context: typer.Context, run: Run) -> int:

@@ -12,7 +12,7 @@ import typer
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.cli.progress import Work, watching
-from capstan.cli.tables import certificate_facts
+from capstan.cli.tables import certificate_table
 
 
 def doctor(
@@ -70,7 +70,7 @@ def demo(context: typer.Context) -> int:
     seconds = round(time.monotonic() - began, 1)
     shell.output.answer(
         {"lake": shell.lake.root, "changed": changed, "seconds": seconds, "steps": results},
-        *(certificate_facts(result) for result in results if "run" in result),
+        *(certificate_table(result) for result in results if "run" in result),
         "" if changed else "Nothing changed: all of this was already done.\n",
         main_job.where_to_look(shell.lake),
     )
