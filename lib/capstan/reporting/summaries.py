@@ -1,6 +1,6 @@
-"""Facts of plans, certificates and audits: the same names and texts for command line, Airflow and pages.
+"""Facts of plans, certificates and audits, the same for command line, Airflow and pages.
 
-Each of them formats single values in its own way: for a terminal, markdown, or HTML.
+Each caller formats single values in its own way: for a terminal, markdown, or HTML.
 """
 
 from __future__ import annotations
