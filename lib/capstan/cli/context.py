@@ -84,10 +84,10 @@ class Shell:
 
             @cache
             def session() -> SparkSession:
-                from capstan.spark.session import require_one_winner
+                from capstan.spark.session import require_safe_commits
 
                 begun = ended.enter_context(started(watch))
-                require_one_winner(begun, self.lake.root)
+                require_safe_commits(begun, self.lake.root)
                 return begun
 
             yield session

@@ -120,11 +120,11 @@ def _request(options: argparse.Namespace) -> JsonObject:
 def _carry_out(
     work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
 ) -> JobResult:
-    from capstan.spark.session import build_session, marked, require_one_winner
+    from capstan.spark.session import build_session, marked, require_safe_commits
 
     spark = (start or build_session)(name)
     try:
-        require_one_winner(spark, place.lake.root)
+        require_safe_commits(spark, place.lake.root)
         with marked(spark):
             return work(spark)
     finally:

@@ -22,7 +22,7 @@ from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.cursor_checks import nothing_new
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
-from capstan.spark.session import require_one_winner
+from capstan.spark.session import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
@@ -135,7 +135,7 @@ def _verified_plan(
     workers = index.resolve_workers(tape, cut, request.workers)
     # Invalid requests are refused before Spark works.
     unverified = make_plan(lake, declarations, request, states=[], cut=cut)
-    require_one_winner(spark, unverified.target)
+    require_safe_commits(spark, unverified.target)
     verification = verify(spark, lake, tape, workers=tuple(workers), cut=cut)
     verification.require_valid(tape)
     emit("replay.verify", stream=tape.name, workers=len(workers))
@@ -172,7 +172,7 @@ def publish(
         FencedError: `CAP-FENCED` when its claim ends while it publishes.
     """
     history = runs.read_history(lake, run)
-    require_one_winner(spark, history.last.target)
+    require_safe_commits(spark, history.last.target)
     was_published = history.published
     history = recovery.recover_ledger(spark, lake, declarations, history) or history
     if history.published:
@@ -246,7 +246,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: 
         RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
     history = runs.read_history(lake, run)
-    require_one_winner(spark, history.last.target)
+    require_safe_commits(spark, history.last.target)
     history = recovery.recover_ledger(spark, lake, declarations, history, undo=True) or history
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:

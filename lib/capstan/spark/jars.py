@@ -1,8 +1,8 @@
-"""Jars that Spark needs besides its own: fetched once by its own resolver, kept in the project.
+"""Jars that Spark needs in addition to its own: fetched once by its resolver, kept in the project.
 
-Of Delta two are enough, of the connector to Kafka four. The rest of what they name as dependencies
-is in Spark already, and older copies of the same classes would come before Spark's. Hadoop's
-connector to S3 names all of Amazon's SDK in one jar of 690 MB; the parts that it uses have 13.
+Delta needs only two jars and the Kafka connector four. Their other dependencies are part of Spark,
+and older copies of the same classes would shadow Spark's. Hadoop's S3 connector depends on Amazon's
+whole SDK in one jar of 690 MB; the parts that it uses have 13.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ DELTA_VERSION = "4.4.0"
 SPARK_SERIES = "4.2"
 SPARK_VERSION = "4.2.0"
 HADOOP_VERSION = "3.5.0"
-"""Of the Hadoop that is in Spark: its connector to S3 has to be of the same."""
-# The one that this Hadoop was built with.
+"""The version of the Hadoop in Spark; its S3 connector must have the same version."""
+# The version that this Hadoop was built with.
 _SDK_VERSION = "2.35.4"
 
 
@@ -38,10 +38,10 @@ class Jars:
 
     Attributes:
         name: Their folder in the cache.
-        make: The target of the Makefile that fetches them.
+        make: The Makefile target that fetches them.
         packages: Their coordinates, `group:artifact:version`.
-        excludes: What of their dependencies is left out.
-        files: By the name in the cache the SHA-256 of the published file.
+        excludes: The dependencies that are left out.
+        files: The SHA-256 of each published file, by its name in the cache.
     """
 
     name: str
@@ -52,32 +52,32 @@ class Jars:
 
     @property
     def folder(self) -> Path:
-        """Where they lie; it may not be there yet."""
+        """Their folder; it may not exist yet."""
         return cache_folder() / self.name
 
     def there(self) -> tuple[Path, ...]:
-        """The jars, as set-up left them.
+        """The paths of the jars.
 
         Raises:
-            SystemFailureError: `CAP-JARS` when one is missing or cut short.
+            SystemFailureError: `CAP-JARS` when one is missing or truncated.
         """
         jars = tuple(self.folder / name for name in self.files)
-        # A zip's directory is at its end: this reads little, and sees a file that was cut short.
+        # A zip has its directory at the end, so this reads little and detects truncated files.
         bad = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
         if bad:
             raise SystemFailureError(
                 "CAP-JARS",
-                f"missing or not whole in {self.folder}: {', '.join(bad)}",
+                f"missing or incomplete in {self.folder}: {', '.join(bad)}",
                 f"run `make {self.make}`",
                 missing=bad,
             )
         return jars
 
     def fetched(self) -> tuple[Path, ...]:
-        """The jars of what not everybody needs; none where they were not fetched.
+        """The paths of optional jars; none if they were not fetched.
 
         Raises:
-            SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
+            SystemFailureError: `CAP-JARS` when some are missing or truncated.
         """
         return self.there() if self.folder.is_dir() else ()
 
@@ -167,76 +167,76 @@ _FETCH_SECONDS = 900.0
 
 
 def delta_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for Delta, as set-up left them.
+    """The jars that Spark needs for Delta.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when one is missing or cut short.
+        SystemFailureError: `CAP-JARS` when one is missing or truncated.
     """
     return DELTA.there()
 
 
 def kafka_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for Kafka; none where they were not fetched.
+    """The jars that Spark needs for Kafka; none if they were not fetched.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
+        SystemFailureError: `CAP-JARS` when some are missing or truncated.
     """
     return KAFKA.fetched()
 
 
 def s3_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for S3; none where they were not fetched.
+    """The jars that Spark needs for S3; none if they were not fetched.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when some of them are missing or cut short.
+        SystemFailureError: `CAP-JARS` when some are missing or truncated.
     """
     return S3.fetched()
 
 
 def spark_jars() -> tuple[Path, ...]:
-    """All jars that a session gets besides Spark's own.
+    """All jars of a session in addition to Spark's own.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when one is missing or cut short.
+        SystemFailureError: `CAP-JARS` when one is missing or truncated.
     """
     return (*delta_jars(), *kafka_jars(), *s3_jars())
 
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
-    """Fetch the jars that are missing, and leave exactly those in their folder.
+    """Fetch missing jars and remove all other files from their folder.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when the resolver fails, or what it brings is not what was
-            published.
+        SystemFailureError: `CAP-JARS` when the resolver fails, or a file differs from the published
+            one.
     """
     folder = jars.folder
-    # The resolver leaves all it has ever brought in one folder; each kind has a cache of its own.
+    # The resolver collects all its downloads in one folder, so each group has a cache of its own.
     ivy = cache_folder() / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
     if not _wrong(jars, folder):
         _drop_others(jars, folder)
         return jars.there()
     if _wrong(jars, ivy / "jars"):
-        # A cache that an interrupted fetch left half done may answer instead of the repository.
+        # A cache left incomplete by an interrupted fetch may be used instead of the repository.
         shutil.rmtree(ivy, ignore_errors=True)
         _resolve(jars, ivy)
     wrong = _wrong(jars, ivy / "jars")
     if wrong:
         raise SystemFailureError(
             "CAP-JARS",
-            f"what Spark's resolver brought is not what was published: {', '.join(wrong)}",
+            f"files from Spark's resolver differ from the published ones: {', '.join(wrong)}",
             f"check the repository that Spark fetches from, then run `make {jars.make}`",
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name in jars.files:
-        unfinished = folder / f"{name}.{os.getpid()}"
-        shutil.copyfile(ivy / "jars" / name, unfinished)
-        unfinished.replace(folder / name)
+        temporary = folder / f"{name}.{os.getpid()}"
+        shutil.copyfile(ivy / "jars" / name, temporary)
+        temporary.replace(folder / name)
     _drop_others(jars, folder)
     return jars.there()
 
 
 def _wrong(jars: Jars, folder: Path) -> list[str]:
-    """Names of the jars that `folder` lacks or has with other content."""
+    """Names of the jars that are missing from `folder` or have other content."""
     return [
         name
         for name, published in jars.files.items()
@@ -256,7 +256,7 @@ def _drop_others(jars: Jars, folder: Path) -> None:
 
 
 def _resolve(jars: Jars, ivy: Path) -> None:
-    """Let `spark-submit` resolve packages for a program that does nothing: no session starts."""
+    """Resolve packages with `spark-submit` for a program that does nothing; no session starts."""
     import pyspark
 
     home = Path(pyspark.__file__).parent

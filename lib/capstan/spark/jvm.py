@@ -1,6 +1,6 @@
-"""How a Spark driver's JVM is started: options, memory, and what a driver of one machine needs.
+"""JVM options and memory of a Spark driver, and settings of a local one.
 
-Whoever starts a driver asks here: a session of this process, or a submission. No Spark is imported.
+They are shared by sessions of this process and by submissions. This module does not import Spark.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from capstan.errors import InvalidRequestError
 from capstan.structured_logging import LogFormat, read_format
 
 OPTIONS = "spark.driver.extraJavaOptions"
-"""The setting that carries JVM options of the driver."""
+"""The setting with the JVM options of the driver."""
 
 SHORT = "-XX:TieredStopAtLevel=1"
-"""For jobs of a minute or two: they end before the second compiler's better code has paid for
-itself, and it takes a third of their processor time. Not for large ranges."""
+"""For jobs of a minute or two: they end before the code of the second compiler pays off, which
+takes a third of their processor time. Not for large ranges."""
 
 _LOG_LEVELS = ("OFF", "FATAL", "ERROR", "WARN", "INFO", "DEBUG", "TRACE", "ALL")
 _MEMORY = re.compile(r"[1-9][0-9]*[kmgt]b?", re.IGNORECASE)
@@ -27,8 +27,8 @@ _LOG4J = {
     LogFormat.JSON: Path(__file__).parent / "log4j2-json.properties",
 }
 
-# Every query is new code, most of it gone before the second compiler is done with it: with the
-# usual thresholds that one takes half of a small batch's CPU. Loops over many rows still reach it.
+# Every query is new code, and most of it is discarded before the second compiler has finished. With
+# the default thresholds it takes half of a small batch's CPU. Loops over many rows still reach it.
 _COMPILER = " ".join(
     f"-XX:Tier4{name}={count}"
     for name, count in (
@@ -37,29 +37,29 @@ _COMPILER = " ".join(
         ("CompileThreshold", 100_000),
     )
 )
-# Of so much code the JVM's own bound (48 MB under the first compiler alone) is soon full, and then
-# a third of the processor goes into sweeping it.
+# With so much code the JVM's default bound (48 MB for the first compiler alone) fills up soon. Then
+# sweeping it takes a third of the processor time.
 _CODE_CACHE = "-XX:ReservedCodeCacheSize=512m"
 
-# The usual collector works beside the program all the time: on few cores that takes a fifth of the
-# CPU of a small batch, for pauses that nobody waits for here.
+# The default collector runs beside the program: on few cores that takes a fifth of a small batch's
+# CPU to shorten pauses, which do not matter here.
 _COLLECTOR = "-XX:+UseParallelGC"
-# Hadoop has no native library here, and starts a program for each mode that it sets and each link
-# that it looks at: a hundred in a small batch.
+# Without its native library, Hadoop starts a program for each mode it sets and each link it reads:
+# a hundred in a small batch.
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
 _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def driver_options(*more: str, level: str = "ERROR") -> str:
-    """The JVM options of a driver, with `more` after them.
+    """The JVM options of a driver, followed by `more`.
 
     Args:
-        more: Further options; empty ones are left out. One that names a garbage collector wins.
-        level: What is logged where `CAPSTAN_LOG_LEVEL` does not say.
+        more: Further options; empty ones are left out. A garbage collector in them takes
+            precedence.
+        level: The log level if `CAPSTAN_LOG_LEVEL` is not set.
 
     Raises:
-        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` is not a level, or `CAPSTAN_LOG`
-            is not a form.
+        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or `CAPSTAN_LOG`.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
@@ -70,14 +70,14 @@ def driver_memory() -> str:
     """The driver's memory: `CAPSTAN_DRIVER_MEMORY`, or half of the machine's, 1 to 4 GiB.
 
     Raises:
-        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_DRIVER_MEMORY` is not a size.
+        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_DRIVER_MEMORY`.
     """
     memory = os.environ.get("CAPSTAN_DRIVER_MEMORY") or _default_memory()
     if not _MEMORY.fullmatch(memory):
         raise InvalidRequestError(
             "CAP-SETTING",
-            f"CAPSTAN_DRIVER_MEMORY is {memory!r}, not a size of memory",
-            "give a number and a unit, such as 4g or 800m",
+            f"CAPSTAN_DRIVER_MEMORY is {memory!r}, which is not a memory size",
+            "set it to a number and a unit, such as 4g or 800m",
             field="CAPSTAN_DRIVER_MEMORY",
         )
     return memory
@@ -89,14 +89,14 @@ def is_local(master: str) -> bool:
 
 
 def local_settings(master: str) -> dict[str, str]:
-    """Settings of a driver whose `master` is local: nothing of it listens beyond this machine."""
+    """Settings for the driver of a local `master`: it listens on this machine only."""
     match = _LOCAL.fullmatch(master)
     threads = match.group(1) if match else None
     cores = os.cpu_count() or 1 if threads == "*" else int(threads or 1)
     return {
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # A start only: adaptive execution joins partitions that turn out small.
+        # An initial number; adaptive execution merges small partitions.
         "spark.sql.shuffle.partitions": str(max(2, 2 * cores)),
     }
 
@@ -109,14 +109,14 @@ def _default_memory() -> str:
     return f"{min(4096, max(1024, total // 2 // (1 << 20)))}m"
 
 
-def _quiet_logs(usual: str) -> str:
-    """The options that send logs to standard error, and little unless asked for more."""
-    level = os.environ.get("CAPSTAN_LOG_LEVEL", usual).upper()
+def _quiet_logs(default: str) -> str:
+    """The options that send the log to standard error, at a low level by default."""
+    level = os.environ.get("CAPSTAN_LOG_LEVEL", default).upper()
     if level not in _LOG_LEVELS:
         raise InvalidRequestError(
             "CAP-SETTING",
-            f"CAPSTAN_LOG_LEVEL is {level!r}, not a level",
-            f"give one of {', '.join(_LOG_LEVELS)}",
+            f"CAPSTAN_LOG_LEVEL is {level!r}, which is not a log level",
+            f"set it to one of {', '.join(_LOG_LEVELS)}",
             field="CAPSTAN_LOG_LEVEL",
         )
     settings = _LOG4J[read_format() or LogFormat.PLAIN].as_uri()

@@ -1,4 +1,4 @@
-"""The only place that builds a SparkSession, with Delta and lean settings for any machine size."""
+"""Builds SparkSessions with Delta and lean settings; the only module that does."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ _SETTINGS = {
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Or `${env:NAME}` in the SQL of a transform would be what this machine says.
+    # With substitution, `${env:NAME}` in the SQL of a transform would depend on the machine.
     "spark.sql.variable.substitute": "false",
     "spark.sql.adaptive.enabled": "true",
-    # What is in the name of a folder is text, unless it is declared: 007 would be 7.
+    # Partition values are text unless declared otherwise; inference would turn 007 into 7.
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Batches are bounded by 10 000 rows alone by default: of long texts or states, gigabytes.
+    # By default batches are bounded only by 10 000 rows: gigabytes for long texts or states.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 2**20),
-    # INT96, Spark's default, is nanoseconds to other readers: the year 1 does not fit.
+    # INT96, Spark's default, means nanoseconds to other readers, which cannot hold the year 1.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Each query tells its plan to a page that is not there: formatted, a tenth of a small batch.
+    # Each query formats its plan for the UI, which is off: a tenth of a small batch.
     "spark.sql.ui.explainMode": "simple",
-    # Each call of a column or a frame would be told to the JVM with its line of Python: ten calls
-    # for one, and the most of what Python does in a run.
+    # With debugging on, each column or frame call passes its Python line to the JVM: ten calls
+    # instead of one, and most of the Python time of a run.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Delta rebuilds a table's state in 50 tasks by default: ten times as slow on few cores.
+    # By default Delta rebuilds a table's state in 50 tasks: ten times slower on few cores.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # 10 000 by default, of which VACUUM makes as many tasks: 20 s for a tiny table.
+    # The default of 10 000 makes VACUUM start as many tasks: 20 s for a tiny table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-    # VACUUM would commit twice to say that it was there.
+    # With logging, VACUUM adds two commits.
     "spark.databricks.delta.vacuum.logging.enabled": "false",
-    # A commit is two files of a log in a folder, with Hadoop's checksums four, and Delta lists the
-    # folder at each look at the table: after 2,000 commits a third of a small batch.
+    # A commit writes two log files in a folder, and four with Hadoop's checksums. Delta lists the
+    # folder on each access: after 2,000 commits a third of a small batch.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
-    # No two records of a task have one position: whoever looks for such first writes each twice.
+    # Positions are unique within a task, so a dictionary would only write each value twice.
     "spark.hadoop.parquet.enable.dictionary#pos": "false",
-    # Both add commits or shuffles of their own; maintenance does that when it is asked to.
+    # Both add commits or shuffles; maintenance does this on request.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 
-# A plan that runs once over few rows is interpreted sooner than Java is made of it, and the JVM
-# compiles that; nor has it any use for plans of its stages that are made as it runs.
+# For a plan that runs once over few rows, interpretation is faster than generating and compiling
+# Java code, and adaptive execution has no use.
 _INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -77,15 +77,15 @@ _INTERPRETED = {
     "spark.sql.shuffle.partitions": "2",
 }
 FEW_ROWS = 100_000
-"""Of so many rows and fewer a plan is interpreted."""
+"""Plans of at most this many rows are interpreted."""
 
-# What writes an entry of a log there only if there is none yet has to be asked for it.
-_BOTH_WIN = {"s3", "s3a", "s3n"}
-# Where Delta has stores for every kind of place, and the one of them that asks somebody who wins.
-_DELTAS = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
-_ONE_WINS = "io.delta.storage.S3DynamoDBLogStore"
+# Schemes of S3, where Delta's default log store is not safe for concurrent commits.
+_UNSAFE_SCHEMES = {"s3", "s3a", "s3n"}
+# Packages of Delta's log stores, and the only one of them that is safe on S3.
+_DELTA_STORES = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
+_SAFE_STORE = "io.delta.storage.S3DynamoDBLogStore"
 
-# The driver's own process, and all that a local master starts, have it from `_use_utc`.
+# The driver and everything a local master starts get it from `_use_utc`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
 
@@ -95,25 +95,25 @@ def build_session(
     master: str | None = None,
     extra: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Build the Spark session of this process, or return the one that is already there.
+    """Build the Spark session of this process, or return the existing one.
 
-    Under `spark-submit` everything that was given there stands: master, jars, memory, and every
-    other setting. Started from Python, the driver is a child of this process: local by default,
-    quiet, with the interpreter of this process for its Python workers. Timestamps are UTC
-    everywhere; also the time zone of this process becomes UTC, because `collect` converts with it.
-    On a cluster, the executors get the code of this package from the driver.
+    Under `spark-submit` all options given there are kept: master, jars, memory and all other
+    settings. When started from Python, the driver is a child of this process: local by default,
+    with a quiet log, and with the interpreter of this process for its Python workers. Timestamps
+    are UTC everywhere. The time zone of this process becomes UTC too, because `collect` converts
+    with it. On a cluster the executors get the code of this package from the driver.
 
     Args:
-        app_name: The name that Spark shows.
+        app_name: The application name in Spark.
         master: A Spark master URL; by default `CAPSTAN_MASTER`, or `local[*]`.
-        extra: Settings that win over those of this module. They also apply to a session that is
-            already there, as far as Spark lets them change. JVM options are added, not replaced.
+        extra: Settings that override those of this module. They also apply to an existing
+            session, as far as Spark can change them. JVM options are appended, not replaced.
 
     Raises:
-        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up is not done, `CAP-SPARK` when Spark
+        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up was not run, `CAP-SPARK` when Spark
             does not start.
-        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG_LEVEL` or `CAPSTAN_DRIVER_MEMORY` is
-            not valid.
+        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or
+            `CAPSTAN_DRIVER_MEMORY`.
     """
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
@@ -132,7 +132,7 @@ def build_session(
     settings[jvm.OPTIONS] = jvm.driver_options(archive, wanted.pop(jvm.OPTIONS, ""))
     os.environ["JAVA_HOME"] = str(spark_home(java))
     if local:
-        # No name of this machine has to resolve.
+        # Avoids resolving the host name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _python_of(os.environ, force=True)
         os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
@@ -143,53 +143,53 @@ def build_session(
 
 
 Later = Callable[[], SparkSession]
-"""A session for work that may need none: called by whoever needs it, and built then."""
+"""Builds a session on the first call, for work that may need none."""
 
 
 def session_of(spark: SparkSession | Later) -> SparkSession:
-    """The session itself, built now where that was put off."""
+    """The session; built now if it was deferred."""
     return spark if isinstance(spark, SparkSession) else spark()
 
 
-def require_one_winner(session: SparkSession, place: str) -> None:
-    """Check that of two drivers which commit to a table at once only one can win.
+def require_safe_commits(session: SparkSession, place: str) -> None:
+    """Check that of two concurrent commits to a table only one can succeed.
 
-    Folders, HDFS and the stores of Azure and Google see to that. S3 does for who asks it to, and
-    of Delta's stores of logs none does: there both win, and one commit is lost.
+    Folders, HDFS and the stores of Azure and Google ensure this. S3 ensures it only for conditional
+    puts, which Delta's log stores do not use: both commits succeed there, and one is lost.
 
     Args:
-        session: The session that is to write.
-        place: The table, or the lake that it lies in.
+        session: The session that writes.
+        place: The path of the table or of its lake.
 
     Raises:
-        InvalidRequestError: `CAP-LAKE` for a place on S3 without a `LogStore` that lets one win.
+        InvalidRequestError: `CAP-LAKE` for a path on S3 without a `LogStore` that ensures this.
     """
     scheme = place.partition("://")[0] if "://" in place else ""
-    if scheme not in _BOTH_WIN:
+    if scheme not in _UNSAFE_SCHEMES:
         return
     key = f"spark.delta.logStore.{scheme}.impl"
     store = session.sparkContext.getConf().get(key)
-    if store and (store == _ONE_WINS or not store.startswith(_DELTAS)):
+    if store and (store == _SAFE_STORE or not store.startswith(_DELTA_STORES)):
         return
     raise InvalidRequestError(
         "CAP-LAKE",
-        f"two drivers that commit to {place} at once would both win, and one commit be lost"
-        + (f": {store} does not see to it on S3" if store else ""),
-        f"set {key} in spark-defaults.conf, to a store of yours that lets one win or to {_ONE_WINS}"
-        "; or keep lake and targets in a file system that all reach",
+        f"concurrent commits to {place} would overwrite each other"
+        + (f": {store} does not prevent this on S3" if store else ""),
+        f"set {key} in spark-defaults.conf to a log store that prevents this, such as {_SAFE_STORE}; "
+        "or keep the lake and its targets in a shared file system",
         lake=place,
     )
 
 
 @contextmanager
 def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
-    """Interpret the plans that run inside the `with` block, if they are of few rows.
+    """Interpret plans inside the `with` block instead of generating code, for few rows.
 
-    In a fresh process code generation takes a third of a small run; of many rows it saves far more.
+    In a fresh process code generation takes a third of a small run. For many rows it saves more.
 
     Args:
-        session: The session whose settings are changed; those of before come back.
-        rows: About how many rows the plans read.
+        session: The session whose settings are changed and restored.
+        rows: The approximate number of rows the plans read.
     """
     if rows > FEW_ROWS:
         yield
@@ -200,7 +200,7 @@ def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
             session.conf.set(key, value)
         yield
     finally:
-        # The JVM of a session that is torn down has no settings any more.
+        # If the session was shut down, its JVM has no settings.
         with suppress(Exception):
             for key, old in before.items():
                 session.conf.set(key, old or "")
@@ -208,52 +208,52 @@ def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
 
 @contextmanager
 def marked(session: SparkSession) -> Iterator[None]:
-    """Have Spark's own log lines say which run they are of, inside the `with` block.
+    """Add the run to Spark's own log lines inside the `with` block.
 
-    Those of this driver, as soon as `capstan.instrumentation` tells the run; and those of its
-    tasks, where the log of an executor has what Spark calls MDC.
+    This covers the lines of the driver, once `capstan.instrumentation` announces the run, and those
+    of its tasks, if the executors' log format includes Spark's MDC.
     """
-    about = LogContext()
+    context = LogContext()
 
     def mark(_point: str, facts: Mapping[str, object]) -> None:
-        nonlocal about
-        known = about.after(facts)
-        if known != about:
-            about = known
-            _mark(session, about)
+        nonlocal context
+        updated = context.after(facts)
+        if updated != context:
+            context = updated
+            _mark(session, context)
 
     try:
         with subscribe(mark):
             yield
     finally:
-        if about != LogContext():
-            # A session that goes on is of no run now; one whose JVM has died says nothing more.
+        if context != LogContext():
+            # Clear the run of a session that is used again; the JVM may have died.
             with suppress(Exception):
                 _mark(session, LogContext())
 
 
-def _mark(session: SparkSession, about: LogContext) -> None:
+def _mark(session: SparkSession, context: LogContext) -> None:
     jvm = SparkContext._jvm
     assert jvm is not None
-    told = {name: "" if value is None else str(value) for name, value in about.to_json().items()}
-    run = f"[{about.run} {about.attempt or ''}".rstrip() + "] " if about.run else ""
+    values = {n: "" if value is None else str(value) for n, value in context.to_json().items()}
+    run = f"[{context.run} {context.attempt or ''}".rstrip() + "] " if context.run else ""
     jvm.java.lang.System.setProperty("capstan.run", run)
-    jvm.java.lang.System.setProperty("capstan.about", json.dumps(about.to_json())[1:-1])
-    for name, value in told.items():
+    jvm.java.lang.System.setProperty("capstan.about", json.dumps(context.to_json())[1:-1])
+    for name, value in values.items():
         session.sparkContext.setLocalProperty(f"mdc.{name}", value)
 
 
 def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
-    """The session of a driver that `spark-submit` has started: what was given there wins."""
+    """The session of a driver started by `spark-submit`, whose options take precedence."""
     SparkContext._ensure_initialized()
     _require_delta()
-    given = SparkConf()
+    submitted = SparkConf()
     settings = {"spark.app.name": app_name, **_SETTINGS, **_EXECUTORS, **_warehouse(), **wanted}
-    return _start(given, {k: v for k, v in settings.items() if not given.contains(k)})
+    return _start(submitted, {k: v for k, v in settings.items() if not submitted.contains(k)})
 
 
 def _require_delta() -> None:
-    """Check that the JVM that `spark-submit` started has Delta; Spark itself would only warn."""
+    """Check that the JVM of `spark-submit` has Delta; Spark itself would only warn."""
     jvm = SparkContext._jvm
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -270,27 +270,27 @@ def _require_delta() -> None:
 def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         conf.set(key, value)
-    begins = SparkContext._active_spark_context is None
+    is_new = SparkContext._active_spark_context is None
     try:
         session = SparkSession.builder.config(conf=conf).getOrCreate()
-        if begins and not is_local(str(session.sparkContext.master)):
+        if is_new and not is_local(str(session.sparkContext.master)):
             session.sparkContext.addPyFile(str(code_archive()))
         return session
     except Exception as error:
         raise SystemFailureError(
             "CAP-SPARK",
             f"Spark did not start: {(str(error) or type(error).__name__).splitlines()[0]}",
-            "run `capstan doctor`; CAPSTAN_LOG_LEVEL=INFO shows what Spark does",
+            "run `capstan doctor`; CAPSTAN_LOG_LEVEL=INFO shows Spark's log",
         ) from error
 
 
 def _own_process() -> dict[str, str]:
-    """Settings of a driver that this process starts: its memory must be known before its JVM."""
+    """Settings of a driver that this process starts; memory must be known before the JVM starts."""
     return {"spark.driver.memory": jvm.driver_memory(), **_warehouse()}
 
 
 def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:
-    """Let Spark's Python workers run this interpreter; a cluster may have named its own."""
+    """Use this interpreter for Spark's Python workers, unless a cluster has set its own."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if force or name not in environment:
             environment[name] = sys.executable
@@ -304,9 +304,9 @@ def _use_utc(environment: MutableMapping[str, str]) -> None:
 
 @cache
 def _warehouse_folder() -> str:
-    """A folder for tables without a place of their own, gone when this process ends.
+    """A temporary folder for tables without a path, deleted when this process ends.
 
-    Spark makes one in the working directory otherwise, even for a session that has no such table.
+    Without it Spark creates one in the working directory, even if no such table exists.
     """
     folder = tempfile.mkdtemp(prefix="capstan-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

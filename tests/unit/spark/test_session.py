@@ -1,4 +1,4 @@
-"""Where two drivers that commit at once would both win, nothing is written."""
+"""Nothing is written where concurrent commits would overwrite each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import publish, replay, rollback
-from capstan.spark.session import require_one_winner
+from capstan.spark.session import require_safe_commits
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
@@ -30,16 +30,16 @@ def session(**settings: str) -> SimpleNamespace:
 
 @pytest.mark.parametrize("lake", ["/data/lake", "hdfs://node/lake", "abfss://c@a/lake", "gs://b/l"])
 def test_these_let_one_win(lake: str) -> None:
-    require_one_winner(session(), lake)  # type: ignore[arg-type]
+    require_safe_commits(session(), lake)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_s3_needs_a_store_that_does(scheme: str) -> None:
     with pytest.raises(InvalidRequestError) as refused:
-        require_one_winner(session(other="x"), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
+        require_safe_commits(session(other="x"), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
     assert (refused.value.code, refused.value.exit_code) == ("CAP-LAKE", 2)
     assert f"spark.delta.logStore.{scheme}.impl" in refused.value.hint
-    require_one_winner(session(**{scheme: "x"}), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
+    require_safe_commits(session(**{scheme: "x"}), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -53,14 +53,14 @@ def test_s3_needs_a_store_that_does(scheme: str) -> None:
 )
 def test_a_store_of_delta_s_for_other_places_does_not(store: str) -> None:
     with pytest.raises(
-        InvalidRequestError, match=f"CAP-LAKE: .*be lost: {store} does not see to it"
+        InvalidRequestError, match=f"CAP-LAKE: .*each other: {store} does not prevent this"
     ):
-        require_one_winner(session(s3a=store), FAR)  # type: ignore[arg-type]
+        require_safe_commits(session(s3a=store), FAR)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("store", ["io.delta.storage.S3DynamoDBLogStore", "com.example.Store"])
 def test_the_one_that_does_and_one_of_somebody_else_s_are_taken(store: str) -> None:
-    require_one_winner(session(s3a=store), FAR)  # type: ignore[arg-type]
+    require_safe_commits(session(s3a=store), FAR)  # type: ignore[arg-type]
 
 
 def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
         lambda: rollback(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
     ):
         with pytest.raises(
-            InvalidRequestError, match="CAP-LAKE: .*march at once would both win"
+            InvalidRequestError, match="CAP-LAKE: concurrent commits to .*march would overwrite"
         ) as refused:
             work()
         assert refused.value.fields == {"lake": FAR}

@@ -1,4 +1,4 @@
-"""Names that people give: checked before they become paths, columns or SQL."""
+"""Rules for names, checked before the names become paths, columns or SQL."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from capstan.errors import InvalidRequestError
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
-# Space and the C0 and C1 controls end a path early in one tool or another; the rest ends SQL text.
+# Space and control characters end a path early in some tools; the others end SQL text.
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
 READ_OTHERWISE = re.compile(r"\\|%[0-9A-Fa-f]{2}")
-"""What readers of Delta tables without a JVM take for another character, as that of a URI."""
-_LONGEST_PATH = 1024
-_LONGEST_SHOWN = 80
+"""Sequences that Delta readers without a JVM decode to another character, as in a URI."""
+_MAX_PATH = 1024
+_MAX_SHOWN = 80
 
 NAME_RULE = "a lower-case letter, then up to 63 lower-case letters, digits or underscores"
 COLUMN_RULE = "up to 128 letters, digits and underscores, and does not begin with a digit"
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name` when it may name a stream, table, transform or replay.
+    """Return `name` if it is valid for a stream, table, transform or replay.
 
     Args:
-        kind: What is named, for the message: `stream`, `table`.
+        kind: The kind of object, for the message: `stream`, `table`.
         name: The text to check.
 
     Raises:
-        InvalidRequestError: `CAP-NAME` when it is anything but `[a-z][a-z0-9_]{0,63}`.
+        InvalidRequestError: `CAP-NAME` when it does not match `[a-z][a-z0-9_]{0,63}`.
     """
     if is_name(name):
         return name
@@ -90,13 +90,13 @@ def check_target(text: str) -> str:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """A clause `, did you mean 'x'?` when one of `known` is near to `given`, else nothing."""
+    """The clause `, did you mean 'x'?` if one of `known` is similar to `given`, else nothing."""
     near = difflib.get_close_matches(given, sorted(known), n=1, cutoff=0.6)
     return f", did you mean '{near[0]}'?" if near else ""
 
 
 def one_of(known: Iterable[str]) -> str:
-    """The words of `known` as `a, b or c`, in the order given; `nothing` when there are none."""
+    """The words as `a, b or c`, in the order given; `nothing` without words."""
     words = list(known)
     if not words:
         return "nothing"
@@ -104,25 +104,25 @@ def one_of(known: Iterable[str]) -> str:
 
 
 def _path_problem(text: str) -> str | None:
-    if len(text) > _LONGEST_PATH:
-        return f"it is longer than {_LONGEST_PATH} characters"
+    if len(text) > _MAX_PATH:
+        return f"it is longer than {_MAX_PATH} characters"
     if _NOT_IN_PATHS.search(text) or READ_OTHERWISE.search(text):
-        return "it has a quote, a semicolon, a backslash, '%' with two digits, or a control in it"
+        return "it has a quote, semicolon, backslash, '%' with two digits, or control character"
     if ".." in re.split(r"[/\\]", text):
-        return "it has '..' in it"
+        return "it contains '..'"
     scheme = _SCHEME.match(text)
     if not text.startswith("/") and not scheme:
-        return "a path begins with '/' or with a scheme such as 's3a://'"
+        return "a path starts with '/' or with a scheme such as 's3a://'"
     if text.startswith("file:"):
-        return "a folder of this machine is named by its path alone"
+        return "a local folder is given by its path alone"
     if not text.strip("/"):
         return "it is the root of all files"
     inside = text[scheme.end() :] if scheme else text[1:]
     if {"", "."} & set(inside.rstrip("/").split("/")[1 if scheme else 0 :]):
-        return "it has '.' or nothing between two slashes"
+        return "it has '.' or an empty part between two slashes"
     return None
 
 
 def _shown(text: str) -> str:
-    """`text` on one line, shortened, with what does not print escaped."""
-    return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "...")
+    """`text` on one line, shortened, with non-printing characters escaped."""
+    return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...")

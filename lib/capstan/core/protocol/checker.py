@@ -1,8 +1,8 @@
-"""The incremental checker: the same rules, at the cost of what changes.
+"""The incremental checker: the same rules at the cost of the changes.
 
-It takes events as plain tuples and numbers, so that a reader of columnar batches need not build
-an object per event, and it can go on from where an earlier run stopped. `reference` says what it
-must answer.
+It takes events as plain tuples and numbers, so that readers of columnar batches need not build an
+object per event, and it can resume where an earlier run stopped. `reference_checker` defines its
+results.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PAIR: Final = 2
 
 
 class StreamChecker:
-    """Judges the events of one recording in order, holding only what is held.
+    """Checks the events of one recording in order and keeps only the capabilities held.
 
-    `progress` and `messages` judge one event each. Each either accepts it, changes what is held
-    and counts it, or returns the violation and changes nothing. A recording ends at its first
+    `progress` and `messages` each check one event. They either accept the event, apply its changes
+    and count it, or return the violation and change nothing. A recording ends at its first
     violation: the caller stops there.
 
     Attributes:
-        seq: The position of the next event, from 0: as many events as were judged, those of
-            earlier runs included.
-        records: The records of these events.
+        seq: The position of the next event, from 0: the number of accepted events, including those
+            of earlier runs.
+        records: The number of records of these events.
     """
 
     __slots__ = ("_held", "_width", "records", "seq")
@@ -41,11 +41,11 @@ class StreamChecker:
         seq: int = 0,
         records: int = 0,
     ) -> None:
-        """Starts at the beginning, or where an earlier run stopped.
+        """Start at the beginning, or where an earlier run stopped.
 
         Args:
             minimum: The time at which every recording starts.
-            holdings: What is held before the next event, none below zero. By default
+            holdings: The capabilities held before the next event, none below zero. By default
                 `{minimum: 1}`; `n` interleaved recordings start with `{minimum: n}`.
             seq: The position of the next event.
             records: The records counted so far.
@@ -66,17 +66,17 @@ class StreamChecker:
 
     @property
     def events(self) -> int:
-        """How many events were judged and found sound, those of earlier runs included."""
+        """The number of accepted events, including those of earlier runs."""
         return self.seq
 
     @property
     def holdings(self) -> tuple[tuple[Time, int], ...]:
-        """What is held: `(time, count)` in listing order."""
+        """The capabilities held: `(time, count)` in listing order."""
         return self._held.items()
 
     @property
     def frontier(self) -> Antichain:
-        """The minimal elements of what is held."""
+        """The minimal elements of the times held."""
         return self._held.frontier
 
     @property
@@ -85,7 +85,7 @@ class StreamChecker:
         return self._held.is_empty
 
     def judge(self, item: Item) -> Violation | None:
-        """Judges an event, or reports what stands in its place."""
+        """Check an event, or report the fault in its place."""
         if isinstance(item, Progress):
             return self.progress(item.updates)
         if isinstance(item, Messages):
@@ -93,27 +93,27 @@ class StreamChecker:
         return self.refuse(item.rule, item.detail)
 
     def expect(self, seq: int) -> Violation | None:
-        """Judges the number of the next event, which is judged itself after this."""
+        """Check the number of the next event; the event itself is checked afterwards."""
         if seq == self.seq:
             return None
         return self.refuse(Rule.SEQ, f"seq {seq} where {self.seq} was due")
 
     def refuse(self, rule: Rule, detail: str, time: tuple[int, ...] | None = None) -> Violation:
-        """The violation of a rule that the caller found broken at the next event.
+        """The violation of a rule that the caller has found broken at the next event.
 
         Args:
             rule: `shape`, `seq` or `content`.
-            detail: What was found, in words.
+            detail: A description of what was found.
             time: The offending time, if there is one.
         """
         offending = None if time is None else Time(time)
         return Violation(self.seq, rule, offending, self.holdings, detail=detail)
 
     def progress(self, updates: Sequence[tuple[tuple[int, ...], int]]) -> Violation | None:
-        """Judges a progress event by its `(time, diff)`, in any order."""
+        """Check a progress event, given its `(time, diff)` pairs in any order."""
         held, width = self._held, self._width
         net = updates
-        # Nearly every event lets one time go and takes up another: nothing to add up.
+        # Nearly every event drops one time and takes another, so there is nothing to add up.
         if len(updates) > _PAIR or (len(updates) == _PAIR and updates[0][0] == updates[1][0]):
             net = _net(updates)
         for time, diff in net:
@@ -128,7 +128,7 @@ class StreamChecker:
         return None
 
     def messages(self, time: tuple[int, ...], records: int) -> Violation | None:
-        """Judges a messages event by its time, and counts its records."""
+        """Check a messages event by its time, and count its records."""
         if len(time) != self._width:
             return self._misshapen(time)
         if not self._held.less_equal(time):
@@ -138,7 +138,7 @@ class StreamChecker:
         return None
 
     def verdict(self, violation: Violation | None = None) -> Verdict:
-        """What came of the recording, ending with `violation` or sound so far."""
+        """The result for the recording: ended by `violation`, or valid so far."""
         return Verdict(
             valid=violation is None,
             events=self.seq,
@@ -171,7 +171,7 @@ class StreamChecker:
 
 
 def check_all(judge: StreamChecker, items: Iterable[Item]) -> Verdict:
-    """Judges events up to the first violation, and says what came of it."""
+    """Check events up to the first violation, and return the result."""
     for item in items:
         violation = judge.judge(item)
         if violation is not None:
@@ -180,7 +180,7 @@ def check_all(judge: StreamChecker, items: Iterable[Item]) -> Verdict:
 
 
 def _net(updates: Iterable[tuple[tuple[int, ...], int]]) -> list[tuple[tuple[int, ...], int]]:
-    # Zeros stay, so that the times of all updates are looked at.
+    # Zeros stay, so that the times of all updates are checked.
     net: dict[tuple[int, ...], int] = {}
     for time, diff in updates:
         net[time] = net.get(time, 0) + diff

@@ -1,4 +1,4 @@
-"""What a recording consists of."""
+"""The events of a recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from capstan.core.times import Time
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A change to how many capabilities are held at each time, as it was recorded.
+    """A change in the number of capabilities held at each time, as recorded.
 
     Attributes:
         updates: `(time, diff)` in recorded order; may be empty, zero, or cancel.
@@ -29,13 +29,13 @@ class Progress:
 class Messages:
     """A batch of records at one time.
 
-    On a tape an event carries only the number of its records, which lie elsewhere; in a program
-    or a transcript it carries the records themselves.
+    On a tape an event has only the number of its records, which are stored elsewhere; in a program
+    or a transcript it has the records themselves.
 
     Attributes:
-        time: The time of all of them.
-        records: How many there are; may be 0.
-        data: The records in recorded order, or None when they lie elsewhere.
+        time: The time of all records.
+        records: The number of records; may be 0.
+        data: The records in recorded order, or None when they are stored elsewhere.
 
     Raises:
         ValueError: `records` is below zero, or not the number of `data`.
@@ -63,15 +63,15 @@ Event = Progress | Messages
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A place in a recording where there is no event that could be judged.
+    """An item of a recording that is not a valid event.
 
-    Readers put it where the event would be, so that it is reported in its turn: what comes before
-    it still counts.
+    Readers put it in place of the event, so that it is reported in its turn: earlier events still
+    count.
 
     Attributes:
         rule: `shape`, `seq` or `content`.
-        detail: What was found instead, in words.
-        found: The event that is there, where only its number is wrong.
+        detail: A description of what was found instead.
+        found: The event itself, if only its number is wrong.
     """
 
     rule: Rule

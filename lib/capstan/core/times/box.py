@@ -82,10 +82,10 @@ class Box:
         return not self.intersect(other).is_empty
 
     def is_complete(self, frontier: Antichain) -> bool:
-        """Whether no record can come any more at any time inside.
+        """Whether no further record can arrive at any time inside.
 
-        That is so when every element of the frontier is past `until` in some coordinate, and
-        when the box is empty. A box without any `until` completes only when all is over.
+        This holds when every element of the frontier is beyond `until` in some coordinate, and for
+        an empty box. A box without any `until` is complete only when the stream has ended.
         """
         return self.is_empty or all(
             any(
@@ -97,15 +97,15 @@ class Box:
 
     @staticmethod
     def bound_of_text(time_type: TimeType, text: str | None) -> Bound:
-        """The bound that an argument of the command line stands for; None bounds nothing.
+        """Parse a bound given on the command line; None is unbounded.
 
         Args:
             time_type: The coordinates.
-            text: `name=value`, several by commas, the rest unbounded; or a JSON list with null
-                where it is unbounded; or a bare value, of the only coordinate or of `event`.
+            text: `name=value`, several separated by commas, the others unbounded; or a JSON list
+                with null for unbounded; or a bare value for the only coordinate or for `event`.
 
         Raises:
-            InvalidRequestError: `CAP-TIME`, naming what is not a value or not a coordinate.
+            InvalidRequestError: `CAP-TIME` with the invalid value or coordinate.
         """
         if text is None:
             return (None,) * len(time_type.coordinates)
@@ -130,7 +130,7 @@ class Box:
         )
 
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
-        """The bounds as JSON: each written like a time, with null where it is unbounded."""
+        """The bounds as JSON, each written like a time, with null for unbounded."""
         return {
             "since": _render(time_type, self.since),
             "until": _render(time_type, self.until),
@@ -138,12 +138,12 @@ class Box:
 
     @classmethod
     def from_json(cls, time_type: TimeType, value: Mapping[str, object]) -> Box:
-        """The box of an object with `since` and `until`, either of which may be missing.
+        """The box from an object with `since` and `until`, both optional.
 
-        A bound is what `to_json` writes, or an object of coordinates by name, or null.
+        A bound is the output of `to_json`, an object of coordinates by name, or null.
 
         Raises:
-            InvalidRequestError: `CAP-TIME`, naming what is not a value or not a coordinate.
+            InvalidRequestError: `CAP-TIME` with the invalid value or coordinate.
         """
         return cls(
             _parse(time_type, value.get("since")),
@@ -175,7 +175,7 @@ def _not_a_bound(time_type: TimeType, value: object) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-TIME",
         f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
-        f"Name coordinates ({example}), or give a list with null where it is unbounded.",
+        f"Name coordinates ({example}), or give a list with null for unbounded.",
         value=shown(value),
     )
 

@@ -1,4 +1,4 @@
-"""One coordinate of a time: its name, its kind, and how its values are written."""
+"""One coordinate of a time: its name, kind and text format."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from capstan.errors import InvalidRequestError
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
-# A seventh digit would have to be dropped, and with it the time would be another one.
+# A seventh digit would have to be dropped, which would change the time.
 _TIMESTAMP: Final = re.compile(
     r"(?P<date>\d{4}-\d{2}-\d{2})"
     r"(?:[T ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,6}))?)?"
@@ -29,7 +29,7 @@ _SHOWN: Final = 80
 
 
 class Kind(StrEnum):
-    """What the values of a coordinate are: the column type that holds them, in lower case."""
+    """The kind of a coordinate: the lower-case name of its column type."""
 
     BIGINT = "bigint"
     DATE = "date"
@@ -67,7 +67,7 @@ class Coordinate:
 
     Attributes:
         name: Lower-case letters, digits and underscores, a letter first: it is a column's name.
-        kind: What its values are.
+        kind: The kind of its values.
         minimum: The value where every stream starts: an integer, days or microseconds since
             1970-01-01 UTC, according to `kind`.
 
@@ -118,13 +118,13 @@ class Coordinate:
         return made if minimum is None else cls(name, made.kind, made.parse(minimum))
 
     def parse(self, value: object) -> int:
-        """The integer that a JSON value stands for.
+        """The integer for a JSON value.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
         """
         if self.kind is Kind.BIGINT:
-            # True is an int to Python, and no time to anybody.
+            # In Python True is an int, but it is not a time.
             if not isinstance(value, int) or isinstance(value, bool):
                 self._refuse(value, "not an integer")
             low, high = _RANGE[self.kind]
@@ -139,7 +139,7 @@ class Coordinate:
             self._refuse(value, f"not a {self.kind} ({error})")
 
     def parse_text(self, text: str) -> int:
-        """The integer that a bare value stands for: `17`, `2013-03-01`.
+        """The integer for a bare value: `17`, `2013-03-01`.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
@@ -166,10 +166,10 @@ class Coordinate:
 
 
 def shown(value: object) -> str:
-    """A value as it is put into a message: one line of JSON, cut when it is long."""
+    """A value for a message: one line of JSON, shortened if it is long."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=repr)
-    # Integers of thousands of digits, which Python will not write; lists nested without end.
+    # Integers with thousands of digits, which Python does not print; endlessly nested lists.
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

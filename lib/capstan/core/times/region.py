@@ -1,4 +1,4 @@
-"""The times that a replay plays: a box, cut to what is complete, without what was played before."""
+"""The times of a replay: a box, restricted to complete times and to times not yet replayed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Region:
 
     Attributes:
         box: Half-open bounds, coordinate by coordinate.
-        below: Only times that are complete under this frontier; None sets no such bound, and the
-            empty frontier, under which every time is complete, none either.
-        above: Only times that are *not* complete under this frontier: what a followed replay has
-            not played yet; None sets no such bound.
+        below: Only times that are complete under this frontier. None sets no such bound; neither
+            does the empty frontier, under which every time is complete.
+        above: Only times that are *not* complete under this frontier: the times that a followed
+            replay has not covered yet. None sets no such bound.
     """
 
     box: Box
@@ -26,7 +26,7 @@ class Region:
     above: Antichain | None = None
 
     def contains(self, time: Time) -> bool:
-        """Whether `time` is played."""
+        """Whether `time` is in the region."""
         if self.below is not None and self.below.less_equal(time):
             return False
         if self.above is not None and not self.above.less_equal(time):
@@ -34,7 +34,7 @@ class Region:
         return self.box.contains(time)
 
     def simplified(self) -> Region:
-        """The same set; under a total order, as a box alone."""
+        """The same set; for totally ordered times as a box only."""
         if len(self.box.since) != 1:
             return self
         since, until = self.box.since[0], self.box.until[0]
@@ -42,7 +42,7 @@ class Region:
             end = self.below.elements[0][0]
             until = end if until is None else min(until, end)
         if self.above is not None:
-            # Nothing is open above an empty frontier: the empty box at its own start.
+            # No time is above an empty frontier: an empty box at its own start.
             start = self.above.elements[0][0] if self.above.elements else until or 0
             since = start if since is None else max(since, start)
             if not self.above.elements:

@@ -1,4 +1,4 @@
-"""Time types: which coordinates a time has, and how they are written.
+"""Time types: the coordinates of a time, and their text format.
 
 Inside, every coordinate is an integer:
 
@@ -27,7 +27,7 @@ TimeJson = int | str | list[int | str]
 
 @dataclass(frozen=True, slots=True)
 class TimeType:
-    """The coordinates that the times of a stream have.
+    """The coordinates of a stream's times.
 
     Attributes:
         coordinates: At least one, outermost first, with different names.
@@ -104,7 +104,7 @@ class TimeType:
         return cls(tuple(Coordinate.from_json(entry) for entry in listed))
 
     def parse(self, value: object) -> Time:
-        """The time that a JSON value stands for.
+        """The time for a JSON value.
 
         Args:
             value: For one coordinate its value, or a list of it; for several a list of their
@@ -112,7 +112,7 @@ class TimeType:
                 an offset is UTC, and one without a time of day is midnight.
 
         Raises:
-            InvalidRequestError: `CAP-TIME`, naming the value and what is wrong with it.
+            InvalidRequestError: `CAP-TIME` with the value and the problem.
         """
         values = value if isinstance(value, list) else [value]
         several = len(self.coordinates) > 1
@@ -126,7 +126,7 @@ class TimeType:
         return Time(c.parse(v) for c, v in zip(self.coordinates, values, strict=True))
 
     def parse_text(self, text: str) -> Time:
-        """The time that an argument of the command line stands for.
+        """Parse a time given on the command line.
 
         Args:
             text: For one coordinate its value, bare (`2013-03-01`, `17`) or as JSON; for several
@@ -162,6 +162,6 @@ class TimeType:
         return values[0] if len(values) == 1 else values
 
     def render_text(self, time: tuple[int, ...]) -> str:
-        """The time as a person reads it, which `parse_text` reads back."""
+        """The time as readable text, which `parse_text` reads back."""
         value = self.render(time)
         return json.dumps(value) if isinstance(value, list) else str(value)

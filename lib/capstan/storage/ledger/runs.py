@@ -1,4 +1,4 @@
-"""The runs ledger: each step of each attempt of each run, and what follows from them."""
+"""The runs ledger: each step of each attempt of each run, and the histories made of them."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from capstan.storage.ledger.tables import append_rows, as_text, read_rows
 
 
 class Step(StrEnum):
-    """What a row of the runs ledger says of an attempt."""
+    """The kind of a row in the runs ledger."""
 
     INTENT = "intent"
-    """It will publish; its detail is the request and what the target was before."""
+    """About to publish; the detail is the request and the previous state of the target."""
     AUDITED = "audited"
-    """Its output is staged and has passed its audit; it waits to be published."""
+    """Staged and audited, waiting for approval."""
     APPROVED = "approved"
-    """A person has approved what waits; its detail says who, when and why."""
+    """Approved by a person; the detail has name, time and reason."""
     REJECTED = "rejected"
-    """A person has rejected it: it is not published, and its staging stays to be looked at."""
+    """Rejected by a person; not published, but the staged output is kept for inspection."""
     DONE = "done"
-    """It has published; its detail is the certificate."""
+    """Published; the detail is the certificate."""
     FAILED = "failed"
-    """It ended without publishing; its detail is the error."""
+    """Ended without a publish; the detail is the error."""
     ROLLED_BACK = "rolled-back"
-    """What it published was taken back."""
+    """The publish was rolled back."""
 
 
-AGAIN = "give the same command again"
-"""What to do about a run that failed by what nobody foresaw."""
+AGAIN = "repeat the command"
+"""The hint for a run that failed with an unknown error."""
 
-# After one of these an attempt holds nothing any more.
+# After one of these steps an attempt holds no claim.
 TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.REJECTED})
 
 
@@ -71,16 +71,16 @@ class Row:
 
     @property
     def error(self) -> Mapping[str, object]:
-        """The coded error that the attempt ended with; empty for other steps."""
+        """The coded error of a failed attempt; empty for other steps."""
         if self.step is not Step.FAILED:
             return {}
-        said = str(self.detail.get("error"))
-        if said.startswith("CAP-"):
+        code = str(self.detail.get("error"))
+        if code.startswith("CAP-"):
             return self.detail
-        # Ledgers of before keep what was raised by others as it was, with all its stack.
-        raised = Exception(said)
-        found = translate(raised) or SystemFailureError("CAP-BROKEN", root_message(raised), AGAIN)
-        return found.to_json()
+        # Older ledgers have the text of a foreign exception, with its whole stack.
+        error = Exception(code)
+        coded = translate(error) or SystemFailureError("CAP-BROKEN", root_message(error), AGAIN)
+        return coded.to_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class History:
 
     @property
     def certificate(self) -> Certificate | None:
-        """The certificate, when the run has published."""
+        """The certificate, if the run has published."""
         done = self.done
         return None if done is None else Certificate.from_json(done.detail)
 
@@ -123,32 +123,32 @@ class History:
 
     @property
     def rolled_back(self) -> bool:
-        """Whether what it published was taken back."""
+        """Whether its publish was rolled back."""
         return any(row.step is Step.ROLLED_BACK for row in self.rows)
 
     @property
     def mode(self) -> str | None:
-        """The mode by which it set out to change its target; None where it has not said so."""
+        """The mode of the intended publish; None without an intent."""
         intent = self.effective_intent
         request = None if intent is None else intent.detail.get("request")
         return str(request["mode"]) if isinstance(request, Mapping) and "mode" in request else None
 
     @property
     def region(self) -> Region | None:
-        """The times that it set out to play; None where it has not said so."""
+        """The times of the intended publish; None without an intent."""
         intent = self.effective_intent
         return None if intent is None else parse_region(str(intent.detail["region"]))
 
     def state(self, *, holds: bool) -> str:
-        """The state of the run, in a word.
+        """The state of the run in one word.
 
         Args:
-            holds: Whether it holds its range: of one that has begun, whether it is at work still.
+            holds: Whether it holds its claim, which tells a running attempt from a stopped one.
 
         Returns:
             `begun`, `stopped`, `audited`, `approved`, `rejected`, `published`, `failed` or
-            `rolled back`. One that has stopped was killed or interrupted; it may have published,
-            and the same replay again finds out, and goes on.
+            `rolled back`. A stopped run was killed or interrupted. It may have published; the same
+            replay finds out and continues.
         """
         if self.done is not None:
             return "rolled back" if self.rolled_back else "published"
@@ -157,20 +157,20 @@ class History:
         return str(self.last.step).replace("-", " ")
 
     def approval(self, attempt: int) -> Mapping[str, object] | None:
-        """Who has approved what an attempt has staged, and when; None where nobody was asked."""
-        found = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]
-        return found[-1].detail if found else None
+        """Name, time and reason of an attempt's approval; None without one."""
+        rows = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]
+        return rows[-1].detail if rows else None
 
     def intent(self, attempt: int) -> Row | None:
-        """What an attempt said it would do, if it got so far."""
-        found = [r for r in self.rows if r.attempt == attempt and r.step is Step.INTENT]
-        return found[-1] if found else None
+        """The intent of an attempt, if it got so far."""
+        rows = [r for r in self.rows if r.attempt == attempt and r.step is Step.INTENT]
+        return rows[-1] if rows else None
 
     @property
     def effective_intent(self) -> Row | None:
-        """The intent that counts: of the attempt that has published, else the newest one.
+        """The intent of the attempt that published, or else the newest one.
 
-        An attempt that was taken over may write its own after the one that took over has published.
+        An attempt that lost its claim may write its intent after its successor has published.
         """
         if self.done is not None:
             return self.intent(int(str(self.done.detail["attempt"])))
@@ -183,7 +183,7 @@ class History:
 
 
 def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
-    """Histories by run of the rows with these column values, in the order the runs began."""
+    """Histories by run, from the rows with these column values, in the order the runs started."""
     grouped: dict[str, list[Row]] = {}
     for row in read_rows(lake, "runs", **equal):
         grouped.setdefault(str(row["run"]), []).append(_row(row))
@@ -191,94 +191,94 @@ def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
 
 
 def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
-    """A run, under a name that it can be found by: no run of another identity has one like it.
+    """Choose a run's name that no run of another identity shares.
 
     Args:
         lake: The lake.
-        identity: The run's identity; the names that runs of it have already go on.
+        identity: The run's identity. If it has runs, their names continue.
         generation: Its generation.
         target: The target's path.
     """
     first = RunId(identity, generation, short_name(target))
-    own, others = "", set[str]()
-    # No other names can be in the way, and files without one of these are not opened.
-    alike = {"run": (first.stem, f"{first.stem}\U0010ffff")}
-    named = ("run", "identity")
-    rows = read_rows(lake, "runs", named, alike)
-    for row in [*rows, *read_rows(lake, "runs", named, identity=identity)]:
+    existing, others = "", set[str]()
+    # Only names with this prefix can clash; files without them are not opened.
+    prefix = {"run": (first.stem, f"{first.stem}\U0010ffff")}
+    columns = ("run", "identity")
+    rows = read_rows(lake, "runs", columns, prefix)
+    for row in [*rows, *read_rows(lake, "runs", columns, identity=identity)]:
         run = str(row["run"])
         if row["identity"] == identity:
-            own = run
+            existing = run
         elif run.startswith(first.stem):
             others.add(stem_of(run))
-    if own and stem_of(own) not in others:
-        return RunId.named(own, identity, generation, target)
-    # With all its digits it is the identity, which no other has.
-    found = (replace(first, digits=digits) for digits in DIGITS)
-    return next(run for run in found if run.stem not in others or run.digits == DIGITS[-1])
+    if existing and stem_of(existing) not in others:
+        return RunId.named(existing, identity, generation, target)
+    # With all digits the name contains the whole identity, which is unique.
+    candidates = (replace(first, digits=digits) for digits in DIGITS)
+    return next(run for run in candidates if run.stem not in others or run.digits == DIGITS[-1])
 
 
 def require_unique_name(lake: Lake, run: RunId) -> None:
-    """Check that no run of another identity has got a run's name, since it was chosen.
+    """Check that no run of another identity has taken a run's name since it was chosen.
 
     Raises:
-        FencedError: `CAP-FENCED`; under the next name there is nobody else.
+        FencedError: `CAP-FENCED`; a repeated run gets another name.
     """
     rows = read_rows(lake, "runs", ("identity",), run=run.name)
     if any(row["identity"] != run.identity for row in rows):
         raise FencedError(
             "CAP-FENCED",
-            f"run {run.name}: another replay has begun under the same name",
-            "the same command again gives it a longer name",
+            f"run {run.name}: another replay has started under the same name",
+            "repeat the command; it gets a longer name",
             run=run.name,
         )
 
 
 def read_last(lake: Lake, identity: str) -> History | None:
-    """The history of an identity's highest generation; those before it are not parsed."""
-    return _newest(lake, _brief(lake, identity=identity))
+    """The history of an identity's highest generation; earlier ones are not parsed."""
+    return _newest(lake, _summaries(lake, identity=identity))
 
 
 def read_last_published(lake: Lake, identity: str) -> History | None:
-    """The history of the highest generation of an identity that has published, and stands."""
-    return _newest(
-        lake, {run: of for run, of in _brief(lake, identity=identity).items() if of.stands}
-    )
+    """The history of the highest generation of an identity whose publish is in effect."""
+    summaries = _summaries(lake, identity=identity)
+    return _newest(lake, {run: s for run, s in summaries.items() if s.in_effect})
 
 
 def read_unrecorded(lake: Lake, target: str) -> dict[str, History]:
-    """Histories of runs into a target of which the ledger does not say that they have published."""
-    names = tuple(run for run, of in _brief(lake, target=target).items() if not of.said)
+    """Histories of runs into a target without a recorded publish."""
+    summaries = _summaries(lake, target=target)
+    names = tuple(run for run, summary in summaries.items() if not summary.recorded)
     return read_histories(lake, run=names) if names else {}
 
 
 @dataclass(slots=True)
-class _Brief:
-    """A run without the details of its steps."""
+class _Summary:
+    """The steps of a run without their details."""
 
     generation: int
     steps: set[object]
 
     @property
-    def said(self) -> bool:
+    def recorded(self) -> bool:
         return not self.steps.isdisjoint({Step.DONE, Step.ROLLED_BACK})
 
     @property
-    def stands(self) -> bool:
+    def in_effect(self) -> bool:
         return Step.DONE in self.steps and Step.ROLLED_BACK not in self.steps
 
 
-def _brief(lake: Lake, **equal: object) -> dict[str, _Brief]:
-    found: dict[str, _Brief] = {}
+def _summaries(lake: Lake, **equal: object) -> dict[str, _Summary]:
+    summaries: dict[str, _Summary] = {}
     for row in read_rows(lake, "runs", ("run", "generation", "step"), **equal):
-        of = found.setdefault(str(row["run"]), _Brief(0, set()))
-        of.generation = int(str(row["generation"]))
-        of.steps.add(row["step"])
-    return found
+        summary = summaries.setdefault(str(row["run"]), _Summary(0, set()))
+        summary.generation = int(str(row["generation"]))
+        summary.steps.add(row["step"])
+    return summaries
 
 
-def _newest(lake: Lake, found: Mapping[str, _Brief]) -> History | None:
-    run = max(found, key=lambda run: found[run].generation, default=None)
+def _newest(lake: Lake, summaries: Mapping[str, _Summary]) -> History | None:
+    run = max(summaries, key=lambda run: summaries[run].generation, default=None)
     return None if run is None else read_histories(lake, run=run).get(run)
 
 
@@ -286,14 +286,14 @@ def read_history(lake: Lake, run: str) -> History:
     """The history of one run.
 
     Raises:
-        InvalidRequestError: `CAP-RUN` when there is no such run.
+        InvalidRequestError: `CAP-RUN` for an unknown run.
     """
-    found = read_histories(lake, run=run).get(run)
-    if found is None:
+    history = read_histories(lake, run=run).get(run)
+    if history is None:
         raise InvalidRequestError(
             "CAP-RUN", f"there is no run {run}", "see `capstan runs`", run=run
         )
-    return found
+    return history
 
 
 def write_step(
@@ -306,7 +306,7 @@ def write_step(
     target: str,
     detail: Mapping[str, object],
 ) -> None:
-    """Append one row."""
+    """Append a row to the ledger."""
     row = {
         "run": run.name,
         "identity": run.identity,

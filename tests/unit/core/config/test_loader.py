@@ -349,7 +349,7 @@ def test_of_several_errors_the_first_in_the_file_is_named(tmp_path: Path) -> Non
         ("streams:\n  ../etc: {}\n", (2, "streams.../etc"), "cannot name a stream"),
         ("streams:\n  a': {}\n", (2, "streams.a'"), "cannot name a stream"),
         ("streams:\n  flights: parquet\n", (2, "streams.flights"), "must be a mapping of keys"),
-        ("targets:\n  march: {path: ../x}\n", (2, "targets.march.path"), "has '..' in it"),
+        ("targets:\n  march: {path: ../x}\n", (2, "targets.march.path"), "contains '..'"),
         ("targets:\n  march: {columns: []}\n", (2, "targets.march.columns"), "at least one"),
     ],
 )
