@@ -175,8 +175,8 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
         "CAP-LAKE",
         f"concurrent commits to {place} would overwrite each other"
         + (f": {store} does not prevent this on S3" if store else ""),
-        f"set {key} in spark-defaults.conf to a log store that prevents this, such as {_SAFE_STORE}; "
-        "or keep the lake and its targets in a shared file system",
+        f"set {key} in spark-defaults.conf to a log store that prevents this, such as "
+        f"{_SAFE_STORE}; or keep the lake and its targets in a shared file system",
         lake=place,
     )
 
