@@ -222,11 +222,11 @@ def fresh_files(source: Source, listing: Listing, read: FilesRead) -> list[str]:
 
 def skipped_files(source: Source, listing: Listing, read: FilesRead) -> SkippedFiles:
     """The files of a listing that no capture has read in their present state, by reason."""
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for path, reason in sorted(_skipped(source, listing, read)):
-        found.setdefault(str(reason), []).append(listing.relative(path))
-    counts = {reason: len(paths) for reason, paths in found.items()}
-    return SkippedFiles(counts, {reason: paths[:_SAMPLE] for reason, paths in found.items()})
+        by_reason.setdefault(str(reason), []).append(listing.relative(path))
+    counts = {reason: len(paths) for reason, paths in by_reason.items()}
+    return SkippedFiles(counts, {reason: paths[:_SAMPLE] for reason, paths in by_reason.items()})
 
 
 def require_none_renamed(listing: Listing, seen: FilesRead, tape: Tape) -> None:

@@ -30,7 +30,7 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
 
     Args:
         spark: The session, with the classes of Kafka's clients.
-        stream: A stream whose source is Kafka.
+        stream: A stream with a Kafka source.
         checkpoint: The folder of its checkpoint.
 
     Raises:
@@ -40,10 +40,10 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
     try:
         current = _ids(spark, stream.source)
     except Py4JJavaError as error:
-        gone = broker_gone(stream.name, error)
-        if gone is None:
+        broker_error = broker_gone(stream.name, error)
+        if broker_error is None:
             return  # The query will report the problem.
-        raise gone from error
+        raise broker_error from error
     path = f"{checkpoint}/topics"
     stored = json.loads(read_text(path)) if exists(path) else {}
     for topic, identity in current.items():

@@ -69,8 +69,8 @@ def expected_content(
         by_worker = cells.group_by("worker").aggregate([("records", "sum")])
         for row in by_worker.to_pylist():
             records[row["worker"]] += row["records_sum"]
-    found = pa.concat_tables(parts) if parts else _no_cells(tape.time_type)
-    return ExpectedContent(dict(records), (h1 % _ALL, h2 % _ALL), found)
+    all_cells = pa.concat_tables(parts) if parts else _no_cells(tape.time_type)
+    return ExpectedContent(dict(records), (h1 % _ALL, h2 % _ALL), all_cells)
 
 
 def expected_by_batch(
@@ -100,8 +100,8 @@ def _without_retired(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) 
     if not retired:
         return batch
     times = arrow_coordinates(batch.column("time"), tape.time_type)
-    gone = reduce(pc.or_, [_inside(times, box) for box in retired])
-    return batch.filter(pc.invert(gone))
+    is_retired = reduce(pc.or_, [_inside(times, box) for box in retired])
+    return batch.filter(pc.invert(is_retired))
 
 
 def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box] = ()) -> int:

@@ -264,10 +264,10 @@ def _with_content(
     """The results, with a violation for each valid recording whose records do not match."""
     unknown = FoldResult.of(ResumePoint().checker(tape.time_type.minimum))
     results = dict(outcomes)
-    found = find_mismatches(session_of(spark), tape, cut, workers, retired)
+    differing = find_mismatches(session_of(spark), tape, cut, workers, retired)
     mismatches = {
         worker: mismatch
-        for worker, mismatch in found.items()
+        for worker, mismatch in differing.items()
         if results.setdefault(worker, unknown).violation is None
     }
     # Checked again up to the mismatch, to know the times held before it.

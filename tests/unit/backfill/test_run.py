@@ -1,4 +1,4 @@
-"""How a backfill goes on and ends, and its app: with a replay that is a fake, and no session."""
+"""Runs of a backfill and its app, with a fake replay and no session."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What replays answer, in their order; then all of them have published."""
+    """The outcomes of replays, in order; later ones publish."""
     waiting: list[object] = []
 
     def fake(_s: object, _l: Lake, _d: ProjectConfig, request: Request) -> ReplayResult:
@@ -78,7 +78,7 @@ def summed(found: BackfillResult) -> tuple[object, ...]:
     return tuple(value[name] for name in ("done", "stood", "failed", "left"))
 
 
-def test_each_chunk_is_a_run_and_is_told_as_it_ends(lake: Lake, answers: list[object]) -> None:
+def test_each_chunk_is_a_run_and_reports_its_end(lake: Lake, answers: list[object]) -> None:
     answers += ["published", "stood"]
     seen: list[object] = []
     with subscribe(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
@@ -90,7 +90,9 @@ def test_each_chunk_is_a_run_and_is_told_as_it_ends(lake: Lake, answers: list[ob
     assert found.error is None
 
 
-def test_a_failure_ends_it_and_what_was_done_is_told(lake: Lake, answers: list[object]) -> None:
+def test_a_failure_ends_the_backfill_and_reports_completed_runs(
+    lake: Lake, answers: list[object]
+) -> None:
     answers += ["published", HELD]
     found = fill(lake)
     assert summed(found) == (1, 0, 1, 2)
@@ -99,7 +101,7 @@ def test_a_failure_ends_it_and_what_was_done_is_told(lake: Lake, answers: list[o
     assert told == [("r-01", None), (None, "CAP-HELD"), (None, None), (None, None)]
 
 
-def test_asked_to_it_keeps_going_and_ends_with_the_first_error(
+def test_keep_going_continues_and_reports_the_first_error(
     lake: Lake, answers: list[object]
 ) -> None:
     answers += [HELD, RuntimeError("the disk\nis full")]
@@ -111,7 +113,7 @@ def test_asked_to_it_keeps_going_and_ends_with_the_first_error(
     assert (str(second), second.exit_code) == ("CAP-BROKEN: RuntimeError: the disk", 5)
 
 
-def test_an_interrupt_is_no_failure_of_a_run(lake: Lake, answers: list[object]) -> None:
+def test_an_interrupt_is_not_a_failed_run(lake: Lake, answers: list[object]) -> None:
     answers += ["published", KeyboardInterrupt()]
     with pytest.raises(KeyboardInterrupt):
         fill(lake, keep_going=True)
@@ -155,7 +157,7 @@ def app(lake: Lake, tmp_path: Path) -> Any:
     return run
 
 
-def test_the_app_carries_out_one_backfill(app: Any, answers: list[object]) -> None:
+def test_the_app_runs_one_backfill(app: Any, answers: list[object]) -> None:
     code, result, _ = app({"replay": "copy", "chunk": 2})
     assert (code, result["done"], result["left"]) == (0, 2, 0)
     answers += [HELD]
@@ -163,7 +165,7 @@ def test_the_app_carries_out_one_backfill(app: Any, answers: list[object]) -> No
     assert (code, result["error"], result["left"]) == (4, "CAP-HELD", 1)
 
 
-def test_the_app_carries_out_several_and_one_that_fails_stops_no_other(
+def test_the_app_runs_several_backfills_and_continues_after_a_failure(
     app: Any, answers: list[object]
 ) -> None:
     answers += ["published", HELD]

@@ -1,4 +1,4 @@
-"""Intervals of declared replays, told from tapes and ledgers that were written without a JVM."""
+"""Intervals of declared replays, from tapes and ledgers written without a JVM."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def spans(found: list[Request]) -> list[tuple[str, str]]:
     return [(str(each.since)[5:13], str(each.until)[5:13]) for each in found]
 
 
-def test_what_was_never_replayed_is_a_gap_up_to_the_frontier(place: Place) -> None:
+def test_unreplayed_times_are_a_gap_up_to_the_frontier(place: Place) -> None:
     found = intervals(place.lake, declarations(), "days")
 
     assert [each.state for each in found] == [State.GAP] * 3 + [State.INCOMPLETE]
@@ -153,7 +153,7 @@ def test_a_tape_without_workers_is_not_complete(tmp_path: Path) -> None:
     assert [each.state for each in found] == [State.INCOMPLETE]
 
 
-def test_what_a_run_has_published_is_covered_until_it_is_taken_back(place: Place) -> None:
+def test_published_intervals_are_covered_until_a_rollback(place: Place) -> None:
     books = place.books("copy")
     books.published("one", [0, 1, 2], days(0, 2))
     books.published("two", [0, 1], days(2, 3))
@@ -168,7 +168,7 @@ def test_what_a_run_has_published_is_covered_until_it_is_taken_back(place: Place
     assert place.states("copy") == ["gap", "gap", "gap", "incomplete"]
 
 
-def test_a_part_of_an_interval_is_not_the_whole(place: Place) -> None:
+def test_a_partly_covered_interval_is_a_gap(place: Place) -> None:
     place.books("copy").published("half", [0, 1, 2], days(0, 1.5))
     found = place.survey("copy").intervals
     assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
@@ -197,7 +197,7 @@ def test_other_code_is_stale_and_the_newest_run_wins(place: Place) -> None:
     assert place.states("days") == ["stale", "stale", "stale", "incomplete"]
 
 
-def test_what_has_lost_its_records_can_not_be_filled(place: Place) -> None:
+def test_intervals_with_deleted_records_cannot_be_filled(place: Place) -> None:
     place.books("copy").published("one", [0, 1, 2], days(0, 1))
     tape = open_tape(place.lake, "s")
     rows = {
@@ -223,7 +223,7 @@ def test_another_transform_s_rows_are_stale(place: Place) -> None:
     assert place.states("days")[:3] == ["stale"] * 3
 
 
-def test_another_stream_is_in_the_way_only_where_it_replaced(place: Place) -> None:
+def test_another_stream_counts_only_if_it_replaced_rows(place: Place) -> None:
     books = place.books("copy")
     books.published("own", [0, 1, 2], days(0, 3))
     foreign = replace(books, stream="elsewhere")
@@ -248,7 +248,7 @@ def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
     assert place.states("copy") == ["covered", "gap", "gap", "incomplete"]
 
 
-def test_that_a_merge_was_taken_back_hides_no_failure_elsewhere(place: Place) -> None:
+def test_a_rolled_back_merge_hides_no_failure_elsewhere(place: Place) -> None:
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(1, 2))
     books.published("merged", [0, 1, 2], days(0, 1), mode="merge")
@@ -260,7 +260,7 @@ def test_that_a_merge_was_taken_back_hides_no_failure_elsewhere(place: Place) ->
     assert place.states("copy")[:3] == ["gap", "failed", "gap"]
 
 
-def test_what_stands_beside_it_does_not_hide_that_an_attempt_has_failed(place: Place) -> None:
+def test_adjacent_published_output_hides_no_failed_attempt(place: Place) -> None:
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(0, 1))
     books.published("half", [0, 1, 2], days(0, 0.5))
@@ -268,7 +268,7 @@ def test_what_stands_beside_it_does_not_hide_that_an_attempt_has_failed(place: P
     assert (found.state, found.runs) == (State.FAILED, ("half", "bad"))
 
 
-def test_an_attempt_that_gave_way_says_nothing(place: Place) -> None:
+def test_an_attempt_that_released_its_lock_is_ignored(place: Place) -> None:
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(0, 1))
     books.claimed("late", [0, 1, 2], days(0, 1))
@@ -277,7 +277,7 @@ def test_an_attempt_that_gave_way_says_nothing(place: Place) -> None:
     assert place.states("copy")[0] == "failed"
 
 
-def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
+def test_output_awaiting_approval_is_no_gap(place: Place) -> None:
     books = place.books("copy")
     staged = {"audit": {"passed": True}, "staging": "x"}
     region = {"region": region_text(days(0, 2)), "request": {"mode": "replace"}}
@@ -295,7 +295,7 @@ def test_what_waits_for_a_person_is_no_gap(place: Place) -> None:
     assert place.states("copy")[0] == "gap"
 
 
-def test_what_waits_to_replace_what_is_stale_is_redone_by_nobody_else(place: Place) -> None:
+def test_a_stale_interval_awaiting_approval_is_not_replayed_again(place: Place) -> None:
     place.books("days", "by_day", "f00").published("old", [0, 1, 2], days(0, 3))
     books = place.books("days", "by_day", BY_DAY.code_hash)
     books.claimed("asked", [0, 1, 2], days(1, 2))
@@ -316,7 +316,7 @@ def test_what_waits_to_replace_what_is_stale_is_redone_by_nobody_else(place: Pla
         ("odd", None, [24, 24, 24, 24]),
     ],
 )
-def test_how_long_intervals_are(
+def test_lengths_of_intervals(
     place: Place, replay: str, every: Every | None, lengths: list[int]
 ) -> None:
     found = place.survey(replay, every=every).intervals
@@ -340,7 +340,7 @@ def test_how_long_intervals_are(
         ({"as_of": 7}, "CAP-CUT"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(place: Place, given: dict[str, object], code: str) -> None:
+def test_invalid_requests_are_refused(place: Place, given: dict[str, object], code: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         place.survey("days", **given)
     assert caught.value.code == code
@@ -369,7 +369,7 @@ def test_no_range_ends_within_a_step_of_the_stream(tmp_path: Path) -> None:
     assert make_plan(place.lake, declarations(), Request("s", "t", since="2024-05-02T10:00:00Z"))
 
 
-def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:
+def test_bigint_times_are_cut_by_numbers(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     epochs = TimeType.of(epoch=Kind.BIGINT)
     lay_tape(lake, "numbers", "a", [(n,) for n in range(7)], (7,), time_type=epochs)
@@ -382,7 +382,7 @@ def test_numbers_are_cut_by_counts(tmp_path: Path) -> None:
         intervals(lake, declarations(), "batches", every=timedelta(days=1))
 
 
-def test_what_was_known_earlier_is_no_cover_for_what_is_known_now(tmp_path: Path) -> None:
+def test_output_of_an_earlier_cut_does_not_cover_later_records(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     both = TimeType(
         (
@@ -419,7 +419,7 @@ def test_a_target_without_times_is_covered_by_its_last_replacement_alone(place: 
     assert (request.since, request.until, request.as_of) == (None, None, 0)
 
 
-def test_appended_rows_are_not_put_in_twice(place: Place) -> None:
+def test_appended_rows_are_not_appended_twice(place: Place) -> None:
     books = place.books("added", "mixed", MIXED.code_hash)
     always = days(None, None)
     books.published("first", None, days(None, 1), kept=always)
@@ -448,13 +448,13 @@ def test_a_target_that_mixes_workers_is_filled_for_all_of_them(place: Place) -> 
     assert {each.workers for each in place.plan_replays("anyone")} == {None}
 
 
-def test_what_stands_between_two_gaps_parts_them(place: Place) -> None:
+def test_a_covered_interval_separates_two_gaps(place: Place) -> None:
     place.books("copy").published("middle", [0, 1, 2], days(1, 2))
     found = place.plan_replays("copy")
     assert spans(found) == [("05-01T00", "05-02T00"), ("05-03T00", "05-04T00")]
 
 
-def test_only_workers_that_lack_something_are_played(place: Place) -> None:
+def test_only_lacking_workers_are_replayed(place: Place) -> None:
     place.books("copy").published("two", [0, 1], days(0, 2))
     found = place.plan_replays("copy")
     assert [each.workers for each in found] == [("c",), None]
@@ -472,14 +472,14 @@ def test_only_workers_that_lack_something_are_played(place: Place) -> None:
         (Order.OLDEST, 9, ["01-04"]),
     ],
 )
-def test_chunks_begin_where_the_work_does(
+def test_chunks_are_cut_from_where_the_work_starts(
     place: Place, order: Order, chunk: int | None, expected: list[str]
 ) -> None:
     found = place.plan_replays("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
     assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
 
 
-def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
+def test_merges_start_with_the_oldest(place: Place) -> None:
     assert len(place.plan_replays("merged", chunk=1)) > 1
     with pytest.raises(InvalidRequestError, match="newest first") as caught:
         place.plan_replays("merged", chunk=1, order=Order.NEWEST)
@@ -487,19 +487,19 @@ def test_what_is_merged_begins_with_the_oldest(place: Place) -> None:
     assert len(place.plan_replays("merged", order=Order.NEWEST)) == 1
 
 
-def test_a_replay_that_has_to_be_approved_is_held(place: Place) -> None:
+def test_a_replay_with_approval_stops_for_it(place: Place) -> None:
     assert {each.approve for each in place.plan_replays("asked")} == {True}
     assert {each.approve for each in place.plan_replays("copy")} == {False}
 
 
 @pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
-def test_a_schedule_that_names_no_moment_cuts_nothing(schedule: str) -> None:
+def test_a_schedule_without_times_is_refused(schedule: str) -> None:
     with pytest.raises(InvalidRequestError, match="defines no intervals") as caught:
         Scheduled(schedule)
     assert caught.value.code == "CAP-SCHEDULE"
 
 
-def test_a_chunk_has_intervals() -> None:
+def test_a_chunk_has_at_least_one_interval() -> None:
     with pytest.raises(InvalidRequestError, match="0 intervals"):
         BackfillRequest("copy", chunk=0)
 
@@ -559,14 +559,14 @@ def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
     assert "nothing to do: 3 intervals: 3 covered" in capsys.readouterr().out
 
 
-def test_stale_intervals_say_how_they_are_mended(run, place):
+def test_stale_intervals_have_a_hint(run, place):
     place.books("copy", "other").published("one", [0, 1, 2], days(0, 3))
     code, found = run("gaps", "copy", "--since", "2024-05-02")
     assert (code, found["message"]) == (1, "replay copy: 2 intervals, 2 stale")
     assert "`capstan backfill copy --stale --since 2024-05-02`" in found["hint"]
 
 
-def test_a_dry_run_starts_no_jvm_and_says_what_would_be_run(run, capsys):
+def test_a_dry_run_lists_the_runs_without_a_jvm(run, capsys):
     code, found = run("backfill", "copy", "--dry-run", "--chunk", "2", "--order", "newest")
     assert code == 0
     assert [(r["since"][:10], r["until"][:10], r["run"]) for r in found["runs"]] == [
@@ -590,5 +590,5 @@ def test_a_dry_run_starts_no_jvm_and_says_what_would_be_run(run, capsys):
         (["backfill", "copy", "--since", "2025-01-01"], "CAP-RANGE"),
     ],
 )
-def test_commands_that_cannot_be_meant(words, code, run):
+def test_invalid_commands(words, code, run):
     assert (run(*words)[0], run(*words)[1]["error"]) == (2, code)

@@ -1,4 +1,4 @@
-"""The guard of checkpoints, over tapes without a JVM: batches without rows before any worker."""
+"""The checkpoint guard on tapes without a JVM: batches without rows before any worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FEED = pa.schema(
 
 
 def lay(root: Path, *, begun: int, ended: int, claimed: str = "own") -> Tape:
-    """A tape without a commit, of whose checkpoint so many batches were begun and ended."""
+    """A tape without a commit, and a checkpoint with the given numbers of offsets and commits."""
     paths = Lake.at(root).stream("s")
     configuration = {
         "capstan.format": "2",
@@ -48,7 +48,7 @@ def lay(root: Path, *, begun: int, ended: int, claimed: str = "own") -> Tape:
 
 
 @pytest.mark.parametrize(("begun", "ended"), [(1, 1), (1, 0), (3, 3), (3, 2)])
-def test_batches_without_rows_before_there_is_a_worker_are_not_missed(
+def test_batches_without_rows_are_allowed_before_the_first_worker(
     tmp_path: Path, begun: int, ended: int
 ) -> None:
     tape = lay(tmp_path, begun=begun, ended=ended)
@@ -56,7 +56,7 @@ def test_batches_without_rows_before_there_is_a_worker_are_not_missed(
     assert last_batch(tape) == ended - 1
 
 
-def test_those_of_another_checkpoint_are(tmp_path: Path) -> None:
+def test_batches_of_another_checkpoint_are_refused(tmp_path: Path) -> None:
     tape = lay(tmp_path, begun=3, ended=3, claimed="other")
     with pytest.raises(
         InvalidRequestError, match="CAP-CHECKPOINT.* is at batch 2, but the tape is at batch -1"
@@ -64,7 +64,7 @@ def test_those_of_another_checkpoint_are(tmp_path: Path) -> None:
         validate(tape)
 
 
-def test_once_there_is_a_commit_every_batch_is_on_tape(tmp_path: Path) -> None:
+def test_after_the_first_commit_every_batch_must_be_on_tape(tmp_path: Path) -> None:
     tape = lay(tmp_path, begun=3, ended=3)
     event = pa.Table.from_pylist([{"worker": 0, "batch": 0, "commit": 0}], schema=EVENTS)
     deltalake.write_deltalake(tape.paths.events, event, mode="append")

@@ -1,4 +1,4 @@
-"""Which names columns of a source may have."""
+"""Allowed names of source columns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def columns(**types: DataType) -> StructType:
 @pytest.mark.parametrize(
     "name", ["id", "Id", "a.b", "a`b", "a-b", "ä", "1", "select", "worker", "_id", "a/b", "'", '"']
 )
-def test_what_delta_takes_a_tape_takes(name: str) -> None:
+def test_names_that_delta_allows_are_accepted(name: str) -> None:
     require_names(STREAM, columns(**{name: StringType()}))
 
 
@@ -54,7 +54,7 @@ def test_what_delta_takes_a_tape_takes(name: str) -> None:
         (["id", "amount", "ID"], "'ID': Spark treats it as the same name as id"),
     ],
 )
-def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:
+def test_other_names_are_refused(names: list[str], said: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         require_names(STREAM, columns(**dict.fromkeys(names, StringType())))
     assert caught.value.code == "CAP-COLUMN"
@@ -70,6 +70,6 @@ def test_all_else_is_refused_by_name(names: list[str], said: str) -> None:
         MapType(StringType(), StructType([StructField("a b", IntegerType())])),
     ],
 )
-def test_fields_within_fields_are_looked_at(kind: DataType) -> None:
+def test_nested_fields_are_checked(kind: DataType) -> None:
     with pytest.raises(InvalidRequestError, match=r"column 'place\.a b'"):
         require_names(STREAM, columns(place=kind))

@@ -1,4 +1,4 @@
-"""What a micro-batch has consumed, from the files that Structured Streaming keeps of it."""
+"""The input of micro-batches, from the files of a Structured Streaming checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lay(folder: Path, name: str, *lines: object) -> None:
 
 
 def offsets(folder: Path, *ends: object) -> None:
-    """Offsets of micro-batches, as Spark writes them: a version, what it knew, the source."""
+    """Offsets of micro-batches as Spark writes them: version, metadata, source."""
     for batch, end in enumerate(ends):
         lay(folder, f"offsets/{batch}", {"batchWatermarkMs": 0}, end)
 
@@ -32,7 +32,7 @@ def entry(number: int, *names: str) -> list[dict[str, object]]:
     return [{"path": f"file:///s/{n}", "timestamp": 1, "batchId": number} for n in names]
 
 
-def test_files_of_one_entry_of_several_and_of_none(tmp_path: Path) -> None:
+def test_files_of_one_several_and_no_log_entries(tmp_path: Path) -> None:
     # The second micro-batch took what two looks at the source had found, the third nothing.
     offsets(tmp_path, {"logOffset": 0}, {"logOffset": 2}, {"logOffset": 2})
     for number, names in enumerate([["a"], ["b", "c"], ["d"]]):
@@ -45,7 +45,7 @@ def test_files_of_one_entry_of_several_and_of_none(tmp_path: Path) -> None:
     ]
 
 
-def test_files_that_spark_has_written_into_one(tmp_path: Path) -> None:
+def test_files_of_a_compacted_log(tmp_path: Path) -> None:
     offsets(tmp_path, *({"logOffset": n} for n in range(3)))
     lay(tmp_path, "sources/0/1", *entry(1, "b"))
     lay(tmp_path, "sources/0/2.compact", *entry(0, "a"), *entry(1, "b"), *entry(2, "c", "d"))
@@ -53,7 +53,7 @@ def test_files_that_spark_has_written_into_one(tmp_path: Path) -> None:
     assert found.files == ("file:///s/c", "file:///s/d")
 
 
-def test_all_that_a_source_of_files_has_given(tmp_path: Path) -> None:
+def test_all_files_of_a_source(tmp_path: Path) -> None:
     assert list(logged_files(str(tmp_path))) == []
     lay(tmp_path, "sources/0/0", {"web": {"0": 5}})
     assert list(logged_files(str(tmp_path))) == []
@@ -87,17 +87,17 @@ def test_offsets_of_partitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("source", [FILES, KAFKA])
-def test_what_is_not_told_is_not_known(tmp_path: Path, source: Source) -> None:
+def test_unknown_offsets_give_one_empty_part(tmp_path: Path, source: Source) -> None:
     assert consumed(str(tmp_path), source, 3) == (Consumed(),)
 
 
-def test_another_source_says_itself_where_it_stands(tmp_path: Path) -> None:
+def test_the_offset_of_other_sources_is_stored_as_it_is(tmp_path: Path) -> None:
     offsets(tmp_path, {"reservoirVersion": 4})
     (found,) = consumed(str(tmp_path), Source(format="delta", path="/t"), 0)
     assert found == Consumed(detail={"offset": {"reservoirVersion": 4}})
 
 
-def test_when_a_micro_batch_was_begun(tmp_path: Path) -> None:
+def test_the_start_of_a_micro_batch(tmp_path: Path) -> None:
     known = {"batchWatermarkMs": 0, "batchTimestampMs": 1795525530821, "conf": {}}
     lay(tmp_path, "offsets/0", known, {"logOffset": 0})
     offsets(tmp_path / "untold", {"logOffset": 0})

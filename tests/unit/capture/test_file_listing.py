@@ -1,4 +1,4 @@
-"""The files of a source as a listing has them, against those that captures have read."""
+"""File listings of sources, compared with the files that captures have read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OLD = 1_000_000_000_000
 
 
 class Place:
-    """A folder with files, and a tape whose feed says which of them were read."""
+    """A folder with files, and a tape with a feed of the files read."""
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "src"
@@ -99,11 +99,11 @@ def place(tmp_path: Path) -> Place:
         ("bucket/a", "bucket/a"),
     ],
 )
-def test_a_place_is_one_path_however_it_is_written(uri: str, path: str) -> None:
+def test_a_location_has_one_normalized_path(uri: str, path: str) -> None:
     assert path_of(uri) == path
 
 
-def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
+def test_each_skipped_file_has_a_reason(place: Place) -> None:
     place.lay("a.parquet", "2024/05/b c.parquet", "_export.parquet", ".part/d.parquet")
     place.lay("_SUCCESS", ".a.parquet.crc", "_temporary/0/e.parquet", "_delta_log/0.json")
     place.read("a.parquet")
@@ -120,7 +120,7 @@ def test_each_file_that_was_not_read_has_its_reason(place: Place) -> None:
     assert place.passed() == {"hidden": hidden}
 
 
-def test_a_file_that_was_changed_since_is_told(place: Place) -> None:
+def test_a_file_changed_after_its_capture_is_reported(place: Place) -> None:
     place.lay("a.parquet", "b.parquet", "c.parquet")
     place.read("a.parquet", "b.parquet")
     assert place.passed() == {"unread": ["c.parquet"]}
@@ -133,7 +133,7 @@ def test_a_file_that_was_changed_since_is_told(place: Place) -> None:
     assert fed.files == {"changed": ["a.parquet", "b.parquet"]}
 
 
-def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Place) -> None:
+def test_a_renamed_file_is_refused(place: Place) -> None:
     place.lay("a.parquet", "b.parquet")
     place.read("a.parquet", "b.parquet")
     place.lay("copy.parquet")
@@ -148,7 +148,7 @@ def test_a_file_under_another_name_is_refused_before_it_is_read_twice(place: Pla
     require_none_renamed(place.listing, seen_files(place.tape), place.tape)
 
 
-def test_a_link_that_leads_back_is_refused(place: Place) -> None:
+def test_a_symbolic_link_loop_is_refused(place: Place) -> None:
     place.lay("a.parquet", "days/b.parquet")
     (place.folder / "all").symlink_to(place.folder / "days")
     assert len(place.listing.files) == 3
@@ -157,7 +157,7 @@ def test_a_link_that_leads_back_is_refused(place: Place) -> None:
         _ = place.listing
 
 
-def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place) -> None:
+def test_files_read_before_the_feed_recorded_them_are_unknown(place: Place) -> None:
     place.lay("a.parquet")
     assert captured_files(place.tape) == {}
     place.batch = 1
@@ -165,7 +165,7 @@ def test_it_is_not_known_what_was_read_before_that_was_written_down(place: Place
     assert captured_files(place.tape) is None
 
 
-def test_what_is_no_folder_of_files_is_not_listed(tmp_path: Path) -> None:
+def test_sources_without_files_are_not_listed(tmp_path: Path) -> None:
     for source in (
         Source(format="kafka"),
         Source(format="delta", path=str(tmp_path)),
@@ -197,7 +197,7 @@ _ABOVE_PARTITIONS = ("2024/*", "{2024/06,a*}", "*")
         ("nothing*", []),
     ],
 )
-def test_a_path_with_wildcards_lists_what_it_stands_for(
+def test_a_path_with_wildcards_lists_its_matches(
     place: Place, pattern: str, found: list[str]
 ) -> None:
     place.lay("a.json", "b[1].json", "2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json")
@@ -215,7 +215,7 @@ def test_a_path_with_wildcards_lists_what_it_stands_for(
 
 
 @pytest.mark.parametrize("written", ["src", "./src", "src/*.json"])
-def test_a_path_from_here_says_nothing_of_the_folders_above(
+def test_folders_above_a_relative_path_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str
 ) -> None:
     above = tmp_path / "_day=1"
@@ -238,14 +238,14 @@ def test_a_path_from_here_says_nothing_of_the_folders_above(
         (["a=b.json"], False),
     ],
 )
-def test_folders_are_partitions_by_their_names(
+def test_partitions_are_recognized_by_folder_names(
     place: Place, files: list[str], partitioned: bool
 ) -> None:
     place.lay(*files)
     assert place.listing.partitioned is partitioned
 
 
-def test_a_text_names_some_and_counts_all(place: Place) -> None:
+def test_the_summary_samples_names_and_counts_all(place: Place) -> None:
     place.lay(*(f"{n}.parquet" for n in range(5)))
     found = skipped_files(place.source(), place.listing, {})
     assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"

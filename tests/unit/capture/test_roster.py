@@ -1,4 +1,4 @@
-"""Numbers of workers: of two captures that give out the same ones, one ends; without a JVM."""
+"""Worker numbers: of two captures that assign the same numbers, one is fenced; without a JVM."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ STREAM = little_stream("/none", workers=ByColumn(column="place", labels=("a", "b
 
 @pytest.fixture
 def tape(tmp_path: Path) -> Tape:
-    """A tape of one commit, on which worker 0 stands for `a`."""
+    """A tape with one commit, on which worker 0 has the label `a`."""
 
     paths = Lake.at(tmp_path).stream("s")
     time = {"coordinates": [{"name": "event", "kind": "timestamp"}]}
@@ -71,7 +71,7 @@ def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -
     assert workers.next_worker_number(tape) == 2
 
 
-def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape) -> None:
+def test_workers_of_an_interrupted_batch_open_with_the_next_commit(tape: Tape) -> None:
     opened, fresh = Roster.load(tape, newest_cut(tape)).with_new_workers(STREAM, ())
     opened.register(tape, fresh)
 
@@ -85,7 +85,7 @@ def test_what_was_written_down_and_cut_off_opens_with_the_next_commit(tape: Tape
     assert (fresh, opened.free, workers.next_worker_number(tape)) == ({2: "c"}, 3, 3)
 
 
-def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> None:
+def test_a_roster_that_is_two_commits_old_cannot_register_workers(tape: Tape) -> None:
     cut = newest_cut(tape)
     later = replace(Roster.load(tape, cut), commit=1)
     later.register(tape, {1: "b"})
@@ -94,7 +94,7 @@ def test_who_has_looked_at_the_tape_two_commits_ago_opens_none(tape: Tape) -> No
 
 
 class TestLabels:
-    def test_more_than_a_stream_can_have_are_refused(
+    def test_too_many_workers_are_refused(
         self, tape: Tape, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(workers, "MAX_WORKERS", 3)
@@ -114,7 +114,7 @@ class TestLabels:
                 roster.with_new_workers(replace(column, workers=by), {"b", "c", "d"})
             assert ("in workers.labels;" in refused.value.hint) == isinstance(by, ByColumn)
 
-    def test_rows_are_read_only_where_they_may_have_new_ones(self) -> None:
+    def test_rows_are_read_only_if_new_labels_are_possible(self) -> None:
         def found(by: object, *consumed: Consumed) -> BatchScan | None:
             stream = replace(STREAM, workers=by)  # type: ignore[arg-type]
             return scan_batch(None, stream, consumed, {"web/0", "web/1"})  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ class TestLabels:
             with pytest.raises(AttributeError, match="where"):
                 found(by, *consumed)
 
-    def test_what_least_and_greatest_times_tell(self) -> None:
+    def test_late_and_ahead_records_are_excluded_by_the_range_of_times(self) -> None:
         time = EventTime(
             column="at", every=timedelta(hours=1), max_ahead=timedelta(microseconds=10)
         )

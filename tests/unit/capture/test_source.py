@@ -1,4 +1,4 @@
-"""What a capture's query ended with, told of the source: a file that is damaged, a broker gone."""
+"""Errors of a capture's query that come from its source: damaged files, missing brokers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READING = "[FAILED_READ_FILE.{}] Encountered error while reading file file:{}. {
 
 
 @pytest.mark.parametrize("kind", ["CANNOT_READ_FILE_FOOTER", "FILE_NOT_EXIST", "NO_HINT"])
-def test_a_file_of_the_source_is_named_with_what_to_do(kind: str) -> None:
+def test_a_damaged_file_of_the_source_is_named_with_a_remedy(kind: str) -> None:
     found = file_damaged("little", TAPE, RuntimeError(QUERY.format(READING.format(kind, FILE, ""))))
     assert isinstance(found, SystemFailureError)
     assert (found.code, found.fields) == ("CAP-DAMAGED", {"stream": "little", "path": FILE})
@@ -40,11 +40,11 @@ def test_a_file_of_the_source_is_named_with_what_to_do(kind: str) -> None:
         "[DIVIDE_BY_ZERO] Division by zero.",
     ],
 )
-def test_what_is_no_damage_to_the_source_stays_what_it_is(text: str) -> None:
+def test_other_errors_are_not_damage(text: str) -> None:
     assert file_damaged("little", TAPE, RuntimeError(QUERY.format(text))) is None
 
 
-def test_a_broker_that_is_gone_is_told_apart() -> None:
+def test_a_missing_broker_is_recognized() -> None:
     gone = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node"
     found = broker_gone("little", RuntimeError(QUERY.format(gone)))
     assert found is not None
@@ -59,7 +59,7 @@ def test_a_broker_that_is_gone_is_told_apart() -> None:
         (Source(format="parquet", path="s3a://bucket/orders"), "s3"),
     ],
 )
-def test_a_source_whose_connector_was_not_fetched_says_so(
+def test_a_source_without_its_connector_has_a_hint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Source, jars: str
 ) -> None:
     monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""Since when a frontier stands: told by the newest commits of a tape, over tapes without a JVM."""
+"""The stall check on tapes without a JVM: since when a frontier has not moved."""
 
 from __future__ import annotations
 
@@ -107,16 +107,18 @@ LONG_AGO = START - 100 * DAY
         ([{0: 3, 1: 1}, {}, {1: None}, {}], 2),
     ],
 )
-def test_when_the_frontier_came_to_stand(tmp_path: Path, moves: Moves, day: int) -> None:
+def test_the_time_since_when_the_frontier_has_not_moved(
+    tmp_path: Path, moves: Moves, day: int
+) -> None:
     assert frontier_since(lay(tmp_path, moves), LONG_AGO) == START + day * DAY
 
 
-def test_a_worker_that_is_opened_later_moves_no_frontier(tmp_path: Path) -> None:
+def test_a_worker_opened_later_does_not_move_the_frontier(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 3}, {}, {1: 3}, {}], {1: 2})
     assert frontier_since(tape, LONG_AGO) == START
 
 
-def test_nothing_on_tape_stands_since_it_was_made_and_a_closed_one_does_not(tmp_path: Path) -> None:
+def test_an_empty_tape_counts_from_its_creation_and_a_closed_one_never(tmp_path: Path) -> None:
     empty = lay(tmp_path / "a", [])
     assert frontier_since(empty, LONG_AGO) == START - DAY
     bound = replace(little_stream(tmp_path), stalled_after=2 * DAY)
@@ -125,7 +127,7 @@ def test_nothing_on_tape_stands_since_it_was_made_and_a_closed_one_does_not(tmp_
     assert frontier_since(lay(tmp_path / "b", [{0: 1}, {0: None}]), LONG_AGO) is None
 
 
-def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> None:
+def test_expired_log_entries_are_older_than_any_bound(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1}, {}, {}, {}])
     table = deltalake.DeltaTable(tape.paths.events)
     table.create_checkpoint()
@@ -140,13 +142,13 @@ def test_what_a_log_no_longer_has_is_older_than_any_bound(tmp_path: Path) -> Non
         require_moving(stream, tape, START + 3 * DAY)
 
 
-def test_it_is_not_looked_for_beyond_what_is_enough(tmp_path: Path) -> None:
+def test_the_search_stops_at_the_limit(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1}, {}, {}, {}, {}])
     found = frontier_since(tape, START + 3 * DAY)
     assert found == START + 3 * DAY
 
 
-def test_a_bound_that_is_passed_fails_with_the_workers(tmp_path: Path) -> None:
+def test_an_exceeded_bound_fails_with_the_workers(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1, 1: 1}, {0: 5}, {}])
     stream = little_stream(tmp_path)
     require_moving(stream, tape, START + 400 * DAY)

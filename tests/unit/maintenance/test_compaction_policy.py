@@ -1,4 +1,4 @@
-"""What of a table is written anew, and when: runs, seats, and how often a row is rewritten."""
+"""Compaction policy and file layout: runs, file assignment, and how often rows are rewritten."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def file(low: int, high: int | None = None, bytes_: int = 10, **more: object) ->
 
 
 def written(group: tuple[File, ...]) -> File:
-    """What a group becomes in a table whose rows have no worker."""
+    """The files of a rewritten group in a table without workers."""
     total = sum(f.bytes for f in group)
     return file(min(f.low for f in group), max(f.high for f in group), total)
 
@@ -44,7 +44,7 @@ def written(group: tuple[File, ...]) -> File:
 def maintained(
     files: list[File], sizes: Sizes = SIZES, *, ended: bool = False
 ) -> tuple[list[File], int]:
-    """The files after maintenance, and the bytes that it has written."""
+    """The files after maintenance, and the bytes written."""
     rewritten = 0
     for _ in range(20):
         groups = worth_writing(runs_of(files), sizes, ended=ended)
@@ -70,7 +70,7 @@ def test_few_small_files_wait() -> None:
     assert len(worth_writing(runs_of([*files, file(7)]), SIZES)) == 1
 
 
-def test_what_has_the_full_size_is_left_alone_for_good() -> None:
+def test_full_runs_are_never_rewritten() -> None:
     full = file(0, 9, 640)
     files = [full, *(file(n) for n in range(10, 17))]
     (group,) = worth_writing(runs_of([*files, file(17)]), SIZES)
@@ -94,7 +94,7 @@ def test_one_large_batch_is_laid_out_by_worker() -> None:
     batches=st.lists(st.integers(1, 3000), max_size=300),
     turns=st.lists(st.integers(1, 60), max_size=40),
 )
-def test_rows_are_written_anew_about_once(batches: list[int], turns: list[int]) -> None:
+def test_rows_are_rewritten_about_once(batches: list[int], turns: list[int]) -> None:
     files: list[File] = []
     total = rewritten = 0
     waiting = [file(n, bytes_=size) for n, size in enumerate(batches)]
@@ -139,7 +139,7 @@ def test_files_stay_bounded_however_small_the_batches() -> None:
         st.integers(0, 50), st.lists(st.integers(1, 500), min_size=1), max_size=20
     )
 )
-def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
+def test_every_record_is_assigned_to_a_file(counts: Mapping[int, list[int]]) -> None:
     cells = {worker: [((n,), c) for n, c in enumerate(some)] for worker, some in counts.items()}
     seats = assign(cells, dict.fromkeys(cells, 1.0), SIZES)
     held: dict[int, set[int]] = {}
@@ -158,13 +158,13 @@ def test_every_record_has_a_seat(counts: Mapping[int, list[int]]) -> None:
         assert size[seat] <= SIZES.file + 2 * largest
 
 
-def test_who_has_little_shares_a_file() -> None:
+def test_workers_with_few_rows_share_a_file() -> None:
     cells = {worker: [((0,), 3)] for worker in range(12)}
     seats = assign(cells, dict.fromkeys(cells, 1.0), SIZES)
     assert (seats.count, set(seats.first.values())) == (2, {0, 1})
 
 
-def test_a_record_is_as_large_as_those_of_its_files() -> None:
+def test_record_sizes_are_estimated_from_files() -> None:
     files = [
         File("a", 100, 10, 0, 0, (0, 2)),
         File("b", 50, 50, 0, 0, (4, 4)),
@@ -179,10 +179,10 @@ def test_a_record_is_as_large_as_those_of_its_files() -> None:
     batches=st.integers(1, 9),
 )
 @example(sizes=[(60, 1), (1, 40), (1, 40)], batches=1)
-def test_workers_of_unlike_records_are_soon_in_their_files(
+def test_the_layout_converges_for_workers_with_different_record_sizes(
     sizes: list[tuple[int, int]], batches: int
 ) -> None:
-    """Each has so many records of so many bytes: what is written anew ends after a few turns."""
+    """With fixed counts and sizes of records, rewriting ends after a few rounds."""
     wide = replace(SIZES, file=10**6, most=10**9)
     rows, size = zip(*sizes, strict=True)
     workers = range(len(sizes))
@@ -223,9 +223,7 @@ def test_a_rewrite_must_keep_the_number_of_rows() -> None:
         assert caught.value.code == "CAP-REWRITE"
 
 
-def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_passed_over() -> (
-    None
-):
+def test_damage_is_reported_before_violations_and_skipped_work() -> None:
     done = MaintenanceResult(["a", "b"], busy=[RangeLockedError("CAP-HELD", "others were faster")])
     assert done.refusal is done.busy[0]
     for stream in done.streams:
@@ -241,7 +239,7 @@ def test_it_ends_with_damage_before_a_violation_and_with_either_before_what_was_
     assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
 
 
-def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
+def test_failed_streams_are_reported_first() -> None:
     done = MaintenanceResult(
         ["c"], violations=[CheckFailedError("CAP-VIOLATION", "c", "", stream="c")]
     )
@@ -256,7 +254,7 @@ def test_it_ends_with_what_could_not_be_kept_up_before_all_else() -> None:
     ]
 
 
-def test_what_keeps_all_streams_from_being_kept_up_is_no_ones_own(tmp_path: Path) -> None:
+def test_lake_wide_errors_belong_to_no_stream(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
     inside = f"{lake.stream('a').records}/part.parquet"
     other = f"{lake.stream('ab').root}/records"
@@ -275,14 +273,12 @@ def test_what_keeps_all_streams_from_being_kept_up_is_no_ones_own(tmp_path: Path
 
 
 @pytest.mark.parametrize(("domain", "imported"), [("import", True), ("listen", False)])
-def test_what_was_imported_with_its_faults_is_not_verified_again(
-    domain: str, imported: bool
-) -> None:
+def test_imports_are_not_verified_again(domain: str, imported: bool) -> None:
     tape = SimpleNamespace(settings={"fixed": {"domain": domain}})
     assert _is_import(tape) is imported  # type: ignore[arg-type]
 
 
-def test_a_worker_that_holds_less_than_nothing_can_send_nothing(tmp_path: Path) -> None:
+def test_a_worker_with_negative_counts_holds_nothing(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
     Recorded("broken", ["a", "b"]).lay(lake)
     tape = open_tape(lake, "broken")
@@ -292,7 +288,7 @@ def test_a_worker_that_holds_less_than_nothing_can_send_nothing(tmp_path: Path) 
     assert settled_batch(tape, cut, overdrawn, 0) == cut.batch
 
 
-def test_what_others_have_left_in_a_lake_is_passed_over(tmp_path: Path) -> None:
+def test_foreign_files_in_a_lake_are_ignored(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
     Recorded("mine", ["a"]).lay(lake)
     for folder in ("streams", "state", "aside", "staging"):
