@@ -1,7 +1,7 @@
-"""Capstan's own code as one file that a Spark cluster hands to its executors.
+"""Capstan's own code as one file that a Spark cluster ships to its executors.
 
-So the code that runs in a task is always the driver's, whatever is installed where the executor
-is: there, the packages of `requirements.lock` are enough.
+Tasks therefore always run the driver's code, whatever is installed on the executors. These need
+only the packages of `requirements.lock`.
 """
 
 from __future__ import annotations
@@ -25,35 +25,35 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def code_archive() -> Path:
-    """The archive of the present code, made where it is not there yet.
+    """The archive of the current code; created if it does not exist.
 
-    It holds each module twice: compiled for this Python, and as its source for any other. Its name
-    says what is in it. It lies in the folder that set-up fills; where that cannot be written, in
-    one of this process, which is gone when the process ends.
+    It has each module as bytecode for this Python and as source for other versions. Its name is a
+    hash of the content. It is in the cache folder, or in a temporary folder of this process if the
+    cache cannot be written.
     """
     sources = _sources()
     name = f"capstan-{_digest(sources)}.zip"
-    kept = cache_folder() / "code" / name
-    if kept.is_file():
-        return kept
+    cached = cache_folder() / "code" / name
+    if cached.is_file():
+        return cached
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        _make(kept, sources)
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        _make(cached, sources)
     except OSError:
-        return _make(_own_folder() / name, sources)
-    # Older ones stay: an app that began with one hands it to each executor that joins later.
-    return kept
+        return _make(_process_folder() / name, sources)
+    # Older archives are kept: a running app ships its archive to executors that join later.
+    return cached
 
 
 @cache
-def _own_folder() -> Path:
+def _process_folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="capstan-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _sources() -> dict[str, Path]:
-    """The modules by their place in the archive."""
+    """The modules by their path in the archive."""
     return {
         f"{_PACKAGE.name}/{path.relative_to(_PACKAGE)}": path
         for path in sorted(_PACKAGE.rglob("*.py"))
@@ -61,19 +61,19 @@ def _sources() -> dict[str, Path]:
 
 
 def _digest(sources: Mapping[str, Path]) -> str:
-    found = hashlib.sha256(importlib.util.MAGIC_NUMBER)
+    digest = hashlib.sha256(importlib.util.MAGIC_NUMBER)
     for name, path in sources.items():
         source = path.read_bytes()
-        found.update(f"{name}:{len(source)}:".encode() + source)
-    return found.hexdigest()[:16]
+        digest.update(f"{name}:{len(source)}:".encode() + source)
+    return digest.hexdigest()[:16]
 
 
 def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
-    unfinished = archive.with_name(f".{archive.name}.{os.getpid()}")
+    temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
     try:
         with (
             tempfile.TemporaryDirectory(prefix="capstan-code-") as folder,
-            zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as file,
+            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file,
         ):
             compiled = Path(folder) / "module.pyc"
             for name, path in sources.items():
@@ -82,14 +82,14 @@ def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
                     str(compiled),
                     name,
                     doraise=True,
-                    # A zip has local times: in another zone it would be older than its source.
+                    # A zip has local times: in another zone it could be older than its source.
                     invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
                 )
                 file.write(path, name)
                 file.write(compiled, f"{name}c")
-        unfinished.replace(archive)
+        temporary.replace(archive)
     finally:
-        unfinished.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
     return archive
 
 

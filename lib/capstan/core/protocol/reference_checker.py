@@ -1,7 +1,7 @@
-"""The reference checker: the rules, stated as plainly as they can be.
+"""The reference checker: the rules in their plainest form.
 
-Slow on purpose. It recomputes everything from a plain dictionary for every event and shares
-nothing with `judge`, so that the two can be held against each other.
+It is slow on purpose. It recomputes everything from a plain dictionary for every event and shares
+no code with `checker`, so that the two can be compared.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from capstan.core.times import Antichain, Time, TimeType
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of judging a recording.
+    """The result of checking a recording.
 
     Attributes:
-        valid: Whether all of it obeys the rules.
-        events: How many events were judged and found sound; those before the violation.
-        records: How many records these have.
+        valid: Whether the whole recording obeys the rules.
+        events: The number of valid events before the first violation.
+        records: The number of their records.
         violation: The first violation, or None.
-        holdings: What is held after these events: `(time, count)` in listing order.
+        holdings: The capabilities held after these events: `(time, count)` in listing order.
         frontier: The minimal elements of the holdings.
         closed: Whether nothing is held.
     """
@@ -37,7 +37,7 @@ class Verdict:
     closed: bool
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The verdict as reports write it."""
+        """The verdict as JSON for reports."""
         return {
             "valid": self.valid,
             "events": self.events,
@@ -50,13 +50,13 @@ class Verdict:
 
 
 def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdict:
-    """Judges a recording from its beginning, up to its first violation.
+    """Check a recording from its beginning, up to its first violation.
 
     Args:
-        items: The events in order; a `Fault` where there is none to judge.
+        items: The events in order, with a `Fault` in place of an invalid one.
         minimum: The time at which every recording starts.
-        capabilities: How many are held at `minimum` before the first event: as many as there are
-            recordings interleaved in `items`.
+        capabilities: The number held at `minimum` before the first event: the number of recordings
+            interleaved in `items`.
     """
     held = {minimum: capabilities} if capabilities else {}
     events = records = 0

@@ -1,14 +1,14 @@
-"""Transcripts: a recording as text, one JSON object a line.
+"""Transcripts: a recording as text, one JSON object per line.
 
     {"worker":0,"seq":0,"event":"progress","updates":[[time,diff],...]}
     {"worker":0,"seq":1,"event":"messages","time":time,"data":[...]}
 
-A time is an integer, or with several coordinates a list of integers, the outermost first: as the
-minimum is written, so is every time. Coordinates reach from -2^63 to 2^64-1, since producers have
-unsigned times too, and are kept exactly; diffs are signed 64-bit integers.
+A time is an integer, or a list of integers for several coordinates, outermost first: all times are
+written like the minimum. Coordinates range from -2^63 to 2^64-1, because some producers have
+unsigned times, and are kept exactly. Diffs are signed 64-bit integers.
 
-A line that is not an event of the recording becomes a `Fault` in its place: `shape` when it is
-not such an object, or another worker's; `seq` when its number is not the one that is due.
+A line that is not an event of the recording becomes a `Fault` in its place: `shape` when it is not
+such an object or belongs to another worker; `seq` when its number is not the next one.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ class _MisshapenError(Exception):
 def read_transcript(
     lines: Iterable[bytes], minimum: object, worker: int | None = None
 ) -> Iterator[Item]:
-    """Reads a transcript line by line, for `check` or a `Judge`.
+    """Read a transcript line by line, for `check` or a `StreamChecker`.
 
     Args:
-        lines: The lines as bytes, with or without their newline: an open binary file will do.
+        lines: The lines as bytes, with or without newline, such as an open binary file.
         minimum: The minimum time as JSON: an integer or a list of integers.
-        worker: Whose recording it is; by default the first line says.
+        worker: The worker of the recording; by default that of the first line.
 
     Yields:
-        For each line its event, or a `Fault`. What follows a fault is numbered as if the line
-        had been sound.
+        The event of each line, or a `Fault`. Lines after a fault are numbered as if the line had
+        been valid.
 
     Raises:
-        InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
+        InvalidRequestError: `CAP-TIME` when `minimum` is not a time.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     for position, line in enumerate(lines):
@@ -71,19 +71,19 @@ def read_transcript(
 
 
 def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> bytes:
-    """The line of an event, its newline included: what `read_transcript` reads.
+    """The line of an event with its newline, as `read_transcript` reads it.
 
-    Compact and UTF-8; what was read from a line written so is written as the same bytes.
+    It is compact and UTF-8. An event read from such a line is written as the same bytes.
 
     Args:
-        event: The event; its data are JSON values, tuples standing for lists.
-        worker: Whose recording it is.
+        event: The event; its data are JSON values, with tuples for lists.
+        worker: The worker of the recording.
         seq: The event's position in the recording.
-        minimum: The minimum time as JSON; as it is written, so is every time.
+        minimum: The minimum time as JSON; all times are written like it.
 
     Raises:
-        InvalidRequestError: `CAP-VALUE`, a time, a diff or a record has no place in a transcript,
-            or the records lie elsewhere.
+        InvalidRequestError: `CAP-VALUE` when a time, diff or record cannot be written in a
+            transcript, or the event does not contain its records.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     fields: dict[str, object] = {"worker": worker, "seq": seq}

@@ -1,4 +1,4 @@
-"""A multiset of times that knows its frontier while its counts change."""
+"""A multiset of times that maintains its frontier while its counts change."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from capstan.core.times.antichain import Antichain
 from capstan.core.times.change_batch import ChangeBatch
 from capstan.core.times.time import Time, less_equal
 
-# Times that are gone stay in the heap until they come up. It is rebuilt from what is held when
-# it is twice that, plus this many, so its size and the cost of each change stay bounded.
+# Removed times stay in the heap until they reach its top. It is rebuilt when it has twice the times
+# held plus this many, so that its size and the cost of each change stay bounded.
 _SLACK = 64
 
 
 class MutableAntichain:
     """Counts per time, and the antichain of the minimal times with a positive count.
 
-    With one coordinate a change costs the logarithm of the times held. With more, a change costs
-    a pass over the frontier, and one that takes an element out of it a pass over what is held.
+    With one coordinate a change costs the logarithm of the number of times held. With more, a
+    change costs a pass over the frontier, and a removal from it a pass over all times held.
 
-    Counts may fall below zero, and such times are not in the frontier: whoever adds up several
-    senders sees that in passing. All times have the same number of coordinates, and may be plain
+    Counts may fall below zero, which happens in passing when several senders are added up. Such
+    times are not in the frontier. All times have the same number of coordinates, and may be plain
     tuples.
     """
 
@@ -55,7 +55,7 @@ class MutableAntichain:
         return not self._heap and not self._minimal
 
     def count(self, time: tuple[int, ...]) -> int:
-        """How often `time` is counted; 0 when it is not there."""
+        """The count of `time`; 0 if it is missing."""
         return self._counts.get(time, 0)
 
     def items(self) -> tuple[tuple[Time, int], ...]:
@@ -75,7 +75,7 @@ class MutableAntichain:
     def update_batch(
         self, changes: Iterable[tuple[tuple[int, ...], int]]
     ) -> tuple[tuple[Time, int], ...]:
-        """Changes counts in one step, and returns how the frontier changed.
+        """Change counts in one step, and return the changes of the frontier.
 
         Returns:
             `(time, +1)` for a time that entered the frontier, `(time, -1)` for one that left it,
@@ -87,7 +87,7 @@ class MutableAntichain:
         return moved.items()
 
     def apply(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Changes counts in one step, without working out how the frontier changed.
+        """Change counts in one step, without computing the changes of the frontier.
 
         Args:
             net: `(time, diff)`, each time at most once; zeros change nothing.
@@ -134,7 +134,7 @@ class MutableAntichain:
         lost = [time for time in self._minimal if time in gone]
         if lost:
             self._minimal = [time for time in self._minimal if time not in gone]
-            # Only what a lost element covered can come up in its place.
+            # Only times covered by a lost element can enter the frontier.
             came.extend(self._covered_by(lost))
         for time in came:
             self._insert(time)

@@ -1,4 +1,4 @@
-"""What of a query's output depends on the order of its rows, told from its analysed plan."""
+"""Dependence of a query's output on the order of its input rows, found in its analysed plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of each step of a plan are used above it."""
+"""The columns of each step of a plan that later steps use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Columns = frozenset[int]
 
 
 def needed(plan: Node) -> dict[int, Columns]:
-    """By `id` of each step the numbers of its columns that what is above it makes something of."""
+    """The used column numbers of each step, by the step's `id`."""
     found: dict[int, Columns] = {}
     _descend(plan, frozenset(plan.ids), found)
     return found
@@ -25,21 +25,21 @@ def _descend(node: Node, above: Columns, found: dict[int, Columns]) -> None:
 def _of_child(node: Node, position: int, above: Columns) -> Columns:
     child = node.children[position]
     if node.kind == "Project":
-        return _columns(each for each in node.expressions if each.id in above)
+        return _columns(e for e in node.expressions if e.id in above)
     if node.kind == "Aggregate":
-        given = [each for each in node.expressions[node.groups :] if each.id in above]
-        return _columns((*node.expressions[: node.groups], *given))
+        results = [e for e in node.expressions[node.groups :] if e.id in above]
+        return _columns((*node.expressions[: node.groups], *results))
     if node.kind == "Window":
-        wanted = [e for e in node.expressions if e.kind != "Alias" or e.id in above]
-        return (above & frozenset(child.ids)) | _columns(wanted)
+        used = [e for e in node.expressions if e.kind != "Alias" or e.id in above]
+        return (above & frozenset(child.ids)) | _columns(used)
     if node.kind == "Union":
-        wanted_at = [at for at, column in enumerate(node.output) if column.id in above]
-        return frozenset(number for at in wanted_at if (number := child.output[at].id) is not None)
+        positions = [at for at, column in enumerate(node.output) if column.id in above]
+        return frozenset(n for at in positions if (n := child.output[at].id) is not None)
     if node.kind in ("WithCTE", "CTERelationDef", "Distinct", "Except", "Intersect"):
-        # All of what a common table expression has may be used.
+        # All columns of a common table expression may be used.
         return frozenset(child.ids)
     return (above | _columns(node.expressions)) & frozenset(child.ids)
 
 
 def _columns(expressions: Iterable[Expression]) -> Columns:
-    return frozenset(number for each in expressions for number in each.columns)
+    return frozenset(number for expression in expressions for number in expression.columns)

@@ -1,4 +1,4 @@
-"""What of a query's output depends on the order of rows: its plan is followed from below."""
+"""Dependence of a query's output on row order: the plan is analysed from the bottom up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capstan.core.config.order.windows import ORDER, over_window
 Key = frozenset[int]
 
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail", "Offset")
-# Steps that keep rows and their columns as they are.
+# Steps that keep rows and columns unchanged.
 _SAME = frozenset({
     "SubqueryAlias", "View", "Sort", "Repartition", "RepartitionByExpression",
     "RebalancePartitions", "ResolvedHint", "CollectMetrics", "EventTimeWatermark", "LocalLimit",
@@ -28,11 +28,11 @@ _ONE = "one of the rows that have a key in common is kept"
 
 @dataclass(frozen=True, slots=True)
 class Depends:
-    """What of a query's output depends on the order of rows.
+    """The parts of a query's output that depend on row order.
 
     Attributes:
-        columns: Columns that do, by name.
-        rows: Why it depends on it which rows there are.
+        columns: The causes by name of a dependent column.
+        rows: The causes for which the set of rows depends on it.
     """
 
     columns: Mapping[str, Cause] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Depends:
 
 
 def examine(plan: Node) -> Depends:
-    """What of a query's output depends on the order of rows."""
+    """Find the parts of a query's output that depend on row order."""
     walk = _Walk()
     walk.query(plan)
     causes = {column.name: walk.rules.of(column) for column in plan.output}
@@ -50,7 +50,7 @@ def examine(plan: Node) -> Depends:
 
 
 class _Walk:
-    """A plan as it is followed: what its columns do, and the keys that tell its rows apart."""
+    """The state of the analysis: causes by column, and keys that identify rows."""
 
     def __init__(self) -> None:
         self.rules = Rules(self.query)
@@ -59,13 +59,13 @@ class _Walk:
         self._shared: dict[int, tuple[Expression, ...]] = {}
 
     def query(self, plan: Node) -> Cause | None:
-        """Follow a plan; what its first column does, which is the value of a subquery."""
+        """Analyse a plan; returns the cause of its first column, the value of a subquery."""
         self._needs.update(needed(plan))
         self._follow(plan)
         return worst(map(self.rules.of, plan.output[:1]))
 
     def _follow(self, node: Node) -> list[Key]:
-        """Follow a step: its columns are known then. Gives keys that tell its rows apart."""
+        """Analyse a step and its columns; returns the keys that identify its rows."""
         keys = [self._follow(child) for child in node.children]
         below = keys[0] if keys else []
         step = getattr(self, f"_{node.kind.lower()}", None)
@@ -85,7 +85,7 @@ class _Walk:
         return below if len(keys) == 1 and set(node.ids) == set(node.children[0].ids) else []
 
     def _use(self, expressions: Iterable[Expression], how: str) -> None:
-        """Note expressions by which rows are chosen."""
+        """Record expressions that determine which rows there are."""
         cause = worst(map(self.rules.of, expressions))
         if cause is not None:
             self.rows.append(cause.used(how))
@@ -95,21 +95,21 @@ class _Walk:
         return _renamed(keys[0], node.expressions)
 
     def _define(self, expressions: Iterable[Expression]) -> None:
-        for each in expressions:
-            if each.kind == "Alias":
-                self._name(each, self.rules.of(each))
+        for expression in expressions:
+            if expression.kind == "Alias":
+                self._name(expression, self.rules.of(expression))
 
     def _aggregate(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
-        by, given = node.expressions[: node.groups], node.expressions[node.groups :]
+        by, results = node.expressions[: node.groups], node.expressions[node.groups :]
         self._use(by, "rows are grouped by it")
-        self._define(given)
-        found: set[int] = set()
+        self._define(results)
+        key: set[int] = set()
         for group in by:
-            named = [each.id for each in given if _value(each) == group and each.id is not None]
-            if not named:
+            columns = [e.id for e in results if _value(e) == group and e.id is not None]
+            if not columns:
                 return []
-            found.update(named[:1])
-        return [frozenset(found)]
+            key.update(columns[:1])
+        return [frozenset(key)]
 
     def _filter(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
         self._use(node.expressions, "rows are chosen by it")
@@ -117,11 +117,11 @@ class _Walk:
 
     def _join(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
         self._use(node.expressions, "rows are joined by it")
-        there = frozenset(node.ids)
+        output = frozenset(node.ids)
         both = [left | right for left in keys[0] for right in keys[1]]
-        # A join that only chooses among the rows of its left side keeps their keys.
-        left = [] if there > frozenset(node.children[0].ids) else keys[0]
-        return [key for key in (*both, *left) if key <= there]
+        # A join that only selects rows of its left side keeps their keys.
+        left = [] if output > frozenset(node.children[0].ids) else keys[0]
+        return [key for key in (*both, *left) if key <= output]
 
     def _window(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
         kept = self._needs[id(node)] & frozenset(node.children[0].ids)
@@ -129,9 +129,9 @@ class _Walk:
         def total(covered: Key, taken: Key) -> bool:
             return _is_total(covered, kept | taken, keys[0])
 
-        for each in node.expressions:
-            if each.kind == "Alias" and each.id is not None:
-                self._name(each, over_window(self.rules, each.children[0], total))
+        for column in node.expressions:
+            if column.kind == "Alias" and column.id is not None:
+                self._name(column, over_window(self.rules, column.children[0], total))
         return keys[0]
 
     def _limit(self, node: Node, keys: list[Key]) -> list[Key]:
@@ -140,7 +140,7 @@ class _Walk:
             below = below.children[0]
         covered: Key = frozenset()
         if below.kind == "Sort":
-            order = [each.children[0] for each in below.expressions]
+            order = [sort_order.children[0] for sort_order in below.expressions]
             self._use(order, "rows are cut off in the order of it")
             covered = columns_of(order)
         kept = self._needs[id(node)]
@@ -165,7 +165,7 @@ class _Walk:
 
     def _deduplicate(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
         self._use(node.expressions, "equal rows are taken for one")
-        by = frozenset(each.id for each in node.expressions if each.id is not None)
+        by = frozenset(e.id for e in node.expressions if e.id is not None)
         kept = self._needs[id(node)]
         if not _is_total(by, kept, keys[0]):
             for column in node.output:
@@ -176,8 +176,8 @@ class _Walk:
 
     def _union(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
         for position, column in enumerate(node.output):
-            each = (self.rules.of(child.output[position]) for child in node.children)
-            self._name(column, worst(each))
+            causes = (self.rules.of(child.output[position]) for child in node.children)
+            self._name(column, worst(causes))
         return []
 
     def _expand(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
@@ -217,7 +217,7 @@ _NUMBER = "number the rows of each key by row_number() in a whole order, and kee
 
 
 def _is_total(covered: Key, kept: Key, keys: Iterable[Key]) -> bool:
-    """Whether columns tell rows apart, or those that they do not are alike in all that is kept."""
+    """Whether columns identify rows, or rows equal in them are equal in all kept columns."""
     return kept <= covered or any(key <= covered for key in keys)
 
 
@@ -226,10 +226,10 @@ def _value(one: Expression) -> Expression:
 
 
 def _renamed(keys: Iterable[Key], given: Iterable[Expression]) -> list[Key]:
-    """Keys by the names that their columns have from here on; those that lose one are none."""
+    """Keys in terms of their new column names; a key that loses a column is dropped."""
     names: dict[int, int] = {}
-    for each in given:
-        value = _value(each)
-        if value.kind == "AttributeReference" and value.id is not None and each.id is not None:
-            names.setdefault(value.id, each.id)
+    for column in given:
+        value = _value(column)
+        if value.kind == "AttributeReference" and value.id is not None and column.id is not None:
+            names.setdefault(value.id, column.id)
     return [frozenset(names[c] for c in key) for key in keys if key <= names.keys()]

@@ -1,4 +1,4 @@
-"""What of an expression depends on the order of rows, by what its columns do."""
+"""Dependence of an expression on row order, given that of its columns."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _EXACT = "cast what is summed to DECIMAL, whose sums are exact"
 
 
 class Grade(IntEnum):
-    """How much of a value depends on the order of rows."""
+    """The extent to which a value depends on row order."""
 
     CLOSE = 1
-    """The last digits of a float, as it is a sum."""
+    """The last digits of a sum of floats."""
     SHUFFLED = 2
     """The order of an array's elements."""
     FREE = 3
-    """All of it."""
+    """The whole value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What makes a value depend on the order of rows.
+    """The reason why a value depends on row order.
 
     Attributes:
-        grade: How much of it.
-        expression: The expression that begins it, as SQL.
-        why: What it does.
-        remedy: What to write in its place.
+        grade: The extent.
+        expression: The expression that introduces it, as SQL.
+        why: The effect of this expression.
+        remedy: The replacement to write.
     """
 
     grade: Grade
@@ -45,26 +45,26 @@ class Cause:
     remedy: str
 
     def used(self, what: str) -> Cause:
-        """The same where it is used so that any value may come of it."""
+        """The cause after a use that can change the whole value."""
         if self.grade is Grade.FREE:
             return self
         return Cause(Grade.FREE, self.expression, f"{self.why}, and {what}", self.remedy)
 
 
 def worst(causes: Iterable[Cause | None]) -> Cause | None:
-    """The one by which most of a value depends on an order; None where none does."""
-    found = [cause for cause in causes if cause is not None]
-    return max(found, key=lambda cause: cause.grade, default=None)
+    """The cause with the highest grade; None without causes."""
+    existing = [cause for cause in causes if cause is not None]
+    return max(existing, key=lambda cause: cause.grade, default=None)
 
 
 @dataclass(slots=True)
 class Rules:
-    """The rules of expressions, over the columns that are known by now.
+    """The rules for expressions, over the columns analysed so far.
 
     Attributes:
-        columns: Columns that depend on an order, by number.
-        shared: Common expressions that do, by number.
-        query: What the query of a subquery comes to.
+        query: Analyses the plan of a subquery.
+        columns: Causes of dependent columns by number.
+        shared: Causes of common expressions by number.
     """
 
     query: Callable[[Node], Cause | None]
@@ -72,7 +72,7 @@ class Rules:
     shared: dict[int, Cause | None] = field(default_factory=dict)
 
     def of(self, one: Expression) -> Cause | None:
-        """What of an expression depends on the order of rows; None where nothing does."""
+        """The cause of an expression's dependence on row order; None without one."""
         special = _SPECIAL.get(one.kind)
         if special is not None:
             return special(self, one)
@@ -98,7 +98,7 @@ class Rules:
         return self.of(one.children[0])
 
     def _aggregate(self, one: Expression) -> Cause | None:
-        """An aggregate, with the condition of the rows that it takes, if it has one."""
+        """An aggregate function, with its filter condition if it has one."""
         chosen = worst(map(self.of, one.children[1:]))
         if chosen is not None:
             return chosen.used("rows are chosen by it")
@@ -110,7 +110,7 @@ class Rules:
         return self.of(one.children[0])
 
     def _chosen(self, one: Expression) -> Cause | None:
-        """Values that a condition chooses; that a sum is zero may be asked, as `nullif` does."""
+        """A conditional value; a test whether a sum is zero is allowed, as in `nullif`."""
         choosing = one.children[:1] if one.kind == "If" else one.children[:-1:2]
         asked = (None if _is_zero_test(each) else self.of(each) for each in choosing)
         condition = worst(asked)
@@ -155,7 +155,7 @@ _SPECIAL: Mapping[str, Callable[[Rules, Expression], Cause | None]] = {
 
 
 def _own(one: Expression) -> Cause | None:
-    """What a function does by itself."""
+    """The cause that a function introduces itself."""
     text = text_of(one)
     if one.kind in known.FREE:
         return Cause(Grade.FREE, text, *known.FREE[one.kind])
@@ -169,10 +169,10 @@ def _own(one: Expression) -> Cause | None:
 
 
 def _summed(one: Expression) -> Cause | None:
-    """What a function does that adds up floats."""
+    """The cause of a function that adds up floats."""
     kinds = [each.type for each in one.children[:1]]
     if one.kind == "Average" and kinds == ["bigint"]:
-        # Beyond 2^53 Spark's sum of BIGINT as DOUBLE is not exact; the sum as BIGINT is, or fails.
+        # Beyond 2^53, Spark's sum of BIGINT as DOUBLE is inexact; as BIGINT it is exact or fails.
         return Cause(Grade.CLOSE, text_of(one), _SUM, "divide sum(x) by count(x), which are exact")
     of_floats = one.kind in known.SUMS and kinds and kinds[0] in FLOATS
     if (
@@ -185,7 +185,7 @@ def _summed(one: Expression) -> Cause | None:
 
 
 def _passed(one: Expression, below: Cause) -> Cause | None:
-    """What a function makes of a value that depends on an order."""
+    """The cause of a function over a dependent value."""
     if below.grade is Grade.CLOSE:
         if one.kind in known.BLIND:
             return None
@@ -200,12 +200,12 @@ def _passed(one: Expression, below: Cause) -> Cause | None:
 
 
 def _takes_one(one: Expression) -> bool:
-    """Whether it is no function of an element and of its place in an array."""
+    """Whether it is not a function of an array element and its index."""
     return one.kind != "LambdaFunction" or len(one.children) == 2
 
 
 def _is_natural(one: Expression) -> bool:
-    """Whether an array is sorted by its elements alone: Spark's own comparison looks like that."""
+    """Whether an array is sorted by its elements only, recognised by Spark's own comparison."""
     lambdas = [each for each in one.children if each.kind == "LambdaFunction"]
     return not lambdas or [e.kind for e in lambdas[0].walk()] == _NATURAL
 
@@ -230,24 +230,24 @@ def _is_zero_test(one: Expression) -> bool:
 
 
 def _parts(one: Expression) -> list[Expression]:
-    """The values by which rows are compared: the fields of a struct, each in its turn."""
+    """The values that rows are compared by: the fields of a struct, in order."""
     if one.kind in ("CreateNamedStruct", "Alias"):
         return [part for each in one.children for part in _parts(each)]
     return [one]
 
 
 def columns_of(parts: Iterable[Expression]) -> frozenset[int]:
-    """The columns that some values are, or that have nothing beside one of them."""
-    found: set[int] = set()
-    for each in parts:
-        inner = each
+    """The columns that the values are equal to, alone or as the only field of a struct."""
+    numbers: set[int] = set()
+    for part in parts:
+        inner = part
         while inner.kind == "GetStructField" and inner.children[0].type.count(":") == 1:
             inner = inner.children[0]
         if inner.kind == "AttributeReference" and inner.id is not None:
-            found.add(inner.id)
-    return frozenset(found)
+            numbers.add(inner.id)
+    return frozenset(numbers)
 
 
 def text_of(one: Expression) -> str:
-    """An expression as a person reads it."""
+    """An expression as readable text."""
     return one.sql or one.name or one.kind

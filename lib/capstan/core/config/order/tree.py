@@ -1,4 +1,4 @@
-"""An analysed plan as values: the part of Spark's trees that says what depends on an order."""
+"""An analysed plan as values: the part of Spark's trees that determines dependence on order."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class Expression:
     """An expression of a plan.
 
     Attributes:
-        kind: Spark's name of its class: `Sum`, `AttributeReference`.
-        type: Its data type as Spark writes it; empty where it has none.
-        children: What it is made of.
-        id: Of a column and of what gives one its name: the number of the column. Of a common
-            expression, and of what stands for it, the number of that.
+        kind: Spark's class name: `Sum`, `AttributeReference`.
+        type: Its data type in Spark's notation; empty without one.
+        children: Its operands.
+        id: The number of the column, for a column or its definition; the number of the common
+            expression, for such an expression or a reference to it.
         name: The name of that column.
-        sql: What it looks like; empty for columns. It is no part of what makes two equal.
-        deterministic: Whether Spark takes it for that.
-        plan: The query inside, of a subquery.
+        sql: Its SQL text; empty for columns. It is ignored in comparisons.
+        deterministic: Whether Spark considers it deterministic.
+        plan: The plan of a subquery.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class Expression:
     plan: Node | None = None
 
     def walk(self) -> Iterator[Expression]:
-        """It and all that it is made of."""
+        """The expression and all its descendants."""
         yield self
         for child in self.children:
             yield from child.walk()
@@ -43,9 +43,9 @@ class Expression:
 
     @property
     def columns(self) -> frozenset[int]:
-        """The numbers of the columns that it takes values from."""
-        found = (each.id for each in self.walk() if each.kind == "AttributeReference")
-        return frozenset(number for number in found if number is not None)
+        """The numbers of the columns it reads."""
+        numbers = (part.id for part in self.walk() if part.kind == "AttributeReference")
+        return frozenset(number for number in numbers if number is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class Node:
     """A step of a plan.
 
     Attributes:
-        kind: Spark's name of its class: `Aggregate`, `Filter`.
-        expressions: All that it has, in the order of Spark's `expressions`.
-        children: The steps whose rows it takes.
+        kind: Spark's class name: `Aggregate`, `Filter`.
+        expressions: Its expressions, in the order of Spark's `expressions`.
+        children: The steps whose rows it reads.
         output: Its columns.
-        groups: Of an aggregation, how many of the expressions are those that it groups by.
-        ref: The number of a common table expression: of its definition, and where it is used.
+        groups: The number of grouping expressions, which come first, of an aggregation.
+        ref: The number of a common table expression, for its definition and its uses.
     """
 
     kind: str
@@ -69,9 +69,9 @@ class Node:
     ref: int | None = None
 
     def walk(self) -> Iterator[Expression]:
-        """All its expressions, and those of the steps below."""
-        for each in self.expressions:
-            yield from each.walk()
+        """All expressions of this step and the steps below."""
+        for expression in self.expressions:
+            yield from expression.walk()
         for child in self.children:
             yield from child.walk()
 
