@@ -51,13 +51,13 @@ def test_a_certificate_says_what_a_followed_pipeline_went_on_from_and_keeps() ->
     state = {"keys": {"a": 2, "b": 3}, "peers": 4}
     said = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
     text = certificate_markdown({**CERTIFICATE, "pipeline": said})
-    assert "| p, sink s; went on from march-1-1; 5 keys kept on 4 replay workers |" in text
+    assert "| p, sink s; resumed from march-1-1; 5 keys kept on 4 replay workers |" in text
 
 
 def test_what_a_plan_does_not_know_is_left_out() -> None:
     text = plan_markdown({"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3})
     assert "| covered already by | r |" in text
-    assert "| complete | no: times of it can still receive records |" in text
+    assert "| complete | no: the range can still receive records |" in text
     assert "stands already" not in text
     assert "None" not in text
 
@@ -97,8 +97,8 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
         assert f"<dt>{name.capitalize()}</dt>" in page
     for text in (
         "s, at commit 1,234", "123,456 at 1,000 times", "1 of 2 files, 1.2 MiB", "append",
-        "3,000 are not there", "a person decides before it is published", "h-1", "fare >= 0",
-        "no: times of it can still receive records", "5 late",
+        "3,000 not published", "a person decides before it is published", "h-1", "fare >= 0",
+        "no: the range can still receive records", "5 late",
     ):  # fmt: skip
         assert text in shell, text
         assert text in markdown, text
