@@ -164,7 +164,7 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
 
 
 def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> None:
-    with pytest.raises(CheckFailedError, match="^CAP-CHECK: .*taken back"):
+    with pytest.raises(CheckFailedError, match="^CAP-CHECK: .*rolled back"):
         play("bad_direct", (MOST,), direct=True)
     table = deltalake.DeltaTable(play.lake.table("bad_direct"))
     assert table.to_pyarrow_table().num_rows == 0

@@ -401,7 +401,7 @@ def test_a_table_with_a_time_of_its_own_cannot_place_them(
     early = {"since": "2024-05-01", "until": "2024-05-01T03:00:00Z"}
     for asked in ({}, early):
         with pytest.raises(
-            InvalidRequestError, match="CAP-OWN-TIME: 2 records .* cannot place them"
+            InvalidRequestError, match="CAP-OWN-TIME: 2 late records .* outside the range"
         ):
             replay(spark, lake, known, Request("little", "own", partial=True, **asked))  # type: ignore[arg-type]
         assert delta.version_of(lake.table("own")) is None

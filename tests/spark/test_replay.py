@@ -341,7 +341,7 @@ def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Pl
     play("numbered", since=DAY2, until=DAY4)
     second = run_of(play("numbered", since=DAY2, until=DAY4, workers=("a",), adopt=True))
     with pytest.raises(
-        InvalidRequestError, match=f"CAP-IDENTITY: run {second} cannot be taken back: .* n "
+        InvalidRequestError, match=f"CAP-IDENTITY: run {second} cannot be rolled back: .* n"
     ):
         play.rollback(second)
     play.rollback(run_of(play("numbered", since=DAY4, until=DAY5)))
@@ -351,7 +351,7 @@ def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Pl
 def test_a_column_that_would_fill_texts_up_is_refused(play: Play) -> None:
     play.sql(OWN.format("CHAR(4)", ""), "padded")
     with pytest.raises(
-        InvalidRequestError, match=r"CAP-TARGET-SCHEMA: .*place is char\(4\) there, and str"
+        InvalidRequestError, match=r"CAP-TARGET-SCHEMA: .*place is char\(4\) in the table, and str"
     ):
         play("padded", since=DAY2, until=DAY4)
 
@@ -491,7 +491,7 @@ def test_a_transform_by_whole_days(play: Play) -> None:
 )
 def test_a_part_of_a_day_never_stands_as_the_day(play: Play, since: str, until: str | None) -> None:
     with pytest.raises(
-        InvalidRequestError, match="CAP-GRAIN: transform coarse makes of records at"
+        InvalidRequestError, match="CAP-GRAIN: transform coarse puts records of"
     ) as caught:
         play("coarse", transform="coarse", since=since, until=until)
     assert "or declare its grain" in caught.value.hint
@@ -606,7 +606,7 @@ def test_a_target_that_does_not_fit(play: Play) -> None:
     play("placed", transform="by_place")
     before = play.version("placed")
     with pytest.raises(
-        InvalidRequestError, match="CAP-TARGET-SCHEMA.*column _(worker|time) is not there"
+        InvalidRequestError, match="CAP-TARGET-SCHEMA.*column _(worker|time) is missing"
     ):
         play("placed", since=DAY2, until=DAY4)
     assert play.version("placed") == before

@@ -161,7 +161,7 @@ class TestMerge:
         second = play.run(into, since=DAY3, until=DAY4, transform="sum_by_day", mode=mode)
         there = play.rows(into).rows()
         with pytest.raises(
-            InvalidRequestError, match="CAP-LATER: .* others of their keys"
+            InvalidRequestError, match="CAP-LATER: .* rows with the same keys"
         ) as caught:
             play.rollback(first)
         assert second in caught.value.hint
