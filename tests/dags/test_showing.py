@@ -58,7 +58,7 @@ def test_what_a_plan_does_not_know_is_left_out() -> None:
     text = plan_markdown({"stream": "s", "target": "t", "covered": [{"run": "r"}], "cut": 3})
     assert "| covered already by | r |" in text
     assert "| complete | no: the range can still receive records |" in text
-    assert "stands already" not in text
+    assert "published by run" not in text
     assert "None" not in text
 
 
@@ -90,7 +90,7 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
     ))  # fmt: skip
     markdown = plan_markdown(PLAN)
     for name, _ in plan_facts(PLAN, str):
-        if name in ("stands already", "covered already by"):
+        if name in ("published by run", "covered already by"):
             continue
         assert f"\n{name} " in shell
         assert f"| {name} | " in markdown

@@ -58,8 +58,8 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("covered already by", covered_text(covered if isinstance(covered, list) else [])),
         ("changed by others since", plan.get("changed")),
         ("of the records", overlap_text(plan.get("standing"), show)),
-        ("stands already", plan.get("stands")),
-        ("range is held by", plan.get("held_by")),
+        ("published by run", plan.get("stands")),
+        ("claimed by", plan.get("held_by")),
         ("checks", plan.get("checks")),
         ("approval", "a person decides before it is published" if plan.get("approve") else ""),
     ]
