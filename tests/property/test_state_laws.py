@@ -494,19 +494,6 @@ def test_a_snapshot_keeps_every_key_however_it_is_dealt(states, before, after, p
     assert (back.number, back.epoch, back.placed) == (4, 9, frozenset([7]))
 
 
-@few
-@given(STATES, WORKERS)
-def test_a_snapshot_comes_back_from_its_rows(states, workers):
-    snapshot = snapshot_of(states, workers, Rendezvous())
-    rows_of = snapshot.rows()
-    assert rows_of.num_rows == len(states)
-    back = KeyedSnapshot.of_rows(4, rows_of, workers, 9, frozenset([7]))
-    assert {w: ops.get(7, {}) for w, ops in back.states.items()} == {
-        w: ops[7] for w, ops in snapshot.states.items()
-    }
-    assert replace(back, states=snapshot.states) == snapshot
-
-
 @given(STATES.filter(bool), st.data())
 def test_a_proof_fails_when_a_key_is_lost_doubled_new_or_elsewhere(states, data):
     workers, placement = (0, 1, 2), Rendezvous()

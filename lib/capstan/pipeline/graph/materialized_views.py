@@ -1,4 +1,7 @@
-"""Graphs built from tables and views over them. Follows LaminarDB's `from_mv_registry`."""
+"""Graphs built from tables and views over them. Reference implementation.
+
+No product code path uses it. Follows LaminarDB's `from_mv_registry`.
+"""
 
 from __future__ import annotations
 

@@ -24,7 +24,6 @@ from pyspark.sql.types import (
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.input_range import Reach
-from capstan.pipeline.spark.source_schema import PLACE
 from capstan.pipeline.spark.state_rows import COLUMNS
 from capstan.pipeline.spark.wire_format import AT, BLOB, HEAD, KIND, NOTE, NoteKind, part
 from capstan.storage.tape.fingerprint import row_hashes
@@ -33,6 +32,9 @@ from capstan.storage.tape.time_columns import integers
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+PLACE = ("_worker", "_label", "_batch", "_pos")
+"""Columns of a record's position on tape that a source may have, besides `_time`."""
 
 _TASK, _PLACE = "seat", "place"
 _ORDER = ("_worker", "_batch", "_pos")

@@ -1,36 +1,19 @@
-"""Snapshots of states by worker, operator and key: rescale, verification, and table rows."""
+"""Snapshots of states by worker, operator and key: rescale and verification."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import pyarrow as pa
-
-from capstan.pipeline.state.codec import PLAIN, Encoded
-from capstan.pipeline.state.errors import Misplaced, NoHash, NotKeyed, NotWhole, SnapshotCorrupt
-from capstan.pipeline.state.key_hash import key_hash
+from capstan.pipeline.state.codec import Encoded
+from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.pipeline.state.key_placement import Placement
 
 OperatorStates = Mapping[int, Mapping[Hashable, Encoded]]
 """States by operator and key."""
 
 _Place = tuple[int, Hashable]
-
-ROWS: Final = pa.schema(
-    [
-        pa.field("worker", pa.int64(), nullable=False),
-        pa.field("operator", pa.int64(), nullable=False),
-        pa.field("key", pa.binary(), nullable=False),
-        pa.field("hash", pa.int64(), nullable=False),
-        pa.field("codec", pa.string(), nullable=False),
-        pa.field("version", pa.int32(), nullable=False),
-        pa.field("state", pa.binary(), nullable=False),
-    ]
-)
-"""Columns of `KeyedSnapshot.rows`; the codec `plain` encodes `key`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,60 +73,6 @@ class KeyedSnapshot:
             moved[owner].setdefault(operator, {})[key] = state
         prove(self.states, moved, placement, workers)
         return KeyedSnapshot(self.number, moved, self.epoch, self.placed)
-
-    def rows(self) -> pa.Table:
-        """Return the states as rows with the columns `ROWS`.
-
-        Raises:
-            ValueError: A key is not a plain value.
-        """
-        entries = list(_entries(self.states))
-        columns = [
-            [worker for worker, _, _, _ in entries],
-            [operator for _, operator, _, _ in entries],
-            [PLAIN.encode(key) for _, _, key, _ in entries],
-            [key_hash(key) for _, _, key, _ in entries],
-            [state.codec for _, _, _, state in entries],
-            [state.version for _, _, _, state in entries],
-            [state.data for _, _, _, state in entries],
-        ]
-        arrays = [pa.array(c, f.type) for c, f in zip(columns, ROWS, strict=True)]
-        return pa.Table.from_arrays(arrays, schema=ROWS)
-
-    @classmethod
-    def of_rows(
-        cls,
-        number: int,
-        rows: pa.Table,
-        workers: Sequence[int],
-        epoch: int | None = None,
-        placed: frozenset[int] = frozenset(),
-    ) -> KeyedSnapshot:
-        """Create the snapshot that has these `rows`.
-
-        Args:
-            number: Number of the barrier.
-            rows: Rows with the columns `ROWS`.
-            workers: Workers that took the snapshot, including those without rows.
-            epoch: The last epoch before the barrier, or None.
-            placed: Operators whose keys are placed.
-
-        Raises:
-            SnapshotCorrupt: A row is not part of a snapshot, or is duplicated.
-        """
-        states: dict[int, dict[int, dict[Hashable, Encoded]]] = {w: {} for w in workers}
-        for row in rows.to_pylist():
-            key = _key_of(row["key"], row["hash"])
-            operators = states.get(row["worker"])
-            if operators is None:
-                reason = f"rows of worker {row['worker']}, which did not take the snapshot"
-                raise SnapshotCorrupt.create(reason, reason=reason)
-            keys = operators.setdefault(row["operator"], {})
-            if key in keys:
-                reason = f"two states of key {key!r} at operator {row['operator']}"
-                raise SnapshotCorrupt.create(reason, reason=reason)
-            keys[key] = Encoded(row["codec"], row["version"], row["state"])
-        return cls(number, states, epoch, placed)
 
 
 def prove(
@@ -209,18 +138,6 @@ def _entries(
         for operator, keys in operators.items():
             for key, state in keys.items():
                 yield worker, operator, key, state
-
-
-def _key_of(data: bytes, expected: int) -> Hashable:
-    try:
-        key = PLAIN.decode(data)
-        actual = key_hash(key)
-    except (ValueError, TypeError, NoHash) as error:
-        raise SnapshotCorrupt.create(f"not a key: {data!r}", reason=str(error)) from error
-    if actual == expected:
-        return key
-    reason = f"the key {key!r} does not have the hash {expected}"
-    raise SnapshotCorrupt.create(reason, reason=reason)
 
 
 def _sample(places: Sequence[_Place]) -> list[str]:
