@@ -13,7 +13,7 @@ import pytest
 from capstan import instrumentation
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
 from capstan.backfill.run import BackfillResult, backfill
-from capstan.backfill.survey import intervals
+from capstan.backfill.survey import survey
 from capstan.capture.run import capture
 from capstan.cli import main
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
@@ -49,7 +49,7 @@ class Days:
         return backfill(self.spark, self.lake, self.declarations, request)
 
     def states(self, name: str) -> list[str]:
-        return [str(each.state) for each in intervals(self.lake, self.declarations, name)]
+        return [str(each.state) for each in survey(self.lake, self.declarations, name).intervals]
 
     def version(self, target: str) -> int | None:
         return delta.version_of(self.lake.table(target))

@@ -21,7 +21,7 @@ from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 
-__all__ = ["Every", "Interval", "State", "Survey", "bound_text", "intervals", "survey"]
+__all__ = ["Every", "Interval", "State", "Survey", "bound_text", "survey"]
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -64,19 +64,6 @@ class Survey:
             "counts": self.counts,
             "intervals": [interval.to_json() for interval in self.intervals],
         }
-
-
-def intervals(
-    lake: Lake,
-    config: ProjectConfig,
-    replay: str,
-    *,
-    every: Every | None = None,
-    since: str | None = None,
-    until: str | None = None,
-) -> list[Interval]:
-    """The intervals of a declared replay, in the order of their times; see `survey`."""
-    return list(survey(lake, config, replay, every=every, since=since, until=until).intervals)
 
 
 def survey(

@@ -13,7 +13,7 @@ import pytest
 from capstan.backfill.interval_grid import Scheduled
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
 from capstan.backfill.run import prepare
-from capstan.backfill.survey import Every, Interval, State, Survey, intervals, survey
+from capstan.backfill.survey import Every, Interval, State, Survey, survey
 from capstan.cli import main
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.core.times import Antichain, Box, Kind, TimeType
@@ -56,6 +56,11 @@ REPLAYS = (
     Replay(name="batches", stream="numbers", target="batches", since=0, until=10),
     Replay(name="asked", stream="s", target="copy", approve=True),
 )
+
+
+def intervals(lake: Lake, config: ProjectConfig, replay: str, **bounds: object) -> list[Interval]:
+    """The intervals of a declared replay."""
+    return list(survey(lake, config, replay, **bounds).intervals)  # type: ignore[arg-type]
 
 
 def day(number: float) -> int:
