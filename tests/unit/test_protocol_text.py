@@ -215,7 +215,7 @@ def test_steps_of_runs_and_what_they_hold_are_those_of_the_code() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`runs`"), "step")}
     assert list(cells) == [step.value for step in Step]
     assert words(cells["intent"]) == keys_of("replay/planning/intent.py", "to_json")
-    undone = keys_of("replay/execution/rollback.py", "take_back")
+    undone = keys_of("replay/execution/rollback.py", "restore_previous_rows")
     assert words(cells["rolled-back"]) == undone
 
 

@@ -12,7 +12,7 @@ from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, R
 from capstan.instrumentation import emit
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.job import Job, require_intent, restore
-from capstan.replay.execution.rollback import take_back
+from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import appended
 from capstan.replay.output.audit_findings import record_findings
@@ -66,7 +66,7 @@ def recover_ledger(
         complete(job, commit, note)
     else:
         # It failed its audit and is gone; another audit would only look at the previous rows.
-        take_back(job, commit.version)
+        restore_previous_rows(job, commit.version)
     return runs.read_history(lake, history.last.run)
 
 
@@ -104,7 +104,7 @@ def _complete_rollback(
     )
     if untouched or target_table.find_rollback(path, run.name, version) is None:
         return history
-    take_back(restore(spark, lake, declarations, history, undo=True), version)
+    restore_previous_rows(restore(spark, lake, declarations, history, undo=True), version)
     return runs.read_history(lake, run.name)
 
 
@@ -153,7 +153,7 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
             target_version=version,
         )
         job.record_coverage(version)
-        take_back(job, version)
+        restore_previous_rows(job, version)
     audit.require_passed(f"run {job.run.name}, rolled back from {job.plan.request.into}")
     return job.record_publish(draft, version, audit.to_json(job.plan.tape.time_type))
 

@@ -73,10 +73,10 @@ def roll_back(job: Job, history: History) -> int:
         )
     version = history.done.target_version
     _require_last(job, version)
-    return take_back(job, version)
+    return restore_previous_rows(job, version)
 
 
-def take_back(job: Job, version: int) -> int:
+def restore_previous_rows(job: Job, version: int) -> int:
     """Restore the rows that version `version` replaced, and record that in the ledgers.
 
     Raises:

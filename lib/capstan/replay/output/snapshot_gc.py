@@ -8,11 +8,11 @@ from capstan.instrumentation import emit
 from capstan.replay.output import target_table
 from capstan.replay.planning.snapshot_catalog import list_taken
 from capstan.replay.planning.snapshot_ledger import (
-    Became,
     Event,
+    SnapshotEvent,
     delete_parts,
     parts_of,
-    write_became,
+    write_events,
 )
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
@@ -69,10 +69,10 @@ def clear_old(
     if not obsolete or len(obsolete) <= slack:
         return []
     counted = {snapshot.name for snapshot in taken if not snapshot.cleared}
-    cleared = [Became(name, Event.CLEARED) for name in obsolete if name in counted]
+    cleared = [SnapshotEvent(name, Event.CLEARED) for name in obsolete if name in counted]
     # Recorded first, so that no run mistakes a half-deleted snapshot for a damaged one.
     if cleared:
-        write_became(lake, pipeline, cleared)
+        write_events(lake, pipeline, cleared)
     delete_parts(spark, lake, pipeline, obsolete)
     emit("replay.cleared", snapshots=len(obsolete))
     return obsolete

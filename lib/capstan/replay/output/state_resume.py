@@ -21,13 +21,13 @@ from capstan.pipeline.spark.state_rows import StateKind
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.snapshot_catalog import Taken
 from capstan.replay.planning.snapshot_ledger import (
-    Became,
     Event,
     Snapshot,
+    SnapshotEvent,
     delete_parts,
     parts_of,
     read_parts,
-    write_became,
+    write_events,
     write_parts,
 )
 from capstan.storage.lake import Lake
@@ -184,7 +184,7 @@ def rescale_state(
         emit("state.parts", snapshot=made.name)
     finally:
         rescaled.unpersist()
-    write_became(lake, now.pipeline, [Became(taken.name, Event.RESCALED, made)])
+    write_events(lake, now.pipeline, [SnapshotEvent(taken.name, Event.RESCALED, made)])
     emit("state.rescaled", snapshot=made.name, peers=peers)
     return made
 
@@ -193,8 +193,8 @@ def _choose(lake: Lake, taken: Taken, peers: int) -> Snapshot:
     """An existing snapshot for this number of workers, made the one to resume from."""
     snapshot = taken.on(peers)
     if taken.newest != peers:
-        became = Became(taken.name, Event.RESCALED, snapshot)
-        write_became(lake, snapshot.pipeline, [became])
+        event = SnapshotEvent(taken.name, Event.RESCALED, snapshot)
+        write_events(lake, snapshot.pipeline, [event])
     return snapshot
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from capstan.replay.planning.snapshot_ledger import Became, Event, Snapshot, read_became
+from capstan.replay.planning.snapshot_ledger import Event, Snapshot, SnapshotEvent, read_events
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import runs
 from capstan.storage.ledger.runs import History
@@ -68,7 +68,7 @@ def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | No
     snapshot = snapshot_of(last)
     if snapshot is None:
         return None
-    taken = _taken(snapshot, last, read_became(lake, snapshot.pipeline))
+    taken = _taken(snapshot, last, read_events(lake, snapshot.pipeline))
     return taken.on(peers) if taken.standing else None
 
 
@@ -80,22 +80,22 @@ def list_taken(lake: Lake, pipeline: str, **equal: object) -> list[Taken]:
         pipeline: The pipeline's name.
         equal: Values of the ledger's columns to filter runs by.
     """
-    became = read_became(lake, pipeline)
+    events = read_events(lake, pipeline)
     snapshots = []
     for history in runs.read_histories(lake, **equal).values():
         snapshot = snapshot_of(history)
         if snapshot is not None and snapshot.pipeline == pipeline:
-            snapshots.append(_taken(snapshot, history, became))
+            snapshots.append(_taken(snapshot, history, events))
     return sorted(snapshots, key=lambda taken: taken.order)
 
 
-def _taken(snapshot: Snapshot, history: History, became: Iterable[Became]) -> Taken:
-    events = [row for row in became if row.snapshot == snapshot.name]
-    rescaled = [row.rescaled for row in events if row.event is Event.RESCALED and row.rescaled]
+def _taken(snapshot: Snapshot, history: History, events: Iterable[SnapshotEvent]) -> Taken:
+    rows = [row for row in events if row.snapshot == snapshot.name]
+    rescaled = [row.rescaled for row in rows if row.event is Event.RESCALED and row.rescaled]
     return Taken(
         snapshot,
         history,
         {other.peers: other for other in rescaled},
         rescaled[-1].peers if rescaled else snapshot.peers,
-        any(row.event is Event.CLEARED for row in events),
+        any(row.event is Event.CLEARED for row in rows),
     )

@@ -119,8 +119,8 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Became:
-    """A row of the ledger.
+class SnapshotEvent:
+    """An event of a snapshot, as a row of the ledger.
 
     Attributes:
         snapshot: The snapshot's name.
@@ -193,7 +193,7 @@ def delete_parts(spark: SparkSession, lake: Lake, pipeline: str, names: list[str
         table.delete(F.col("snapshot").isin(names))
 
 
-def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
+def write_events(lake: Lake, pipeline: str, rows: list[SnapshotEvent]) -> None:
     """Append events of snapshots to the ledger, in one commit."""
     values = [
         {
@@ -208,11 +208,11 @@ def write_became(lake: Lake, pipeline: str, rows: list[Became]) -> None:
     append_rows(lake, "snapshots", values)
 
 
-def read_became(lake: Lake, pipeline: str) -> list[Became]:
+def read_events(lake: Lake, pipeline: str) -> list[SnapshotEvent]:
     """The events of a pipeline's snapshots, in the order in which they were written."""
     events = []
     for row in read_rows(lake, "snapshots", pipeline=pipeline):
         detail = row["detail"]
         rescaled = None if detail is None else Snapshot.from_json(json.loads(str(detail)))
-        events.append(Became(str(row["snapshot"]), Event(str(row["event"])), rescaled))
+        events.append(SnapshotEvent(str(row["snapshot"]), Event(str(row["event"])), rescaled))
     return events
