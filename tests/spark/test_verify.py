@@ -52,7 +52,7 @@ _ARROW = {
 @pytest.fixture(autouse=True)
 def on_spark(monkeypatch):
     """Few events would be judged in this process; all but one of these tests are of Spark's way."""
-    monkeypatch.setattr(in_process_events, "MOST", -1)
+    monkeypatch.setattr(in_process_events, "MAX_EVENTS", -1)
 
 
 @dataclass(frozen=True)
