@@ -56,7 +56,7 @@ def test_a_pipeline_gives_its_graph() -> None:
         ({"give": DagBuilder().source("in").sink_for("in", "out")}, "the columns of its source in"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(settings: dict[str, object], said: str) -> None:
+def test_invalid_definitions_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidRequestError, match=said) as refused:
         built(**settings).dag()
     assert refused.value.code == "CAP-PIPELINE"

@@ -402,7 +402,7 @@ MINE = [case for case in CASES if case["kind"] in RUNNERS]
 IN_WORDS = {
     "Q01": "spark/test_replay_state.py::test_a_pipeline_with_no_end_reads_each_record_once",
     "Q02": "unit/pipeline/live/test_cluster.py::test_the_end_waits_for_every_worker",
-    "Q03": "unit/pipeline/live/test_cluster.py::test_who_joins_learns_what_has_ended",
+    "Q03": "unit/pipeline/live/test_cluster.py::test_a_joining_worker_learns_of_the_end",
     "Q04": "unit/pipeline/live/test_cluster.py::test_a_part_of_a_sink_goes_on_numbering_its_lines",
     "Q05": "unit/pipeline/live/test_cluster.py::test_two_operators_of_one_name_are_refused",
     "Q06": "unit/pipeline/live/test_cluster.py::test_one_thing_at_a_time",

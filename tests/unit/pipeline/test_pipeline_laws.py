@@ -421,7 +421,7 @@ def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
         run_locally(between(given_rows, reach), law, reach, state=ran.state)
 
 
-def test_a_run_that_goes_on_may_put_out_nothing_but_what_waits() -> None:
+def test_a_resumed_run_writes_only_later_output() -> None:
     law = made("looking ahead")
     given_rows: list[Row] = [(0, "a", 0, None), (0, "a", 1, None)]
     state: list[StateRow] | None = None
@@ -637,7 +637,7 @@ class Divert(Stateless):
         return "divert"
 
 
-def test_what_is_put_aside_comes_out_row_by_row() -> None:
+def test_diverted_rows_are_returned_row_by_row() -> None:
     law = pipeline(chain(("d", Divert()), ("w", sums(3, 3, "key"))))
     given_rows: list[Row] = [(1, "a", 1, 0.5), (2, "b", 2, float("nan")), (2, "b", 3, None)]
     ran = run_locally(table(given_rows), law, reach_at(law, None, None, None))

@@ -88,7 +88,7 @@ def test_the_first_report_of_a_node_counts_and_strangers_are_refused():
     assert coordinator.finalize().states["a"].data == b"first"
 
 
-def test_what_is_held_when_a_wait_is_given_up_is_not_lost():
+def test_held_items_survive_an_abandoned_checkpoint():
     aligner = BarrierAligner(2)
     aligner.process_barrier("x", CheckpointBarrier(1, 1))
     later, sooner = event(9), event(3)

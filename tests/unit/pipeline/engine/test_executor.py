@@ -116,7 +116,7 @@ def test_unknown_nodes_are_errors_everywhere():
             call()
 
 
-def test_nodes_are_told_by_id_and_name():
+def test_nodes_are_named_by_id_or_name():
     executor = running(joined())
     assert executor.source_nodes() == (0, 1)
     assert executor.sink_nodes() == (3,)
@@ -214,7 +214,7 @@ def test_a_timer_cannot_set_itself_again():
         executor.process_watermark("src", 5)
 
 
-def test_what_a_window_puts_out_comes_before_the_watermark_that_closed_it():
+def test_window_results_precede_the_watermark_that_closed_them():
     seen = []
 
     class Watching(Does):
@@ -250,7 +250,7 @@ def test_more_than_fits_cannot_be_injected():
     assert shown(executor.take_sink_outputs("out")) == [(1, 1), (4, 4)]
 
 
-def test_the_readers_of_a_ring_hold_back_what_does_not_fit():
+def test_the_slowest_reader_limits_a_ring():
     executor = running(linear())
     ring = MulticastBuffer(2, 2)
     for n in range(3):
@@ -485,7 +485,7 @@ def test_no_more_waits_behind_a_barrier_than_fits():
         executor.process_watermark("a", 5)
 
 
-def test_what_an_operator_holds_back_its_readers_do_not_take_for_complete():
+def test_a_hold_limits_the_watermark_of_readers():
     class Holding(Does):
         def hold(self):
             return 7 if self.count else None

@@ -212,7 +212,7 @@ def test_fan_out_connects_its_branches():
     assert [edge.source_port for edge in dag.outputs("src")] == [0, 1]
 
 
-def test_what_a_sink_depends_on():
+def test_a_graph_can_be_restricted_to_sinks():
     dag = (
         DagBuilder()
         .source("a")

@@ -173,7 +173,7 @@ def test_a_length_is_the_same_however_it_is_written():
         ),
     ],
 )
-def test_what_feeds_a_state_is_a_part_of_what_it_depends_on(one, other):
+def test_a_signature_covers_the_upstream_operators(one, other):
     node, _ = changed(graph(WINDOW, one), graph(WINDOW, other))
     assert node == "before0"
     assert changed(graph(WINDOW), graph(WINDOW, one)) == ("before0", "it is new")
@@ -286,7 +286,7 @@ def test_operators_of_ones_own_have_signatures_as_well():
     assert changed(graph(Own(1)), graph(Own(1, CountsOtherwise)))[1] == "its code has changed"
 
 
-def test_of_an_operator_that_was_put_in_by_hand_nothing_is_known():
+def test_a_registered_operator_has_no_signature():
     dag, other = graph(Own(1)), graph(Own(2))
     executor, taking = DagExecutor.from_dag(dag), DagExecutor.from_dag(other)
     executor.register_operator("op", Counts())

@@ -47,7 +47,7 @@ def test_without_state_there_is_one_stage():
     assert stages(line(DEAR)) == [(("bids", "n0", "out"), None)]
 
 
-def test_a_key_is_one_shuffle_and_what_follows_by_it_costs_none():
+def test_operators_with_one_key_share_one_shuffle():
     assert stages(
         line(DEAR, count("auction"), TopN(1, (("n", "ascending"),), by=("auction",)))
     ) == [

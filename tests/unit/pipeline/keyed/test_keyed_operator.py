@@ -189,7 +189,7 @@ class Flushing(StatefulLogic):
             output.emit(key, value, None)
 
 
-def test_what_an_epoch_makes_comes_before_it():
+def test_output_of_an_epoch_precedes_it():
     tester = Driven(Flushing()).data(("a", 1), ("b", 2))
     tester.operator.handle(Epoch(END))
     assert tester.out == [Data("a", 1, END), Data("b", 2, END), Epoch(END)]
@@ -398,7 +398,7 @@ def test_the_last_snapshot_is_the_one_committed_last():
         store.persist(0, 3, "op", b"again")
 
 
-def test_what_was_not_committed_is_begun_anew():
+def test_an_uncommitted_snapshot_is_restarted():
     store = MemorySnapshots()
     store.persist(0, 1, "old", b"x")
     store.begin(1)

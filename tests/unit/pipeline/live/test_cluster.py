@@ -184,7 +184,7 @@ def test_the_end_waits_for_every_worker():
     assert sorted(cluster.outputs, key=str) == [(0, Epoch(END)), (1, Epoch(END))]
 
 
-def test_who_joins_learns_what_has_ended():
+def test_a_joining_worker_learns_of_the_end():
     cluster = Cluster(job(), (0, 1))
     cluster.feed(0, Epoch(END))
     cluster.run()
@@ -242,7 +242,7 @@ def test_the_first_rescale_has_version_one():
     assert set(cluster.coordinator.running.orders.values()) == {Rescale((0, 1), 1)}
 
 
-def test_who_leaves_or_is_about_to_join_takes_no_records():
+def test_leaving_and_joining_workers_accept_no_records():
     cluster = Cluster(job(), (0, 1))
     cluster.begin_rescale((1, 2))
     assert cluster.sources == (1,)
@@ -285,7 +285,7 @@ def test_a_late_record_is_put_aside():
     assert cluster.outputs == [(0, Epoch(5))]
 
 
-def test_a_snapshot_has_what_was_fed_before_it():
+def test_a_snapshot_contains_everything_fed_before_it():
     cluster = ready_cluster((0, 1), [(n % 3, n) for n in range(20)])
     cluster.begin_snapshot()
     for n in range(20):
@@ -376,7 +376,7 @@ def test_functions_and_epochs_of_their_own_are_part_of_a_chain():
     assert list(cluster.workers) == [0]
 
 
-def test_state_before_an_exchange_cannot_be_dealt():
+def test_state_before_an_exchange_cannot_be_rescaled():
     local = Job.of(Keyed("local", stateful_map(total)), Exchange())
     cluster = Cluster(local, (0, 1))
     cluster.feed(0, Data("k", 1))
@@ -392,7 +392,7 @@ def test_two_operators_of_one_name_are_refused():
     assert caught.value.fields == {"name": "sum"}
 
 
-def test_a_job_of_nothing_is_refused():
+def test_a_job_without_elements_is_refused():
     with pytest.raises(ValueError, match="at least one element"):
         Job.of()
 

@@ -118,7 +118,7 @@ def test_extremes_of_durations(operator, unit):
 @EACH
 @pytest.mark.parametrize("make", [min_of, max_of, first_of])
 @pytest.mark.parametrize("kind", [pa.decimal32(5, 2), pa.decimal64(5, 2), pa.float16()], ids=str)
-def test_what_arrow_cannot_order_is_refused_by_the_build(operator, make, kind):
+def test_columns_without_order_are_refused_by_the_build(operator, make, kind):
     with pytest.raises(SchemaMismatch, match="rows cannot be ordered by v"):
         executor_of(operator((make("v"),)), kind)
 

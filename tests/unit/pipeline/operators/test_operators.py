@@ -127,7 +127,7 @@ def bids(*rows):
         (SqlWindow("SELECT 1 AS _time FROM input", 5), [TIMED], "_time"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_the_build(spec, schemas, reason):
+def test_mismatched_columns_are_refused_by_the_build(spec, schemas, reason):
     with pytest.raises(SchemaMismatch) as caught:
         graph(spec, *schemas)
     assert reason in caught.value.fields["reason"]
@@ -213,7 +213,7 @@ def test_sql_of_fixed_values_is_taken(value):
         lambda: SqlWindow("SELECT 1", 0),
     ],
 )
-def test_what_cannot_be_meant_is_refused_at_once(make):
+def test_invalid_arguments_are_refused_at_once(make):
     with pytest.raises(ValueError):
         make()
 
@@ -275,7 +275,7 @@ def test_times_at_the_end_of_64_bits_fail_rather_than_wrap():
         came_out(Window.tumbling(10, [count_rows()]), (END - 3, bids((1, 1))))
 
 
-def test_late_rows_are_told_row_by_row_and_rows_without_time_have_a_place():
+def test_late_rows_and_rows_without_time_are_diverted_row_by_row():
     executor = DagExecutor.from_dag(graph(Window.tumbling(10, [count_rows("n")]), TIMED))
     executor.process_watermark("s0", 5)
     batch = bids((1, 1), (2, 2), (3, 3)).append_column(TIME, pa.array([4, None, 5]))
@@ -445,7 +445,7 @@ def test_rows_that_are_kept_to_the_end_hold_back_the_watermark():
     assert (out.time, executor.watermark("out")) == (3, END)
 
 
-def test_zeros_of_either_sign_are_told_apart_by_their_bits():
+def test_zeros_are_ordered_by_their_bits():
     zeros = pa.record_batch({"key": [1, 1], "zero": [0.0, -0.0]})
     for batch in (zeros, zeros.take(pa.array([1, 0]))):
         window = Window.tumbling(10, [first_of("zero"), min_of("zero")], by=["key"])

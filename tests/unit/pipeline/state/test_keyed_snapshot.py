@@ -170,7 +170,7 @@ def test_a_sum_that_does_not_fit_fails_and_never_wraps():
         lambda: KeyedLogic(Total(), ("key",), ("number",), pa.schema([])),
     ],
 )
-def test_specs_that_cannot_be_meant_are_refused(make):
+def test_invalid_specs_are_refused(make):
     with pytest.raises(ValueError, match="key|step"):
         make()
 
@@ -281,7 +281,7 @@ def crew():
 ROW = Event(1, pa.record_batch([["a"], [1], [1]], schema=SCHEMA))
 
 
-def test_a_crew_with_one_that_has_failed_is_restored_whole():
+def test_executors_are_restored_together_after_one_failed():
     executors, operators, before = crew()
     operators[1].broken = True
     with pytest.raises(OperatorFailed):
@@ -293,7 +293,7 @@ def test_a_crew_with_one_that_has_failed_is_restored_whole():
     assert operators[1].count == 1
 
 
-def test_a_crew_of_which_one_cannot_be_undone_stays_as_it_is():
+def test_executors_are_unchanged_when_one_cannot_save_its_state():
     executors, operators, before = crew()
     operators[1].unkept = True
     with pytest.raises(RestoreFailed, match="cannot be saved"):
@@ -340,7 +340,7 @@ def keys_on(stage, checkpoints):
         (TopN(1, (("number", "ascending"),)), 1, [1]),
     ],
 )
-def test_what_all_rows_share_goes_to_the_first_worker(spec, workers, held):
+def test_global_state_goes_to_the_first_worker(spec, workers, held):
     whole = checkpoint_of(spec, *ROWS)
     empty = DagExecutor.from_dag(graph(spec))
     empty.process_watermark("in", 4)
@@ -398,7 +398,7 @@ def node(checkpoint, name, **changes):
     return replace(checkpoint, nodes=nodes)
 
 
-def test_behind_an_operator_that_holds_back_the_least_watermark_counts():
+def test_the_least_watermark_counts_behind_a_hold():
     spec = KeyedAggregate((sum_of("number"),), ("key",))
     mine = {0: [], 1: []}
     for n in range(20):
@@ -427,7 +427,7 @@ def behind_a_holder(spec):
     return builder.operator("op", spec).connect("total", "op").sink_for("op", "out").build()
 
 
-def test_who_reads_aggregates_of_the_end_learns_that_it_has_come():
+def test_readers_of_final_aggregates_see_the_end():
     made = DagExecutor.from_dag(
         behind_a_holder(Window.tumbling(10, (sum_of("sum_number", "sum"),), by=["key"]))
     )
@@ -438,7 +438,7 @@ def test_who_reads_aggregates_of_the_end_learns_that_it_has_come():
     assert [(row["key"], row["sum"]) for row in taken(made)] == [("a", 4), ("b", 2)]
 
 
-def test_windows_behind_an_operator_that_holds_back_are_dealt():
+def test_windows_behind_a_hold_are_rescaled():
     dag = behind_a_holder(Window.tumbling(10, (count_rows("n"), sum_of("sum_number")), by=["key"]))
     rows = [(f"k{n}", n, 5 + 7 * n) for n in range(12)]
     through = DagExecutor.from_dag(dag)
@@ -463,7 +463,7 @@ def test_windows_behind_an_operator_that_holds_back_are_dealt():
     assert len(found) == len(rows)
 
 
-def test_windows_that_overlap_behind_an_operator_that_holds_back_are_refused():
+def test_overlapping_windows_behind_a_hold_are_refused():
     dag = behind_a_holder(Window.sliding(10, 5, (count_rows(),), by=["key"]))
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
     put(crew[PLACEMENT.owner("a", (0, 1))], ("a", 1, 5))
@@ -507,7 +507,7 @@ class OpaqueSpec:
         return "opaque"
 
 
-def test_a_state_that_is_not_kept_by_key_is_refused_by_name():
+def test_a_state_that_is_not_keyed_is_refused_by_name():
     whole = checkpoint_of(OpaqueSpec(), *ROWS)
     with pytest.raises(NotKeyed, match="op") as caught:
         rescaled(stage_of(OpaqueSpec()), {0: whole})
@@ -536,7 +536,7 @@ def snapshot():
 
 
 @pytest.mark.parametrize("way", ["twice", "with another"])
-def test_a_key_that_is_not_once_with_its_owner_is_not_dealt(way):
+def test_a_misplaced_or_duplicated_key_is_not_rescaled(way):
     whole = snapshot()
     owner = Rendezvous().owner("a", (0, 1))
     other = 1 - owner
@@ -559,13 +559,13 @@ def test_a_codec_has_its_name_for_itself():
 
 
 @pytest.mark.parametrize("value", [object(), {1: object()}, [complex(1)], True.real + 1j])
-def test_what_would_not_come_back_is_not_written(value):
+def test_values_without_exact_encoding_are_refused(value):
     with pytest.raises(ValueError, match="plain value"):
         PLAIN.encode(value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"f":1}', b'{"q":1}', b'{"f":"1","t":[]}', b"\xff"])
-def test_what_is_no_plain_value_is_not_read(data):
+def test_invalid_bytes_are_not_decoded(data):
     with pytest.raises(ValueError):
         PLAIN.decode(data)
 
