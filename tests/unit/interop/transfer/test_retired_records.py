@@ -90,8 +90,8 @@ def test_a_recording_is_not_exported_in_part_to_topics(
     )
     assert sent == []
     assert error.hint == (
-        "a recording is taken whole; `capstan replay s --into TABLE --since "
-        f"{SINCE}` plays what is left"
+        "this command needs the whole recording; `capstan replay s --into TABLE --since "
+        f"{SINCE}` replays the remaining records"
     )
 
 
@@ -114,7 +114,7 @@ def test_a_recording_is_not_exported_in_part_to_files(
     assert not (tmp_path / "out").exists()
     # Exports choose no times.
     assert "leave out these times" not in error.hint
-    assert f"--since {SINCE}` plays what is left" in error.hint
+    assert f"--since {SINCE}` replays the remaining records" in error.hint
 
 
 def test_an_audit_of_some_columns_says_which_options_it_has(
@@ -138,5 +138,5 @@ def test_an_audit_of_some_columns_says_which_options_it_has(
 
 def test_who_says_nothing_else_is_told_to_leave_these_times_out(tape: Tape) -> None:
     assert retired_error(tape, BOX, "the replay").hint == (
-        f"leave out these times (--since {SINCE}); what was published from them stands"
+        f"leave out these times (--since {SINCE}); rows published from them remain"
     )

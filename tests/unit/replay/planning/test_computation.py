@@ -468,7 +468,7 @@ def test_pipelines_are_declared_by_reference_and_not_imported(tmp_path: Path) ->
         ("pipeline: hourly", "pipeline: hurly", 12, "did you mean 'hourly'?"),
         ("    mode: merge", "    transform: daily", 9, "has a transform and a pipeline"),
         ("    pipeline: hourly\n", "", 9, "has a sink but no pipeline"),
-        ("    mode: merge", "    follow: f\n    until: 2024-05-01", 9, "and so has no until"),
+        ("    mode: merge", "    follow: f\n    until: 2024-05-01", 9, "cannot have an until"),
         ("    mode: merge", "    follow: a b", 14, "cannot name a follow"),
     ],
 )
