@@ -317,7 +317,7 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
     said = capsys.readouterr().err
     assert "CAP-DAMAGED: stream index: " in said
     assert "CAP-DAMAGED: stream payload: " in said
-    assert said.count("_delta_log back from a copy") == 2
+    assert said.count("_delta_log from a backup") == 2
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(
