@@ -187,5 +187,7 @@ $(STAMPS)/packages: requirements.lock $(STAMPS)/venv
 
 $(STAMPS)/project: pyproject.toml $(STAMPS)/packages
 	@echo "setup: capstan"
+# Before it was called capstan-replay, the distribution had the name of the package.
+	@! $(PIP) show capstan >/dev/null 2>&1 || $(PIP) uninstall --yes capstan
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@

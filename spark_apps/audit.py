@@ -1,15 +1,11 @@
 """Compare what a run published, or any table, with the tape.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: run, version; or audits (a list of these) and strict; or those of
-`capstan.replay.standalone_audit.TableAudit`.
+The app itself is `python -m capstan.jobs.audit`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.audit))
+    runpy.run_module("capstan.jobs.audit", run_name="__main__")

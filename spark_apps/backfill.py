@@ -1,15 +1,11 @@
 """Fill missing intervals of one or several declared replays, run by run, in one Spark session.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.backfill.planner.BackfillRequest`, or backfills (a list of
-these).
+The app itself is `python -m capstan.jobs.backfill`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.backfill))
+    runpy.run_module("capstan.jobs.backfill", run_name="__main__")

@@ -1,14 +1,11 @@
 """Append to the tape what has arrived of a declared stream.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: stream, reseat, rescale.
+The app itself is `python -m capstan.jobs.capture`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.capture))
+    runpy.run_module("capstan.jobs.capture", run_name="__main__")

@@ -1,15 +1,11 @@
 """Compact and clean up tapes, and the tables that all streams of the lake share.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: streams (a list of names; all by default) and keep (how long to keep staged
-output that can no longer be published, such as "30 days").
+The app itself is `python -m capstan.jobs.maintain`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.maintain))
+    runpy.run_module("capstan.jobs.maintain", run_name="__main__")

@@ -1,14 +1,11 @@
 """Show what a replay would read, write and change in its target, without writing anything.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.replay.planning.request.Request`.
+The app itself is `python -m capstan.jobs.plan`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.plan))
+    runpy.run_module("capstan.jobs.plan", run_name="__main__")

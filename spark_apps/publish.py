@@ -1,14 +1,11 @@
 """Publish a run that waits after its audit, or mark it as rejected.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: run, approved (true by default), by, at, reason.
+The app itself is `python -m capstan.jobs.publish`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.publish))
+    runpy.run_module("capstan.jobs.publish", run_name="__main__")

@@ -1,14 +1,11 @@
 """Replay workers and times into a table: verify, stage, audit, publish.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: those of `capstan.replay.planning.request.Request`.
+The app itself is `python -m capstan.jobs.replay`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.replay))
+    runpy.run_module("capstan.jobs.replay", run_name="__main__")

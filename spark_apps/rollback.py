@@ -1,14 +1,11 @@
 """Roll back what a run published: the previous rows come back in a new version of the table.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: run.
+The app itself is `python -m capstan.jobs.rollback`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.rollback))
+    runpy.run_module("capstan.jobs.rollback", run_name="__main__")

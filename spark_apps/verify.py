@@ -1,14 +1,11 @@
 """Check the recordings of a stream's workers against the rules.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
-Keys of the request: stream, workers, as_of, deep.
+The app itself is `python -m capstan.jobs.verify`.
 """
 
 from __future__ import annotations
 
-import sys
-
-from capstan import jobs
+import runpy
 
 if __name__ == "__main__":
-    sys.exit(jobs.main(jobs.verify))
+    runpy.run_module("capstan.jobs.verify", run_name="__main__")

@@ -16,10 +16,10 @@ from pathlib import Path
 from capstan.errors import CapstanError
 from capstan.spark import jars
 from capstan.spark.java import find_java
-from capstan.spark.project_home import project_home
+from capstan.spark.project_home import packages, project_home, set_up
 
-_SETUP = "run `make setup`"
 _LEAST_FREE = 2 << 30
+_PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +49,13 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     findings = [
         _python(),
         _java(),
-        _package("pyspark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
-        _package("delta-spark", lambda v: v == jars.DELTA_VERSION),
+        _package("pyspark", "spark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
+        _package("delta-spark", "spark", lambda v: v == jars.DELTA_VERSION),
         _jars(),
         _connector("Kafka", jars.KAFKA),
         _connector("S3", jars.S3),
-        _package("pyarrow", _any_version),
-        _package("deltalake", _any_version),
-        _package("pandas", lambda v: int(v.split(".")[0]) < 3),
+        _package("pyarrow", "spark", _any_version),
+        _package("deltalake", "spark", _any_version),
         _airflow(),
         _disk(lake),
     ]
@@ -73,9 +72,9 @@ def _any_version(version: str) -> bool:
 
 def _python() -> Diagnosis:
     detail = f"{platform.python_version()} at {sys.executable}"
-    if platform.python_version_tuple()[:2] == ("3", "11"):
+    if sys.version_info[:2] in _PYTHONS:
         return Diagnosis("Python", True, detail)
-    return Diagnosis("Python", False, detail, f"use Python 3.11: {_SETUP}")
+    return Diagnosis("Python", False, detail, "use Python 3.11, 3.12 or 3.13")
 
 
 def _java() -> Diagnosis:
@@ -88,14 +87,14 @@ def _java() -> Diagnosis:
     return Diagnosis("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
 
 
-def _package(name: str, fits: Callable[[str], bool]) -> Diagnosis:
+def _package(name: str, extra: str, fits: Callable[[str], bool]) -> Diagnosis:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Diagnosis(name, False, "not installed", _SETUP)
+        return Diagnosis(name, False, "not installed", packages(extra))
     if fits(version):
         return Diagnosis(name, True, version)
-    return Diagnosis(name, False, f"Capstan does not work with version {version}", _SETUP)
+    return Diagnosis(name, False, f"Capstan does not work with version {version}", packages(extra))
 
 
 def _jars() -> Diagnosis:
@@ -111,7 +110,7 @@ def _connector(name: str, connector: jars.Jars) -> Diagnosis:
         fetched = connector.fetched()
     except CapstanError as error:
         return Diagnosis(f"{name} jars", False, error.message, error.hint)
-    missing = f"not installed (`make {connector.make}` fetches them)"
+    missing = f"not installed ({set_up(connector.connector)} fetches them)"
     text = f"{len(fetched)} in {connector.folder}" if fetched else missing
     return Diagnosis(f"{name} jars", True, text)
 
@@ -195,4 +194,4 @@ def _spark() -> Diagnosis:
     except Exception as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         return Diagnosis("Spark", False, reason, "CAPSTAN_LOG_LEVEL=INFO shows what Spark does")
-    return Diagnosis("Spark", rows == 3, detail, "" if rows == 3 else _SETUP)
+    return Diagnosis("Spark", rows == 3, detail, "" if rows == 3 else f"run {set_up()}")

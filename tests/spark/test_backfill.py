@@ -18,7 +18,8 @@ from capstan.capture.run import capture
 from capstan.cli import main
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.errors import InvalidRequestError
-from capstan.jobs import Place, handlers
+from capstan.jobs import handlers
+from capstan.jobs.job_types import Place
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.storage import delta

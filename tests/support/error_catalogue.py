@@ -43,6 +43,9 @@ In the tables below, `{name}` stands for a value, `{...}` for a longer text, and
 for parts that some messages lack. Errors without a table are recorded in a ledger, or carry the
 text of another program.
 
+In a checkout, `make setup`, `make kafka` and `make s3` take the place of `capstan setup` and of
+`pip install`; hints name the one that you have.
+
 To update this page after a change of an error, run `make errors`.
 """
 
@@ -256,10 +259,24 @@ def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
         return constants.get(node.id)
     if isinstance(node, ast.JoinedStr):
         return "".join(_piece(each, constants) for each in node.values)
+    if isinstance(node, ast.Call):
+        return _command(node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _piece(node.left, constants), _piece(node.right, constants)
         return None if left == right == "{...}" else left + right
     return None
+
+
+def _command(node: ast.Call) -> str | None:
+    """A command that differs between a checkout and an installed package: that of the package."""
+    called = getattr(node.func, "id", "")
+    if called not in {"set_up", "packages"}:
+        return None
+    given = node.args[0] if node.args else ast.Constant("")
+    name = str(given.value) if isinstance(given, ast.Constant) else f"{{{_name(given)}}}"
+    if called == "packages":
+        return f"run `pip install 'capstan-replay[{name}]'`"
+    return f"`capstan setup {name}`".replace(" `", "`")
 
 
 def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 
 def test_every_program_is_run_by_a_test() -> None:
-    """Those that query the lake by `tests/spark/test_demo.py`, the others below."""
+    """Queries by `tests/spark/test_demo.py`, notebooks by `test_context.py`, the others below."""
     looking = blocks(page("quickstart"), "python")
     assert all("lake/" in block for block in looking)
-    others = [*blocks(page("pipelines"), "python"), *blocks(page("interop"), "python")]
+    pages = ("pipelines", "interop", "notebook")
+    others = [block for name in pages for block in blocks(page(name), "python")]
     every = [block for text in PAGES.values() for block in blocks(text, "python")]
     assert sorted([*looking, *others]) == sorted(every)
     for block in looking:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 import typer
 
-from capstan import errors, jobs
+from capstan import errors
 from capstan.airflow.local.__main__ import main as launch
 from capstan.cli.app import _INTERRUPTED, app
 from capstan.core.config import load_config, models
 from capstan.interop.timely import codec_of
+from capstan.jobs import handlers
 from capstan.jobs.main import main as run_app
 from capstan.pipeline import operators
 from capstan.pipeline.graph.operator import OperatorSpec
@@ -51,7 +52,7 @@ def test_every_option_of_a_command_is_named(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "run"),
-    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, jobs.verify))],
+    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, handlers.verify))],
 )
 def test_options_of_a_program_are_those_that_it_has(
     program: str, run: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]
@@ -73,8 +74,9 @@ def test_every_variable_that_is_read_is_named() -> None:
             read |= set(re.findall(r"""\"([A-Z_]+)" (?:not )?in os\.environ""", text))
             constants = (n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant))
             read |= {c for c in constants if isinstance(c, str) and OWN.fullmatch(c)}
-    # The launcher knows its processes by this; the others are said by who starts the program.
-    read -= {"CAPSTAN_LAUNCHED", "PATH", "PYSPARK_GATEWAY_PORT"}
+    # The launcher knows its processes by this; TZ is put back as it was; the others are said by
+    # who starts the program.
+    read -= {"CAPSTAN_LAUNCHED", "PATH", "PYSPARK_GATEWAY_PORT", "TZ"}
     told = {name for row in table(page("settings"), "variable") for name in row[0].split("`")}
     assert read - told == set()
     assert {name for name in told if OWN.fullmatch(name)} - read == set()

@@ -42,9 +42,7 @@ def test_missing_jars_come_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert diagnosis.remedy == "run `make setup`"
 
 
-@pytest.mark.parametrize(
-    ("package", "version"), [("pandas", "3.1.1"), ("pyspark", "4.1.0"), ("delta-spark", "4.3.0")]
-)
+@pytest.mark.parametrize(("package", "version"), [("pyspark", "4.1.0"), ("delta-spark", "4.3.0")])
 def test_an_unsupported_version_is_wrong(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str
 ) -> None:

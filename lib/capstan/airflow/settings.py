@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from capstan import jobs
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
 from capstan.errors import InvalidRequestError
@@ -54,7 +55,7 @@ class Settings:
     @property
     def apps(self) -> Path:
         """The folder of the Spark apps."""
-        return project_home() / "spark_apps"
+        return Path(jobs.__file__).parent
 
     def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot run, with file, line and keys."""

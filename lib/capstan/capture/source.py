@@ -14,6 +14,7 @@ from capstan.capture.path_patterns import is_glob
 from capstan.core.config import Source, Stream
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.spark.jars import kafka_jars, s3_jars
+from capstan.spark.project_home import set_up
 from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def file_path(rows: DataFrame) -> Column:
 def _setup_hint(source: Source) -> str:
     """The command that fetches jars missing for a source; empty if none are missing."""
     if source.format == "kafka" and not kafka_jars():
-        return "run `make kafka` first"
+        return f"run {set_up('kafka')} first"
     on_s3 = source.path is not None and source.path.startswith("s3a://")
-    return "run `make s3` first" if on_s3 and not s3_jars() else ""
+    return f"run {set_up('s3')} first" if on_s3 and not s3_jars() else ""
 
 
 def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:

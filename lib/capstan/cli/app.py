@@ -18,6 +18,7 @@ from capstan.cli.commands import (
     check,
     explain,
     import_export,
+    init,
     maintain,
     metrics,
     replay,
@@ -47,6 +48,8 @@ Exit codes: 0 done; 1 a check failed; 2 the request is wrong; 3 not complete yet
 _MARCH = "--since 2013-03-01 --until 2013-04-01"
 # Functions by command name, each with the arguments of an example.
 _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
+    "init": (init.init, "orders-project --airflow ~/airflow/dags"),
+    "setup": (init.setup, "kafka"),
     "demo": (setup.demo, ""),
     "doctor": (setup.doctor, "--deep"),
     "streams": (show.streams, ""),

@@ -84,10 +84,12 @@ class Shell:
 
             @cache
             def session() -> SparkSession:
+                from capstan.spark.code_archive import add_modules
                 from capstan.spark.session import require_safe_commits
 
                 begun = ended.enter_context(started(watch))
                 require_safe_commits(begun, self.lake.root)
+                add_modules(begun, load_optional(self.streams, lake=self.lake.root).modules)
                 return begun
 
             yield session

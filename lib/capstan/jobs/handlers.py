@@ -43,7 +43,7 @@ RequestT = TypeVar("RequestT")
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """The request of `spark_apps/capture.py`; `reseat` and `rescale` as for `capstan capture`."""
+    """The request of `capstan.jobs.capture`; `reseat` and `rescale` as for `capstan capture`."""
 
     stream: str
     reseat: bool = False
@@ -52,7 +52,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """The request of `spark_apps/verify.py`; `workers` are labels or numbers, None for all."""
+    """The request of `capstan.jobs.verify`; `workers` are labels or numbers, None for all."""
 
     stream: str
     workers: tuple[str, ...] | None = None
@@ -62,7 +62,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """The request of `spark_apps/maintain.py`.
+    """The request of `capstan.jobs.maintain`.
 
     Attributes:
         streams: The streams; None for all that are on tape.
@@ -89,7 +89,7 @@ class MaintainRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunAudit:
-    """The request of `spark_apps/audit.py` for one run, with a version of its target."""
+    """The request of `capstan.jobs.audit` for one run, with a version of its target."""
 
     run: str
     version: int | None = None
@@ -97,7 +97,7 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """The request of `spark_apps/audit.py` for several runs.
+    """The request of `capstan.jobs.audit` for several runs.
 
     Attributes:
         audits: The runs.

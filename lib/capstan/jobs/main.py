@@ -1,9 +1,9 @@
 """The main program of the apps: a JSON request, one call, a result file, an exit code.
 
-An app in `spark_apps/` is started by `spark-submit`, or by Python alone:
+An app is started by `spark-submit`, or by Python alone:
 
-    spark-submit spark_apps/replay.py request.json --lake /data/lake --result result.json
-    python spark_apps/verify.py --request '{"stream": "flights"}' --result result.json
+    spark-submit .../capstan/jobs/replay.py request.json --lake /data/lake --result result.json
+    python -m capstan.jobs.verify --request '{"stream": "flights"}' --result result.json
 
 Invalid requests are refused before a Spark session starts. The result file is written atomically.
 If a check failed, it has `error`, `message` and `hint` as well. On an error, the last line of
@@ -120,11 +120,13 @@ def _request(options: argparse.Namespace) -> JsonObject:
 def _carry_out(
     work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
 ) -> JobResult:
+    from capstan.spark.code_archive import add_modules
     from capstan.spark.session import build_session, marked, require_safe_commits
 
     spark = (start or build_session)(name)
     try:
         require_safe_commits(spark, place.lake.root)
+        add_modules(spark, place.modules)
         with marked(spark):
             return work(spark)
     finally:

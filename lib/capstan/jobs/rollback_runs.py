@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequest:
-    """The request of `spark_apps/rollback.py`: the run to roll back."""
+    """The request of `capstan.jobs.rollback`: the run to roll back."""
 
     run: str
 

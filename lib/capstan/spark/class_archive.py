@@ -19,7 +19,7 @@ from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark import jvm
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java, spark_home
-from capstan.spark.project_home import cache_folder
+from capstan.spark.project_home import cache_folder, packages
 
 _SECONDS = 600.0
 # The archive is filled by a small capture and a small replay.
@@ -65,7 +65,7 @@ def pyspark_home() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise SystemFailureError("CAP-SPARK", "PySpark is not installed", "run `make setup`")
+        raise SystemFailureError("CAP-SPARK", "PySpark is not installed", packages("spark"))
     return Path(spec.origin).parent
 
 

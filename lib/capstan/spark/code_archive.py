@@ -15,12 +15,17 @@ import shutil
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capstan.spark.project_home import cache_folder
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ADDED: set[tuple[str, Path]] = set()
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -43,6 +48,25 @@ def code_archive() -> Path:
         return _make(_process_folder() / name, sources)
     # Older archives are kept: a running app ships its archive to executors that join later.
     return cached
+
+
+def add_modules(spark: SparkSession, modules: Iterable[Path]) -> None:
+    """Let Python tasks of a Spark application import modules that are installed nowhere.
+
+    Args:
+        spark: A session of the application.
+        modules: Python files, and folders that are packages.
+    """
+    for module in modules:
+        context = spark.sparkContext
+        if (context.applicationId, module) not in _ADDED:
+            context.addPyFile(str(module if module.is_file() else _packed(module)))
+            _ADDED.add((context.applicationId, module))
+
+
+def _packed(package: Path) -> str:
+    base = _process_folder() / package.name
+    return shutil.make_archive(str(base), "zip", package.parent, package.name)
 
 
 @cache

@@ -7,21 +7,25 @@ whole SDK in one jar of 690 MB; the parts that it uses have 13.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark import s3_jar_hashes
 from capstan.spark.java import find_java, spark_home
-from capstan.spark.project_home import cache_folder
+from capstan.spark.project_home import cache_folder, checkout, set_up
 
 DELTA_VERSION = "4.4.0"
 SPARK_SERIES = "4.2"
@@ -38,14 +42,14 @@ class Jars:
 
     Attributes:
         name: Their folder in the cache.
-        make: The Makefile target that fetches them.
+        connector: The name for `capstan setup`; empty for the jars that every session needs.
         packages: Their coordinates, `group:artifact:version`.
         excludes: The dependencies that are left out.
         files: The SHA-256 of each published file, by its name in the cache.
     """
 
     name: str
-    make: str
+    connector: str
     packages: tuple[str, ...]
     excludes: tuple[str, ...]
     files: Mapping[str, str]
@@ -68,7 +72,7 @@ class Jars:
             raise SystemFailureError(
                 "CAP-JARS",
                 f"missing or incomplete in {self.folder}: {', '.join(bad)}",
-                f"run `make {self.make}`",
+                f"run {set_up(self.connector)}",
                 missing=bad,
             )
         return jars
@@ -84,7 +88,7 @@ class Jars:
 
 DELTA = Jars(
     "jars",
-    "setup",
+    "",
     (f"io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}",),
     (
         "com.fasterxml.jackson.core:*",
@@ -167,12 +171,30 @@ _FETCH_SECONDS = 900.0
 
 
 def delta_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for Delta.
+    """The jars that Spark needs for Delta; none when Spark has Delta among its own jars.
+
+    An installed package fetches missing jars, once; a checkout is set up by its Makefile.
 
     Raises:
-        SystemFailureError: `CAP-JARS` when one is missing or truncated.
+        SystemFailureError: `CAP-JARS` when one is missing or truncated, or cannot be fetched.
     """
-    return DELTA.there()
+    if _spark_has_delta():
+        return ()
+    try:
+        return DELTA.there()
+    except SystemFailureError:
+        if os.environ.get("CAPSTAN_HOME") or checkout() is not None:
+            raise
+        return fetch(DELTA)
+
+
+@cache
+def _spark_has_delta() -> bool:
+    """Whether Delta lies among the jars of `SPARK_HOME`, or of the installed PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    homes = [os.environ.get("SPARK_HOME"), *(spec.submodule_search_locations or () if spec else ())]
+    name = f"delta-spark_{SPARK_SERIES}_2.13-*.jar"
+    return any(any(Path(home, "jars").glob(name)) for home in homes if home)
 
 
 def kafka_jars() -> tuple[Path, ...]:
@@ -209,6 +231,20 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
         SystemFailureError: `CAP-JARS` when the resolver fails, or a file differs from the published
             one.
     """
+    with _alone(jars):
+        return _fetch(jars)
+
+
+@contextmanager
+def _alone(jars: Jars) -> Iterator[None]:
+    """Keep other processes from fetching the same jars meanwhile: the resolver does not."""
+    cache_folder().mkdir(parents=True, exist_ok=True)
+    with (cache_folder() / f"{jars.name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(jars: Jars) -> tuple[Path, ...]:
     folder = jars.folder
     # The resolver collects all its downloads in one folder, so each group has a cache of its own.
     ivy = cache_folder() / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
@@ -224,7 +260,7 @@ def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
         raise SystemFailureError(
             "CAP-JARS",
             f"files from Spark's resolver differ from the published ones: {', '.join(wrong)}",
-            f"check the repository that Spark fetches from, then run `make {jars.make}`",
+            f"check the repository that Spark fetches from, then run {set_up(jars.connector)}",
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name in jars.files:
@@ -308,7 +344,7 @@ def _cannot_fetch(jars: Jars, reason: str) -> SystemFailureError:
         "CAP-JARS",
         f"Spark's resolver could not fetch {', '.join(jars.packages)}: {reason}",
         "check the way to Maven Central (DEFAULT_ARTIFACT_REPOSITORY names another repository), "
-        f"then run `make {jars.make}`",
+        f"then run {set_up(jars.connector)}",
     )
 
 

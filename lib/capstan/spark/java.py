@@ -21,11 +21,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.errors import CapstanError, SystemFailureError
-from capstan.spark.project_home import cache_folder, project_home
+from capstan.spark.project_home import cache_folder, checkout, packages, project_home
 
 MAJORS = (17, 21)
 LOCK = "requirements-java.lock"
@@ -79,7 +80,7 @@ def find_java(say: Say | None = None) -> Java:
     raise SystemFailureError(
         "CAP-JAVA",
         f"Spark needs Java 17 or 21, but none was found{seen}",
-        "run `make setup`, or install one (Debian: openjdk-17-jre-headless) and set JAVA_HOME",
+        f"{packages('java')}, or install one (Debian: openjdk-17-jre-headless) and set JAVA_HOME",
         found=others,
     )
 
@@ -179,6 +180,8 @@ def ensure_java(say: Say) -> Java:
     try:
         return find_java(say)
     except SystemFailureError as error:
+        if checkout() is None:
+            raise
         say(f"{error.message}; installing the one of {LOCK}")
     _install()
     bundled = _bundled()
@@ -246,6 +249,10 @@ def _places() -> Iterator[tuple[Path, str]]:
                 if (home / inner / "bin" / "java").is_file():
                     yield home / inner, folder
     shim = cache_folder() / "java" / "pypi"
+    bundled = _bundled()
+    if bundled is not None:
+        with suppress(OSError):
+            build_shim(bundled, shim)
     if (shim / "bin" / "java").is_file():
         yield shim, "PyPI"
 

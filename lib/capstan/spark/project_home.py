@@ -1,4 +1,4 @@
-"""The project's folder, and the cache folder inside it."""
+"""The checkout, if this is one, and the cache folder of jars, Java and class archives."""
 
 from __future__ import annotations
 
@@ -6,12 +6,47 @@ import os
 from pathlib import Path
 
 
+def checkout() -> Path | None:
+    """The folder of the checkout that this package lies in; None when it was installed."""
+    root = Path(__file__).resolve().parents[3]
+    return root if (root / "Makefile").is_file() and (root / "lib" / "capstan").is_dir() else None
+
+
 def project_home() -> Path:
-    """The project's folder: `CAPSTAN_HOME`, or the folder that contains this package's `lib/`."""
+    """The project's folder: `CAPSTAN_HOME`, else the checkout, else the working folder."""
     variable = os.environ.get("CAPSTAN_HOME")
-    return Path(variable).absolute() if variable else Path(__file__).resolve().parents[3]
+    return Path(variable).absolute() if variable else checkout() or Path.cwd()
+
+
+def set_up(connector: str = "") -> str:
+    """The command that fetches missing jars: of the Makefile in a checkout, else of `capstan`.
+
+    Args:
+        connector: `kafka` or `s3`; empty for what every session needs.
+    """
+    if checkout() is not None:
+        return f"`make {connector or 'setup'}`"
+    return f"`capstan setup {connector}`".replace(" `", "`")
+
+
+def packages(extra: str) -> str:
+    """How to install a missing package: set-up in a checkout, else the extra that brings it."""
+    if checkout() is not None:
+        return f"run {set_up()}"
+    return f"run `pip install 'capstan-replay[{extra}]'`"
 
 
 def cache_folder() -> Path:
-    """The folder for downloads of set-up; it may not exist, and can be deleted at any time."""
-    return project_home() / ".cache"
+    """The folder of jars, Java and class archives; it may not exist, and can be deleted any time.
+
+    `CAPSTAN_CACHE`; else `.cache` in `CAPSTAN_HOME` or the checkout; else the user's cache folder.
+    """
+    variable = os.environ.get("CAPSTAN_CACHE")
+    if variable:
+        return Path(variable).absolute()
+    if os.environ.get("CAPSTAN_HOME") or checkout() is not None:
+        return project_home() / ".cache"
+    # Not at the top: set-up runs this module before anything is installed.
+    from platformdirs import user_cache_path
+
+    return user_cache_path("capstan")

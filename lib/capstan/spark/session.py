@@ -29,7 +29,7 @@ from capstan.spark.java import find_java, spark_home
 from capstan.spark.jvm import is_local
 from capstan.structured_logging import LogContext
 
-_SETTINGS = {
+SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.catalogImplementation": "in-memory",
@@ -85,6 +85,9 @@ _UNSAFE_SCHEMES = {"s3", "s3a", "s3n"}
 _DELTA_STORES = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
 _SAFE_STORE = "io.delta.storage.S3DynamoDBLogStore"
 
+# The applications that this process has started here.
+_STARTED: set[str] = set()
+
 # The driver and everything a local master starts get it from `_use_utc`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
@@ -123,7 +126,7 @@ def build_session(
         return _submitted(app_name, wanted)
     place = master or os.environ.get("CAPSTAN_MASTER") or "local[*]"
     java, local = find_java(), is_local(place)
-    settings = {**_SETTINGS, **_own_process()}
+    settings = {**SETTINGS, **_own_process()}
     if local:
         settings |= local_settings(place)
     else:
@@ -140,6 +143,11 @@ def build_session(
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
+
+
+def is_ours(session: SparkSession) -> bool:
+    """Whether `build_session` has started the Spark application of a session."""
+    return session.sparkContext.applicationId in _STARTED
 
 
 Later = Callable[[], SparkSession]
@@ -248,7 +256,7 @@ def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
     SparkContext._ensure_initialized()
     _require_delta()
     submitted = SparkConf()
-    settings = {"spark.app.name": app_name, **_SETTINGS, **_EXECUTORS, **_warehouse(), **wanted}
+    settings = {"spark.app.name": app_name, **SETTINGS, **_EXECUTORS, **_warehouse(), **wanted}
     return _start(submitted, {k: v for k, v in settings.items() if not submitted.contains(k)})
 
 
@@ -258,7 +266,7 @@ def _require_delta() -> None:
     assert jvm is not None
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     try:
-        jvm.java.lang.Class.forName(_SETTINGS["spark.sql.extensions"], False, loader)
+        jvm.java.lang.Class.forName(SETTINGS["spark.sql.extensions"], False, loader)
     except Py4JJavaError as error:
         raise SystemFailureError(
             "CAP-JARS",
@@ -273,6 +281,8 @@ def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
     is_new = SparkContext._active_spark_context is None
     try:
         session = SparkSession.builder.config(conf=conf).getOrCreate()
+        if is_new:
+            _STARTED.add(session.sparkContext.applicationId)
         if is_new and not is_local(str(session.sparkContext.master)):
             session.sparkContext.addPyFile(str(code_archive()))
         return session

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan import jobs
 from capstan.backfill import run as running
 from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import BackfillResult, backfill
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import RangeLockedError
 from capstan.instrumentation import subscribe
+from capstan.jobs import handlers
+from capstan.jobs.main import main
 from capstan.replay.run import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
@@ -144,8 +145,8 @@ def app(lake: Lake, tmp_path: Path) -> Any:
 
     def run(request: object) -> tuple[int, dict[str, Any], int]:
         session, result = Session(), tmp_path / "result.json"
-        code = jobs.main(
-            jobs.backfill,
+        code = main(
+            handlers.backfill,
             [
                 "--request", json.dumps(request), "--lake", lake.root,
                 "--streams", str(tmp_path / "streams.yaml"), "--result", str(result),

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.jobs import Place
+from capstan.jobs import handlers
 from capstan.jobs.approval import PublishRequest
+from capstan.jobs.job_types import Place
 from capstan.replay.execution.approval import Decision, require_waiting, waiting
 from capstan.reporting.listings import run_rows
 from capstan.storage.lake import Lake
@@ -62,10 +62,10 @@ def place(tmp_path: Path) -> Place:
 )
 def test_what_can_be_decided(place: Place, asked: dict[str, object], code: str | None) -> None:
     if code is None:
-        assert callable(jobs.publish(asked, place))
+        assert callable(handlers.publish(asked, place))
         return
     with pytest.raises(CapstanError, match=f"^{code}: "):
-        jobs.publish(asked, place)
+        handlers.publish(asked, place)
 
 
 def test_the_rejecting_person_is_named(place: Place) -> None:

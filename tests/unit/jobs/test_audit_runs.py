@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
-from capstan.jobs import Place, audit_runs
+from capstan.jobs import audit_runs, handlers
+from capstan.jobs.job_types import Place
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books
 
@@ -123,7 +123,7 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     plan = Some(cut=Some(commit=7), tape=Some(time_type=None))
     monkeypatch.setattr(audit_runs, "audit_run", lambda *_: (plan, found(True)))
     asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
-    work = jobs.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
+    work = handlers.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
     answer = work(Any)  # type: ignore[arg-type]
     assert answer.refusal is None
     audits: Any = answer.value["audits"]
@@ -135,4 +135,4 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     ]
     assert answer.value["not_audited"] == ["back", "lost", "remade"]
     with pytest.raises(InvalidRequestError, match="^CAP-RUN: "):
-        jobs.audit({"audits": [{"run": "never"}]}, Place(lake))
+        handlers.audit({"audits": [{"run": "never"}]}, Place(lake))

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from capstan import jobs
 from capstan.errors import (
     CapstanError,
     CheckFailedError,
@@ -19,7 +18,9 @@ from capstan.errors import (
     RangeLockedError,
     SystemFailureError,
 )
-from capstan.jobs import JobResult, JsonObject, Place, Work, main
+from capstan.jobs import handlers
+from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
+from capstan.jobs.main import main
 from capstan.storage.lake import Lake
 
 APPS = Path(__file__).parents[3] / "spark_apps"
@@ -185,30 +186,30 @@ def test_an_unwritable_result_exits_with_5(
 @pytest.mark.parametrize(
     ("prepare", "request_", "code"),
     [
-        (jobs.capture, {"stream": "nowhere"}, "CAP-STREAM"),
-        (jobs.capture, {}, "CAP-REQUEST"),
-        (jobs.capture, {"stream": "s", "reset": True}, "CAP-REQUEST"),
-        (jobs.verify, {"stream": "nowhere"}, "CAP-STREAM"),
-        (jobs.verify, {"stream": "nowhere", "deep": "perhaps"}, "CAP-REQUEST"),
-        (jobs.replay, {"stream": "nowhere", "into": "t"}, "CAP-STREAM"),
-        (jobs.replay, {"stream": "../s", "into": "t"}, "CAP-NAME"),
-        (jobs.replay, {"stream": "s", "into": "t", "mode": "overwrite"}, "CAP-REQUEST"),
-        (jobs.replay, {"stream": "s", "into": "t", "workers": []}, "CAP-WORKERS"),
-        (jobs.replay, {"stream": "s", "into": "t", "code": "import os"}, "CAP-REQUEST"),
-        (jobs.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
-        (jobs.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
-        (jobs.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
-        (jobs.maintain, {"keep": "a while"}, "CAP-REQUEST"),
-        (jobs.maintain, {"keep": 30}, "CAP-REQUEST"),
-        (jobs.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
-        (jobs.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
-        (jobs.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),
-        (jobs.audit, {"stream": "nowhere", "table": "t"}, "CAP-STREAM"),
-        (jobs.audit, {}, "CAP-REQUEST"),
+        (handlers.capture, {"stream": "nowhere"}, "CAP-STREAM"),
+        (handlers.capture, {}, "CAP-REQUEST"),
+        (handlers.capture, {"stream": "s", "reset": True}, "CAP-REQUEST"),
+        (handlers.verify, {"stream": "nowhere"}, "CAP-STREAM"),
+        (handlers.verify, {"stream": "nowhere", "deep": "perhaps"}, "CAP-REQUEST"),
+        (handlers.replay, {"stream": "nowhere", "into": "t"}, "CAP-STREAM"),
+        (handlers.replay, {"stream": "../s", "into": "t"}, "CAP-NAME"),
+        (handlers.replay, {"stream": "s", "into": "t", "mode": "overwrite"}, "CAP-REQUEST"),
+        (handlers.replay, {"stream": "s", "into": "t", "workers": []}, "CAP-WORKERS"),
+        (handlers.replay, {"stream": "s", "into": "t", "code": "import os"}, "CAP-REQUEST"),
+        (handlers.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
+        (handlers.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
+        (handlers.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
+        (handlers.maintain, {"keep": "a while"}, "CAP-REQUEST"),
+        (handlers.maintain, {"keep": 30}, "CAP-REQUEST"),
+        (handlers.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),
+        (handlers.audit, {"run": "nowhere-0-1"}, "CAP-RUN"),
+        (handlers.audit, {"run": "nowhere-0-1", "table": "t"}, "CAP-REQUEST"),
+        (handlers.audit, {"stream": "nowhere", "table": "t"}, "CAP-STREAM"),
+        (handlers.audit, {}, "CAP-REQUEST"),
     ],
 )
 def test_wrong_requests_end_with_2_before_a_session(
-    prepare: jobs.Handler,
+    prepare: Handler,
     request_: dict[str, object],
     code: str,
     tmp_path: Path,
@@ -224,7 +225,7 @@ def test_wrong_requests_end_with_2_before_a_session(
 
 def test_an_unknown_key_is_named_with_the_nearest() -> None:
     with pytest.raises(CapstanError, match="'untill', did you mean 'until'") as caught:
-        jobs.replay({"stream": "s", "into": "t", "untill": "2013"}, Place(Lake("/x")))
+        handlers.replay({"stream": "s", "into": "t", "untill": "2013"}, Place(Lake("/x")))
     assert caught.value.fields["key"] == "untill"
 
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction
 
-from capstan import jobs
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.jobs import Place
+from capstan.jobs import handlers
+from capstan.jobs.job_types import Place
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
 from tests.support.jvmless_lake import Books
@@ -69,22 +69,22 @@ def test_runs_that_can_be_rolled_back(
     place: Place, asked: dict[str, object], code: str | None
 ) -> None:
     if code is None:
-        assert callable(jobs.rollback(asked, place))
+        assert callable(handlers.rollback(asked, place))
         return
     with pytest.raises(InvalidRequestError, match=f"^{code}: "):
-        jobs.rollback(asked, place)
+        handlers.rollback(asked, place)
 
 
 def test_the_blocking_run_is_named(place: Place) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        jobs.rollback({"run": "under"}, place)
+        handlers.rollback({"run": "under"}, place)
     assert caught.value.fields["later"] == "over"
     assert caught.value.hint == "roll back over first"
 
 
 def test_a_missing_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="^CAP-LAKE: "):
-        jobs.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
+        handlers.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
 
 
 ROWS = pa.table({"x": [1]})
@@ -113,9 +113,9 @@ def test_a_run_killed_after_its_commit_can_be_rolled_back(
     commit(lake, run, run.change(1).version, publish=True, attempt=1)
     # A later attempt has shut it out, and not gone on: that is no publish.
     commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
-    assert callable(jobs.rollback({"run": run.name}, Place(lake)))
+    assert callable(handlers.rollback({"run": run.name}, Place(lake)))
     with pytest.raises(InvalidRequestError, match="^CAP-NOT-PUBLISHED: "):
-        jobs.rollback({"run": other.name}, Place(lake))
+        handlers.rollback({"run": other.name}, Place(lake))
     # Who shuts it out now comes too late to undo that.
     commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
-    assert callable(jobs.rollback({"run": run.name}, Place(lake)))
+    assert callable(handlers.rollback({"run": run.name}, Place(lake)))

@@ -16,7 +16,7 @@ from capstan.errors import SystemFailureError
 from capstan.spark import jars
 from capstan.spark.class_archive import pyspark_home
 from capstan.spark.jars import DELTA, KAFKA, S3, Jars, delta_jars, kafka_jars, s3_jars, spark_jars
-from capstan.spark.project_home import project_home
+from capstan.spark.project_home import project_home, set_up
 
 ROOT = Path(__file__).parents[3]
 
@@ -158,7 +158,7 @@ def test_a_connector_is_there_whole_or_not_at_all(
     make_jar(cache / wanted.name / "one.jar", "one.jar")
     with pytest.raises(SystemFailureError, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
         spark_jars()
-    assert caught.value.hint == f"run `make {wanted.make}`"
+    assert caught.value.hint == f"run {set_up(wanted.connector)}"
     found = jars.fetch(wanted)
     assert spark_jars() == (*delta_jars(), *found)
     assert {path.parent.name for path in found} == {wanted.name}

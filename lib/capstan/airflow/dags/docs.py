@@ -140,18 +140,18 @@ captures fail or are paused; a frontier that stands still fails it with `CAP-STA
 """
 
 TASKS = {
-    "capture": "Submits `spark_apps/capture.py`; the XCom is its result.",
+    "capture": "Submits `capstan.jobs.capture`; the XCom is its result.",
     "complete": "Waits for the frontier, without holding a worker slot.",
     "plan": "Plans the replay and pins the cut, without Spark unless *Differences* is on. The plan "
     "is under *Rendered Templates*.",
-    "replay": "Submits `spark_apps/replay.py`; the XCom is the certificate.",
+    "replay": "Submits `capstan.jobs.replay`; the XCom is the certificate.",
     "approve": "Waits for a person's decision, if one is required, without holding a worker slot.",
-    "publish": "Submits `spark_apps/publish.py` with the decision; the XCom is the certificate.",
+    "publish": "Submits `capstan.jobs.publish` with the decision; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
     "watch": "Checks that frontiers move, without Spark.",
-    "maintain": "Submits `spark_apps/maintain.py`; the XCom lists each table.",
-    "rollback": "Submits `spark_apps/rollback.py`; the XCom has the new version of the table.",
+    "maintain": "Submits `capstan.jobs.maintain`; the XCom lists each table.",
+    "rollback": "Submits `capstan.jobs.rollback`; the XCom has the new version of the table.",
     "audits": "Lists published runs, without Spark.",
-    "audit": "Submits `spark_apps/audit.py`; the XCom lists each audit, failed ones included.",
+    "audit": "Submits `capstan.jobs.audit`; the XCom lists each audit, failed ones included.",
 }
 """Documentation of tasks, by name; the DAG's text says what to do on failures."""

@@ -119,7 +119,7 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
             request=XComArg(gaps, "request"),
             render=backfills_markdown,
             outlets=[REPLAYED],
-            doc_md="Submits `spark_apps/backfill.py`; the XCom lists each run.",
+            doc_md="Submits `capstan.jobs.backfill`; the XCom lists each run.",
             **task_defaults(setting, over_all=True),
         )
         gaps >> fill

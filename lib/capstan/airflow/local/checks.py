@@ -8,6 +8,7 @@ from pathlib import Path
 
 from capstan.airflow.local.settings import LOOPBACK
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.project_home import packages
 
 
 def free_port(wanted: int) -> int:
@@ -40,7 +41,7 @@ def require_airflow() -> None:
         SystemFailureError: `CAP-AIRFLOW` when it is not.
     """
     if importlib.util.find_spec("airflow") is None:
-        raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", "run `make setup`")
+        raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", packages("airflow"))
 
 
 def require_folder(dags: Path) -> None:

@@ -14,6 +14,7 @@ from capstan.airflow.local import processes
 from capstan.airflow.local.home import Home, tail
 from capstan.airflow.local.processes import Process
 from capstan.errors import SystemFailureError
+from capstan.spark.project_home import packages
 
 RESTARTS = 3
 """The number of restarts of a component within `WITHIN` seconds before the launcher gives up."""
@@ -82,7 +83,7 @@ class Component:
         except OSError as error:
             problem = f"{self.name} cannot be started: {error}"
             raise SystemFailureError(
-                "CAP-AIRFLOW", problem, "run `make setup`, then try again"
+                "CAP-AIRFLOW", problem, f"{packages('airflow')}, then try again"
             ) from error
         self._process = processes.find(self._running.pid)
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.project_home import set_up
 
 ROLE = "airflow"
 _MAKING_SECONDS = 120.0
@@ -171,7 +172,7 @@ def embedded(folder: Path) -> Postgres:
         raise SystemFailureError(
             "CAP-DATABASE",
             "PostgreSQL is not installed: the package pgserver is missing",
-            "run `make setup`, or name a database with --database",
+            f"run {set_up()}, or name a database with --database",
         )
     # A socket path is limited to 107 bytes, which a project's folder can exceed.
     socket = Path(tempfile.gettempdir()) / f"capstan-postgres-{secrets.token_hex(8)}"

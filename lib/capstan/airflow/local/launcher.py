@@ -244,7 +244,9 @@ class Launcher:
                 self._record()
 
     def _welcome(self, setup: Setup) -> None:
-        missing = "" if is_there(setup.lake) else "   (does not exist yet: `make demo` creates one)"
+        missing = (
+            "" if is_there(setup.lake) else "   (does not exist yet: `capstan demo` creates one)"
+        )
         for line in (
             "",
             f"Airflow is ready: {setup.url}",

@@ -51,6 +51,8 @@ def demo(context: typer.Context) -> int:
     from capstan.demo import job as main_job
 
     shell = shell_of(context)
+    if shell.streams is None:
+        shell.streams = str(main_job.DECLARATIONS)
     declarations = shell.declarations(required=True)
     main_job.require_declared(declarations, shell.lake)
     began = time.monotonic()

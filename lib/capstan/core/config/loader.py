@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -72,6 +73,19 @@ class ProjectConfig:
     replays: Mapping[str, Replay]
     pipelines: Mapping[str, str] = field(default_factory=dict)
     mistakes: tuple[Mistake, ...] = ()
+
+    @property
+    def modules(self) -> tuple[Path, ...]:
+        """Python files and packages beside the file that its declarations name, sorted.
+
+        They are imported from there, on executors too; other modules have to be installed.
+        """
+        functions = [transform.function for transform in self.transforms.values()]
+        references = [*self.pipelines.values(), *filter(None, functions)]
+        folder = self.path.absolute().parent
+        names = {reference.partition(":")[0].partition(".")[0] for reference in references}
+        places = [place for name in names for place in (folder / f"{name}.py", folder / name)]
+        return tuple(sorted(place for place in places if place.exists()))
 
     @property
     def registry(self) -> Registry:
@@ -169,11 +183,11 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
 
     Args:
         path: The file; messages show it as given here.
-        lake: The value of `{lake}` in paths and source options.
+        lake: The value of `{lake}` in paths and source options. `{here}` is the file's folder.
     """
     loader = _Loader(path)
     sections = loader.sections()
-    loader.fill_in(sections, lake)
+    loader.fill_in(sections, {"lake": lake, "here": str(path.absolute().parent)})
     config = ProjectConfig(
         path,
         loader.models("streams", sections, Stream),
@@ -186,6 +200,9 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     for name, replay in config.replays.items():
         with loader.part("replays", name, container=replays):
             _check_replay(loader.document, name, replay, config)
+    if config.modules and (folder := str(config.modules[0].parent)) not in sys.path:
+        # Last on the path, so that nothing there hides what is installed.
+        sys.path.append(folder)
     return replace(config, replays=MappingProxyType(replays), mistakes=tuple(loader.mistakes))
 
 
@@ -263,8 +280,8 @@ class _Loader:
                 declared[name] = _reference(self.document, name, value)
         return MappingProxyType(declared)
 
-    def fill_in(self, sections: dict[str, dict[str, object]], lake: str) -> None:
-        """Replace `{lake}` in paths and in source options."""
+    def fill_in(self, sections: dict[str, dict[str, object]], variables: Mapping[str, str]) -> None:
+        """Replace `{lake}` and `{here}` in paths and in source options."""
         for holder, key, place in list(_with_variables(sections)):
             value = holder.get(key)
             if isinstance(value, str):
@@ -272,7 +289,7 @@ class _Loader:
                 braces = _VARIABLE if "options" in place else _BRACES
                 section, name = map(str, place[:2])
                 with self.part(section, name, container=sections[section]):
-                    holder[key] = _substitute(self.document, place, value, braces, lake)
+                    holder[key] = _substitute(self.document, place, value, braces, variables)
 
 
 def _model(document: Document, place: tuple[str, str], fields: object, model: type[Model]) -> Model:
@@ -318,16 +335,22 @@ def _check_replay(document: Document, name: str, replay: Replay, config: Project
 
 
 def _substitute(
-    document: Document, place: Place, value: str, braces: re.Pattern[str], lake: str
+    document: Document,
+    place: Place,
+    value: str,
+    braces: re.Pattern[str],
+    variables: Mapping[str, str],
 ) -> str:
+    """`value` with its variables replaced, once."""
+    allowed = f"variables are {one_of([f'{{{name}}}' for name in variables])}"
     for name in braces.findall(value):
-        if name != "lake":
-            problem = f"{{{name}}} is not a variable{did_you_mean(name, ['lake'])}"
-            raise document.error(place, problem, "the only variable is {lake}")
-    rest = value.replace("{lake}", "")
+        if name not in variables:
+            problem = f"{{{name}}} is not a variable{did_you_mean(name, list(variables))}"
+            raise document.error(place, problem, allowed)
+    rest = braces.sub("", value)
     if braces is _BRACES and ("{" in rest or "}" in rest):
-        raise document.error(place, "has an unpaired brace", "the only variable is {lake}")
-    return value.replace("{lake}", lake)
+        raise document.error(place, "has an unpaired brace", allowed)
+    return braces.sub(lambda match: variables[match.group(1)], value)
 
 
 def _with_variables(

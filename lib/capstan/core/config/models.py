@@ -247,6 +247,8 @@ class Stream(Declared):
         late: The treatment of late records.
         schedule: The schedule of Airflow's captures (`@daily`, or a cron of five fields); None for
             captures by hand only.
+        stalled_after: A frontier that stands still for longer fails the capture's task.
+        notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
     """
 
     name: Annotated[str, name_of("stream")]

@@ -179,7 +179,7 @@ def test_who_starts_it_is_told_where_to_look_and_that_a_lake_is_missing(
         launcher._welcome(Setup(home, 8080, tmp_path, str(lake), ""))
         return "\n".join(said)
 
-    assert f"  lake      {lake}   (does not exist yet: `make demo` creates one)" in told()
+    assert f"  lake      {lake}   (does not exist yet: `capstan demo` creates one)" in told()
     lake.mkdir()
     assert f"  lake      {lake}\n" in told()
     assert "Airflow is ready: http://127.0.0.1:8080" in told()

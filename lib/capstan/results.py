@@ -1,0 +1,302 @@
+"""What the methods of a `Context` return: typed, as JSON, and as tables in notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from capstan.notebook import facts_html, rows_html
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.audit import Audit
+    from capstan.backfill.run import BackfillResult
+    from capstan.backfill.survey import Survey
+    from capstan.core.times import TimeType
+    from capstan.replay.preview import Preview
+    from capstan.replay.run import ReplayResult
+    from capstan.storage.ledger.certificate import Certificate
+    from capstan.storage.tape.tape import Tape
+    from capstan.verify import Verification
+
+_CERTIFICATE = (
+    "stream", "cut", "workers", "since", "until", "records", "times", "fingerprint", "complete",
+    "frontier", "late", "transform", "pipeline", "mode", "target", "target_path",
+    "target_version", "published",
+)  # fmt: skip
+_PLAN = (
+    "stream", "cut", "workers", "since", "until", "frontier", "complete", "records", "times",
+    "files", "files_all", "bytes", "late", "transform", "pipeline", "mode", "target", "stands",
+    "held_by", "changed", "checks",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Sequence[Mapping[str, object]]):
+    """Rows about the lake: its streams, or its runs.
+
+    Attributes:
+        title: What they are about.
+        columns: The columns that a notebook shows.
+        rows: The rows, each with at least those columns or none of them.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Mapping[str, object], ...]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, object]]:
+        return iter(self.rows)
+
+    def to_json(self) -> list[dict[str, object]]:
+        """The rows, as the command line's `--json` prints them."""
+        return [dict(row) for row in self.rows]
+
+    def _repr_html_(self) -> str:
+        return rows_html(self.title, self.columns, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamVerification:
+    """Whether the recordings of a stream's workers are sound.
+
+    Attributes:
+        verification: A verdict per worker.
+    """
+
+    verification: Verification
+    tape: Tape = field(repr=False)
+
+    @property
+    def valid(self) -> bool:
+        """Whether every worker's recording is valid."""
+        return self.verification.valid
+
+    def raise_for_violations(self) -> StreamVerification:
+        """Return this verification if every recording is valid.
+
+        Raises:
+            CheckFailedError: `CAP-VIOLATION` with the first violation.
+        """
+        self.verification.require_valid(self.tape)
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The verification, as the command line's `--json` prints it."""
+        return self.verification.to_json(self.tape)
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        verdicts = value["workers"]
+        assert isinstance(verdicts, list)
+        state = "valid" if self.valid else "NOT valid"
+        title = f"{value['stream']}, commit {value['cut']}: {state}"
+        return rows_html(title, ("label", "valid", "events", "records"), verdicts)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """What a replay would read and write; `Context.replay` carries it out at the same cut.
+
+    Attributes:
+        preview: The plan, and what it would meet in the target.
+        comparison: Rows that it would add, remove and change, if that was asked for.
+    """
+
+    preview: Preview
+    comparison: Mapping[str, object] | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether no record of its times can arrive any more."""
+        return self.preview.plan.complete
+
+    @property
+    def records(self) -> int:
+        """How many records it plays."""
+        return self.preview.content.records
+
+    def to_json(self) -> dict[str, object]:
+        """The plan, as the command line's `--json` prints it."""
+        comparison = {} if self.comparison is None else {"diff": dict(self.comparison)}
+        return {**self.preview.to_json(), **comparison}
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        facts = {name: value.get(name) for name in _PLAN}
+        return facts_html("Plan", facts | dict(self.comparison or {}))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """A replay that was carried out, with its certificate.
+
+    Attributes:
+        result: The certificate, and whether anything had to be done.
+    """
+
+    result: ReplayResult
+    session: SparkSession = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The run's name, which `audit` and `rollback` take."""
+        return str(self.to_json()["run"])
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether an earlier run stands, so that nothing was done."""
+        return self.result.unchanged
+
+    @property
+    def certificate(self) -> Certificate | None:
+        """What was played, verified and published.
+
+        None for a followed replay that has nothing to do, and has never published.
+        """
+        return self.result.certificate
+
+    def to_spark(self) -> DataFrame:
+        """The target at the version that this run published."""
+        reader = self.session.read.format("delta")
+        version = self._version()
+        if version is not None:
+            reader = reader.option("versionAsOf", version)
+        return reader.load(self._target())
+
+    def to_arrow(self) -> pa.Table:
+        """The target at the version that this run published, read without Spark."""
+        from capstan.storage import delta
+
+        return delta.open_table(self._target(), self._version()).to_pyarrow_table()
+
+    def to_json(self) -> dict[str, object]:
+        """The certificate, as the command line's `--json` prints it."""
+        return self.result.to_json()
+
+    def _target(self) -> str:
+        return str(self.to_json()["target_path"])
+
+    def _version(self) -> int | None:
+        version = self.to_json()["target_version"]
+        return None if version is None else int(str(version))
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        state = "unchanged: an earlier run stands" if self.unchanged else "done"
+        return facts_html(f"{self.name}: {state}", {key: value.get(key) for key in _CERTIFICATE})
+
+
+@dataclass(frozen=True, slots=True)
+class AuditReport:
+    """Whether a table holds exactly what a stream says.
+
+    Attributes:
+        subject: What was audited: run, stream, cut, target and version.
+        audit: The comparison.
+    """
+
+    subject: Mapping[str, object]
+    audit: Audit
+    time_type: TimeType = field(repr=False)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs, and every row passes every check."""
+        return self.audit.passed
+
+    def raise_for_differences(self) -> AuditReport:
+        """Return this report if the audit has passed.
+
+        Raises:
+            CheckFailedError: `CAP-AUDIT` or `CAP-CHECK`.
+        """
+        self.audit.require_passed(str(self.subject.get("run") or self.subject["target"]))
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The audit, as the command line's `--json` prints it."""
+        return {**self.subject, **self.audit.to_json(self.time_type)}
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        findings = value.pop("findings")
+        assert isinstance(findings, list)
+        head = facts_html("Audit passed" if self.passed else "Audit FAILED", value)
+        columns = tuple(findings[0]) if findings else ()
+        return head + (rows_html("Findings", columns, findings) if findings else "")
+
+
+@dataclass(frozen=True, slots=True)
+class CoverageSurvey:
+    """Which intervals of a declared replay are done, missing, stale or changed.
+
+    Attributes:
+        survey: The intervals, in the order of their times.
+    """
+
+    survey: Survey
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many intervals are in which state."""
+        return self.survey.counts
+
+    def to_json(self) -> dict[str, object]:
+        """The survey, as the command line's `--json` prints it."""
+        return self.survey.to_json()
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        intervals = value["intervals"]
+        assert isinstance(intervals, list)
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        columns = tuple(intervals[0]) if intervals else ()
+        return rows_html(f"{value['replay']}: {counts or 'no intervals'}", columns, intervals)
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRun:
+    """A backfill that was carried out, or would be.
+
+    Attributes:
+        result: The survey, and the replays with what became of them.
+    """
+
+    result: BackfillResult
+
+    def raise_for_errors(self) -> BackfillRun:
+        """Return this backfill if no replay has failed.
+
+        Raises:
+            CapstanError: The error of the first replay that failed.
+        """
+        if self.result.error is not None:
+            raise self.result.error
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The backfill, as the command line's `--json` prints it."""
+        return self.result.to_json()
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        runs = value["runs"]
+        assert isinstance(runs, list)
+        counts = ("done", "stood", "failed", "left")
+        states = ("done", "unchanged", "failed", "left")
+        told = ", ".join(f"{value[c]} {state}" for c, state in zip(counts, states, strict=True))
+        return rows_html(
+            f"{value['replay']}: {told}",
+            ("since", "until", "run", "records", "published", "error"),
+            runs,
+        )

@@ -1,0 +1,100 @@
+"""A session beside a caller's own: the same JVM and tables, settings of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
+from capstan.spark.session import SETTINGS, build_session, is_ours, require_safe_commits
+
+_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG = "spark.sql.catalog.spark_catalog"
+_PREFIX = "spark.hadoop."
+
+
+def guest_session(spark: SparkSession) -> SparkSession:
+    """A new session of the caller's Spark application, with the settings that Capstan needs.
+
+    Time zone, ANSI rules and the like of the caller's session stay as they are. Both sessions see
+    the same tables and run on the same executors.
+
+    Args:
+        spark: The caller's session.
+
+    Raises:
+        InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
+        SystemFailureError: `CAP-DELTA` when Delta is not configured; the hint has the settings.
+    """
+    if not isinstance(spark, SparkSession):
+        raise InvalidRequestError(
+            "CAP-CONNECT",
+            f"{type(spark).__module__}.{type(spark).__name__} is not a session of this process",
+            "start Capstan where Spark's driver runs: Spark Connect has no access to Delta's log",
+        )
+    conf = spark.sparkContext.getConf()
+    extensions = conf.get("spark.sql.extensions") or ""
+    if _EXTENSION not in extensions.split(","):
+        raise SystemFailureError(
+            "CAP-DELTA",
+            "the Spark session has no Delta",
+            f"build it with spark.sql.extensions={_EXTENSION}, {_CATALOG}={SETTINGS[_CATALOG]} and "
+            f"the package io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}; or pass no "
+            "session, and Capstan starts one",
+        )
+    session = spark.newSession()
+    for key, value in SETTINGS.items():
+        if key.startswith(_PREFIX):
+            session.conf.set(key.removeprefix(_PREFIX), value)
+        elif session.conf.isModifiable(key):
+            session.conf.set(key, value)
+    return session
+
+
+def open_session(given: SparkSession | None, lake: str) -> tuple[SparkSession, bool]:
+    """The session to work with, and whether it was started here.
+
+    Args:
+        given: A session of the caller's; by default that of this process, if it has one.
+        lake: The lake that the session is to write to.
+
+    Raises:
+        SystemFailureError: As `guest_session` and `build_session`.
+        InvalidRequestError: `CAP-LAKE`; see `require_safe_commits`.
+    """
+    started = given is None and SparkContext._active_spark_context is None
+    # Without a session of the caller's, this is the one of the process, or a new one.
+    session = given if given is not None else build_session("capstan")
+    if not is_ours(session):
+        session = guest_session(session)
+    require_safe_commits(session, lake)
+    return session, started
+
+
+@contextmanager
+def in_utc() -> Iterator[None]:
+    """Make UTC the time zone of this process inside the `with` block: `collect` converts with it.
+
+    A session that Capstan has built keeps UTC for good; beside a caller's, the old zone returns.
+    """
+    before = os.environ.get("TZ")
+    _set_zone("UTC")
+    try:
+        yield
+    finally:
+        _set_zone(before)
+
+
+def _set_zone(zone: str | None) -> None:
+    if zone is None:
+        os.environ.pop("TZ", None)
+    else:
+        os.environ["TZ"] = zone
+    if hasattr(time, "tzset"):
+        time.tzset()

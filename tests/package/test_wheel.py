@@ -1,0 +1,157 @@
+"""The wheel: what is in it, and that it works in an empty folder, without the repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("3.11", "3.12", "3.13")
+INDEX_NAME = "capstan-replay"
+
+pytestmark = pytest.mark.rest
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the tree: a build leaves files beside its sources."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]
+    subprocess.run([*pip, *options], check=True, timeout=300)
+    [path] = folder.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
+    tops = {name.split("/")[0] for name in names}
+    assert len(tops) == 2 and "capstan" in tops, tops
+    inside = {name.split("/")[1] for name in names if name.startswith("capstan/")}
+    assert not inside & {"bench", "support", "testing", "tests", "workloads"}
+    for needed in (
+        "py.typed",
+        "core/config/streams.schema.json",
+        "demo/streams.yaml",
+        "jobs/replay.py",
+        "reporting/static/style.css",
+        "reporting/templates/page.html",
+        "scaffold/templates/capstan_dags.py",
+        "scaffold/templates/streams.yaml",
+        "spark/log4j2.properties",
+    ):
+        assert f"capstan/{needed}" in names
+
+
+def test_its_metadata_says_what_it_needs(wheel: Path, names: list[str]) -> None:
+    [metadata] = [name for name in names if name.endswith(".dist-info/METADATA")]
+    with zipfile.ZipFile(wheel) as archive:
+        told = message_from_string(archive.read(metadata).decode())
+    assert (told["Name"], told["License-Expression"]) == (INDEX_NAME, "Apache-2.0")
+    assert metadata.replace("METADATA", "licenses/LICENSE") in names
+    extras = set(told.get_all("Provides-Extra") or ())
+    assert extras >= {"spark", "airflow", "kafka", "s3", "demo"}
+    needed = [line for line in told.get_all("Requires-Dist") or () if "extra ==" not in line]
+    # Who reads a lake needs no Spark, and nobody gets the tools of the tests.
+    heavy = ("pyspark", "airflow", "duckdb", "pytest", "bytewax", "pgserver", "playwright")
+    assert not [line for line in needed if line.startswith(heavy)]
+    for version in PYTHONS:
+        assert f"Programming Language :: Python :: {version}" in told.get_all("Classifier")
+
+
+def test_in_an_empty_folder_it_needs_no_repository(wheel: Path, tmp_path: Path) -> None:
+    packages, folder = tmp_path / "packages", tmp_path / "empty"
+    folder.mkdir()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(packages)
+    # Its dependencies are those of this interpreter; the package itself is the wheel's.
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CAPSTAN_", "PYTEST_"))}
+    environment = {**kept, "HOME": str(tmp_path / "home"), "PYTHONPATH": str(packages)}
+    environment.pop("XDG_CACHE_HOME", None)
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+            timeout=120,
+        )
+        return done.stdout
+
+    main = "import sys; from capstan.cli import main; sys.exit(main(sys.argv[1:]))"
+    asked = "import capstan, capstan.spark.project_home as h; print(capstan.__file__, "
+    place, home, cache = run("-c", f"{asked}h.checkout(), h.cache_folder())").split()
+    assert Path(place).is_relative_to(packages)
+    assert home == "None"
+    assert Path(cache).is_relative_to(tmp_path / "home")
+    files = json.loads(run("-c", main, "--json", "init"))["files"]
+    assert {file["status"] for file in files} == {"created"}
+    assert "usage: replay.py" in run("-m", "capstan.jobs.replay", "--help")
+    # Nothing was written beside the interpreter, or into the working folder, but the project.
+    assert sorted(path.name for path in folder.iterdir()) == ["dags", "sample_data"]
+
+
+def interpreter(version: str) -> Path | None:
+    """A Python of a version: on the path, or one that pyenv has."""
+    found = shutil.which(f"python{version}")
+    if found:
+        return Path(found)
+    homes = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
+    return homes[-1] if homes else None
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", PYTHONS)
+def test_installed_with_its_dependencies_everything_is_green(
+    wheel: Path, tmp_path: Path, version: str
+) -> None:
+    python = interpreter(version)
+    assert python is not None, f"install a Python {version}"
+    subprocess.run([str(python), "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
+    bin_folder = tmp_path / "venv" / "bin"
+    pip = [str(bin_folder / "python"), "-m", "pip", "install", "--quiet"]
+    subprocess.run([*pip, f"{wheel}[demo]", "twine"], check=True, timeout=1200)
+    subprocess.run([str(bin_folder / "twine"), "check", "--strict", str(wheel)], check=True)
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    environment = {"HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+
+    def capstan(*words: str) -> dict[str, object]:
+        command = [str(bin_folder / "capstan"), "--json", *words]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, stdout=subprocess.PIPE, check=True, timeout=1200
+        )
+        value = json.loads(done.stdout)
+        assert isinstance(value, dict)
+        return value
+
+    capstan("init")
+    assert capstan("doctor", "--deep")["ok"]
+    assert capstan("capture", "orders")["fed"] == 507
+    assert capstan("backfill", "revenue_by_day")["done"] == 1
+    hours = capstan(
+        "replay", "orders", "--into", "orders_by_hour", "--pipeline", "orders_by_hour",
+        "--until", "2026-01-12",
+    )  # fmt: skip
+    assert hours["records"] == 504
+    assert capstan("demo", "--lake", "demo")["changed"]
