@@ -27,7 +27,7 @@ from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import import_recordings
 from capstan.interop.transfer.payload_columns import payload_type, payload_values
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
-from capstan.replay.output.certificate import draft
+from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.rows import played_rows
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
@@ -178,12 +178,14 @@ def require_played(
         sources = [recorded[worker] for worker in wanted["streams"]]
         replayer = Replayer(sources, tape.time_type.minimum, wanted["workers"], None)
         emitted = [step.messages for step in replayer if isinstance(step, Emitted)]
-        certificate = draft(plan, index.content_summary(tape, plan.cut, plan.workers, plan.region))
-        assert [each["frontier"] for each in certificate["replay_workers"]] == [
+        certificate = draft_certificate(
+            plan, index.content_summary(tape, plan.cut, plan.workers, plan.region)
+        )
+        assert [each["frontier"] for each in certificate.replay_workers] == [
             [tape.time_type.render(time) for time in worker.frontier] for worker in replayer.workers
         ]
         lines = lines_of(table.filter(pc.field("_replay") == number), form)
-        assert certificate["records"] == len(lines)
+        assert certificate.records == len(lines)
         if wanted["closed"]:
             assert len(lines) == wanted["records"]
             assert hash_of(lines) == wanted["multiset_sha256"]

@@ -116,7 +116,7 @@ def serve_files(
         found = serve(
             spark, lake, tape, form, Address("127.0.0.1", port), workers=workers, peers=peers
         )
-    assert [to for to, _, _ in found.peers] == [f"127.0.0.1:{port + n}" for n in range(count)]
+    assert [peer.to for peer in found.peers] == [f"127.0.0.1:{port + n}" for n in range(count)]
     return [bytes(each) for each in got]
 
 
