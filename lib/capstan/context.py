@@ -265,12 +265,12 @@ class Context:
             table: A table of the lake, a declared target, or a Delta path.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`.
         """
-        from capstan.core.config.validation import read_model
+        from capstan.core.config.validation import read_request
         from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
         from capstan.results import AuditReport
 
         values = {"stream": stream, "table": table, **fields}
-        asked = read_model(TableAudit, values, "CAP-REQUEST")
+        asked = read_request(TableAudit, values)
         plan = plan_against(self.lake, self.declarations, asked)
         with self._at_work() as spark:
             found = audit_against(spark, self.lake, plan, asked)
@@ -290,10 +290,10 @@ class Context:
             fields: `since`, `until`, `every` and `as_of`, as `capstan gaps` takes them.
         """
         from capstan.backfill.planner import BackfillRequest, survey_range
-        from capstan.core.config.validation import read_model
+        from capstan.core.config.validation import read_request
         from capstan.results import CoverageSurvey
 
-        asked = read_model(BackfillRequest, {"replay": replay, **fields}, "CAP-REQUEST")
+        asked = read_request(BackfillRequest, {"replay": replay, **fields})
         return CoverageSurvey(survey_range(self.lake, self._declared(required=True), asked))
 
     def backfill(self, replay: str, **fields: Any) -> BackfillRun:
@@ -310,10 +310,10 @@ class Context:
         """
         from capstan.backfill.planner import BackfillRequest
         from capstan.backfill.run import prepare, run_prepared
-        from capstan.core.config.validation import read_model
+        from capstan.core.config.validation import read_request
         from capstan.results import BackfillRun
 
-        asked = read_model(BackfillRequest, {"replay": replay, **fields}, "CAP-REQUEST")
+        asked = read_request(BackfillRequest, {"replay": replay, **fields})
         declarations = self._declared(required=True)
         prepared = prepare(self.lake, declarations, asked)
         if asked.dry_run or not prepared.replays:
@@ -389,10 +389,10 @@ class Context:
 
 
 def _request(fields: dict[str, Any]) -> Any:
-    from capstan.core.config.validation import read_model
+    from capstan.core.config.validation import read_request
     from capstan.replay.planning.request import Request
 
     given = {key: value for key, value in fields.items() if value is not None}
     if "into" not in given:
         raise InvalidRequestError("CAP-REQUEST", "a replay needs a target", "name it with `into`")
-    return read_model(Request, given, "CAP-REQUEST")
+    return read_request(Request, given)

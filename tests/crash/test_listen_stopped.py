@@ -54,7 +54,7 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
         data = RECORDING.read_bytes()
         with socket.create_connection(("127.0.0.1", port), PATIENCE) as sender:
             sender.sendall(data[: len(data) * 2 // 3])
-        wait_for("worker 0 has gone")
+        wait_for("worker 0 disconnected")
         process.send_signal(number)
         answer = process.communicate(timeout=PATIENCE)[0].decode()
     assert process.returncode == 0, said.read_text(encoding="utf-8")

@@ -223,7 +223,7 @@ HIDDEN = """
 """
 
 
-def test_hidden_streams_are_not_mentioned(
+def test_what_is_out_of_sight_is_not_mentioned(
     seeing: Callable[..., TestClient], place: Place, lake: Lake
 ) -> None:
     text = place.streams.read_text(encoding="utf-8")

@@ -345,7 +345,7 @@ def test_without_json_every_finished_step_is_a_line_on_stderr(run, capsys):
     assert main(["replay", "bids", "--into", "table"]) == 0
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert "replay bids: 12 records to play" in lines
+    assert "replay bids: 12 records to replay" in lines
     assert "replay bids: published as version 1" in lines
     assert all(line.startswith("replay bids: ") for line in lines)
     assert "audit" in out

@@ -384,7 +384,8 @@ class TestFormats:
             lambda: close(spark, lake, "little"),
         ):
             with pytest.raises(
-                SystemFailureError, match=f"CAP-FORMAT.*format {newer}, this reads 1 to"
+                SystemFailureError,
+                match=f"CAP-FORMAT.*format {newer}; this Capstan reads formats 1 to",
             ):
                 write()
         assert lake_contents.rows(paths.records) == before

@@ -639,7 +639,7 @@ class TestSchemaChange:
             ),
             (
                 "id BIGINT, place STRING, at TIMESTAMP, note STRING, amount INT",
-                "amount is no longer at its place",
+                "amount has changed its position",
             ),
             (
                 "id BIGINT, place STRING, at TIMESTAMP, amount INT, renamed STRING",
@@ -647,7 +647,7 @@ class TestSchemaChange:
             ),
             (
                 "extra INT, id BIGINT, place STRING, at TIMESTAMP, amount INT, note STRING",
-                "id is no longer at its place",
+                "id has changed its position",
             ),
         ],
     )
@@ -662,7 +662,7 @@ class TestSchemaChange:
             InvalidRequestError, match=f"CAP-SCHEMA: stream little: column {said}"
         ) as caught:
             capture(spark, lake, changed)
-        assert "capture the new shape as a new stream" in caught.value.hint
+        assert "capture the new schema as a new stream" in caught.value.hint
         assert {path: delta.version_of(path) for path in vars_of(lake)} == before
 
     def test_a_type_without_a_content_hash_makes_no_tape(

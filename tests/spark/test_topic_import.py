@@ -89,7 +89,7 @@ def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
     sent.extend([("one.by-one-7", text) for name, text in sent if name == "one.by-one-0"])
     known = pl.read_delta(copy.paths.events).height
     with pytest.raises(
-        CheckFailedError, match="CAP-TOPIC: topic one.by-one-7 has events, and topic one"
+        CheckFailedError, match="CAP-TOPIC: topic one.by-one-7 has events, but topic one"
     ):
         import_topics(spark, lake, "copy", PLACE)
     assert pl.read_delta(copy.paths.events).height == known

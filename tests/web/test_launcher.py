@@ -79,7 +79,7 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     world.launched.kill()
     assert find(first) is not None
     world.launch_again("second.log")
-    assert "that an earlier launcher left here" in world.launched.printed()
+    assert "that an earlier launcher left running" in world.launched.printed()
     assert find(first) is None
     # What a person has set is as it was, and what it was doing goes on, as the next attempt.
     assert slots(world) == 1

@@ -133,7 +133,7 @@ def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
     assert (task["state"], task["try_number"]) == ("failed", 1)
     last = captured.last_line(REPLAY, run, "replay")
     assert last.startswith("CAP-ADOPT: target foreign has 9 rows in the range"), last
-    assert last.endswith("(look at them, then replace them with --adopt)"), last
+    assert last.endswith("(inspect them, then replace them with --adopt)"), last
     assert captured.versions()["tables/foreign"] == before
 
 

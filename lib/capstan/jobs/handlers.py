@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import prepare
 from capstan.core.config import format_duration, parse_duration
-from capstan.core.config.names import did_you_mean, one_of
-from capstan.core.config.validation import read_model
+from capstan.core.config.validation import read_request
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.approval import PublishRequest, decide, require_decidable
 from capstan.jobs.audit_runs import audit_all
@@ -37,8 +35,6 @@ if TYPE_CHECKING:
 
     from capstan.audit import Audit
     from capstan.core.times import TimeType
-
-RequestT = TypeVar("RequestT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ class RunAudits:
 
 def capture(fields: JsonObject, place: Place) -> Work:
     """Prepare the capture of a declared stream."""
-    request = _read(CaptureRequest, fields)
+    request = read_request(CaptureRequest, fields)
     stream = place.declarations(required=True).stream(request.stream)
 
     def work(spark: SparkSession) -> JobResult:
@@ -129,7 +125,7 @@ def verify(fields: JsonObject, place: Place) -> Work:
     from capstan.storage.tape.index import find_cut, resolve_workers
     from capstan.storage.tape.tape import open_tape
 
-    request = _read(VerifyRequest, fields)
+    request = read_request(VerifyRequest, fields)
     tape = open_tape(place.lake, request.stream)
     cut = find_cut(tape, request.as_of)
     chosen = request.workers
@@ -146,7 +142,7 @@ def verify(fields: JsonObject, place: Place) -> Work:
 
 def replay(fields: JsonObject, place: Place) -> Work:
     """Prepare a replay; its request is a `capstan.replay.planning.request.Request`."""
-    request = _read(Request, fields)
+    request = read_request(Request, fields)
     declarations = place.declarations()
     make_plan(place.lake, declarations, request)
 
@@ -162,12 +158,12 @@ def backfill(fields: JsonObject, place: Place) -> Work:
     several = fields.get("backfills")
     declarations = place.declarations(required=True)
     if not isinstance(several, list):
-        one = _read(BackfillRequest, fields)
+        one = read_request(BackfillRequest, fields)
         prepare(place.lake, declarations, one)
         return lambda spark: fill(spark, place.lake, declarations, one)
     # Each is planned when its turn comes: an invalid one does not stop the others.
     requests = [
-        _read(BackfillRequest, entry if isinstance(entry, dict) else {}) for entry in several
+        read_request(BackfillRequest, entry if isinstance(entry, dict) else {}) for entry in several
     ]
     return lambda spark: fill_all(spark, place.lake, declarations, requests)
 
@@ -176,7 +172,7 @@ def maintain(fields: JsonObject, place: Place) -> Work:
     """Prepare the maintenance of tapes, and of the tables that all streams share."""
     from capstan.storage.tape.tape import require_streams
 
-    request = _read(MaintainRequest, fields)
+    request = read_request(MaintainRequest, fields)
     kept = request.kept
     place.lake.require()
     streams = place.lake.streams() if request.streams is None else list(request.streams)
@@ -195,7 +191,7 @@ def plan(fields: JsonObject, place: Place) -> Work:
     """Prepare a plan with the rows it would change; its request is that of a replay."""
     from capstan.replay.preview import preview
 
-    request = _read(Request, fields)
+    request = read_request(Request, fields)
     previewed = preview(place.lake, place.declarations(), request)
 
     def work(spark: SparkSession) -> JobResult:
@@ -209,14 +205,14 @@ def plan(fields: JsonObject, place: Place) -> Work:
 
 def publish(fields: JsonObject, place: Place) -> Work:
     """Prepare the publish of a waiting run, or its rejection."""
-    request = _read(PublishRequest, fields)
+    request = read_request(PublishRequest, fields)
     require_decidable(place, request)
     return lambda spark: decide(spark, place, request)
 
 
 def rollback(fields: JsonObject, place: Place) -> Work:
     """Prepare the rollback of a run."""
-    request = _read(RollbackRequest, fields)
+    request = read_request(RollbackRequest, fields)
     require_reversible(place.lake, request.run)
     return lambda spark: roll_back(spark, place, request)
 
@@ -229,7 +225,7 @@ def audit(fields: JsonObject, place: Place) -> Work:
 
 
 def _audit_of_run(fields: JsonObject, place: Place) -> Work:
-    request = _read(RunAudit, fields)
+    request = read_request(RunAudit, fields)
     declarations = place.declarations()
     history = require_auditable(place.lake, request.run, request.version)
 
@@ -247,7 +243,7 @@ def _audit_of_run(fields: JsonObject, place: Place) -> Work:
 
 
 def _audit_of_runs(fields: JsonObject, place: Place) -> Work:
-    request = _read(RunAudits, fields)
+    request = read_request(RunAudits, fields)
     declarations = place.declarations()
     place.lake.require()
     # Unknown runs are refused here; a run that can no longer be audited does not stop the others.
@@ -260,7 +256,7 @@ def _audit_of_runs(fields: JsonObject, place: Place) -> Work:
 
 
 def _audit_of_table(fields: JsonObject, place: Place) -> Work:
-    request = _read(TableAudit, fields)
+    request = read_request(TableAudit, fields)
     plan = plan_against(place.lake, place.declarations(), request)
 
     def work(spark: SparkSession) -> JobResult:
@@ -283,21 +279,3 @@ def _refusal(check: Callable[[], None]) -> CapstanError | None:
     except CheckFailedError as error:
         return error
     return None
-
-
-def _read(kind: type[RequestT], fields: JsonObject) -> RequestT:
-    """The request with these fields.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing or invalid.
-    """
-    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    for key in fields:
-        if key not in known:
-            raise InvalidRequestError(
-                "CAP-REQUEST",
-                f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}",
-                f"keys are {one_of(known)}",
-                key=key,
-            )
-    return read_model(kind, fields, "CAP-REQUEST")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from capstan.core.config.names import did_you_mean
+from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.yaml_document import Document, Place
 from capstan.errors import InvalidRequestError
 
@@ -39,6 +40,24 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
         subject = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
         message = f"{subject}: {key + ': ' if key else ''}{problem}"
         raise InvalidRequestError(code, message, "correct the value as stated") from None
+
+
+def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
+    """Build the request `model` from `fields`, which may be no others than its own.
+
+    Raises:
+        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing or invalid.
+    """
+    known = [field.name for field in dataclasses.fields(model)]  # type: ignore[arg-type]
+    for key in fields:
+        if key not in known:
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}",
+                f"keys are {one_of(known)}",
+                key=key,
+            )
+    return read_model(model, fields, "CAP-REQUEST")
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:
