@@ -263,7 +263,7 @@ def test_recordings_without_any_event_are_refused(
     given = Form.from_options(form, time_type="u64", record_type="u64")
     for _ in range(2):
         with pytest.raises(
-            InvalidRequestError, match="CAP-FILE: there is no event in .*worker-0.* of 2"
+            InvalidRequestError, match="CAP-FILE: there is no event in .*worker-0.* of the 2"
         ):
             import_recordings(spark, lake, "none", find_recordings(tmp_path, form), given)
     assert lake.streams() == []
