@@ -68,9 +68,9 @@ def retired(made: Sixteen, before: dict[str, list[str]]) -> Sixteen:
     planned = plan_retire(made.lake, NAME, BEFORE)
     known = commits(made.lake.root)
     assert (planned.records, planned.stands) == (GONE, False)
-    assert planned.files
-    assert planned.partly
-    assert 0 < planned.bytes < 16 * SIZES.file * 2
+    assert planned.files.whole
+    assert planned.files.partly
+    assert 0 < planned.files.bytes < 16 * SIZES.file * 2
     done = retire(made.spark, made.lake, NAME, BEFORE)
     assert done == planned
     # The ledger is made; it says so, the records go, it says that they are gone.

@@ -7,7 +7,6 @@ unchanged for inspection.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, Observation
@@ -16,8 +15,15 @@ from pyspark.sql import functions as F
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
-from capstan.maintenance.compaction import CompactionResult, repeat_until_done, replace_files
-from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
+from capstan.maintenance.compaction import TableResult, repeat_until_done, replace_files
+from capstan.maintenance.compaction_policy import (
+    File,
+    Run,
+    Sizes,
+    runs_of,
+    stretches,
+    worth_writing,
+)
 from capstan.maintenance.expected_content import (
     ExpectedContent,
     expected_by_batch,
@@ -31,7 +37,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.index import worker_states
-from capstan.storage.tape.region_sql import literal, region_sql
+from capstan.storage.tape.region_sql import integer_ranges, literal, region_sql
 from capstan.storage.tape.tape import Tape, newest_cut
 
 if TYPE_CHECKING:
@@ -40,13 +46,13 @@ if TYPE_CHECKING:
 _ALL = 2**64
 
 
-def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -> CompactionResult:
+def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -> TableResult:
     """Compact the settled records of a tape, by worker and time.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers repeatedly replace its files.
     """
-    result, damaged = CompactionResult("records"), set[int]()
+    result, damaged = TableResult("records"), set[int]()
 
     def step() -> bool | None:
         files = files_of(tape.paths.records, "batch", by_worker=True)
@@ -64,7 +70,7 @@ def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -
         return True if groups else None
 
     repeat_until_done(tape.paths.records, step)
-    result.damaged = _ranges(damaged)
+    result.damaged = integer_ranges(sorted(damaged))
     return result
 
 
@@ -87,9 +93,8 @@ def _groups(
 
     return [
         group
-        for skipped, stretch in groupby(settled, is_damaged)
-        if not skipped
-        for group in worth_writing(list(stretch), sizes, len(states), ended=ended)
+        for stretch in stretches(settled, is_damaged)
+        for group in worth_writing(stretch, sizes, len(states), ended=ended)
     ]
 
 
@@ -99,7 +104,7 @@ def _cluster(
     group: Sequence[File],
     retired: Sequence[Box],
     sizes: Sizes,
-    result: CompactionResult,
+    result: TableResult,
 ) -> bool:
     """Rewrite records by worker and time; False if others have replaced some of the files.
 
@@ -157,17 +162,6 @@ def _content(records: int, h1: int | None, h2: int | None) -> tuple[int, int, in
 
 def _bounds(group: Sequence[File]) -> tuple[int, int]:
     return min(file.low for file in group), max(file.high for file in group)
-
-
-def _ranges(batches: Collection[int]) -> list[tuple[int, int]]:
-    """Batches as ranges, each with its first and last."""
-    ranges: list[tuple[int, int]] = []
-    for batch in sorted(batches):
-        if ranges and ranges[-1][1] == batch - 1:
-            ranges[-1] = (ranges[-1][0], batch)
-        else:
-            ranges.append((batch, batch))
-    return ranges
 
 
 def _cells(expected: ExpectedContent, size: Mapping[int, float], sizes: Sizes) -> dict[int, Cells]:

@@ -24,8 +24,8 @@ TRIES = 12
 
 
 @dataclass(slots=True)
-class CompactionResult:
-    """The result of compacting a table.
+class TableResult:
+    """The result of maintaining a table.
 
     Attributes:
         table: The table's name.
@@ -33,28 +33,28 @@ class CompactionResult:
         files: The number of files after.
         bytes: The size of these files.
         rewritten: The bytes rewritten.
-        commits: The number of commits.
-        damaged: Ranges of batches (first and last) whose records differ from those captured.
+        vacuumed: The number of deleted files, which no retained version uses.
+        checkpoint: Whether its log got a checkpoint.
+        damaged: Ranges of batches (first and last) whose records differ from the index; they were
+            left unchanged.
     """
 
     table: str
-    files_before: int | None = None
+    files_before: int = 0
     files: int = 0
     bytes: int = 0
     rewritten: int = 0
-    commits: int = 0
+    vacuumed: int = 0
+    checkpoint: bool = False
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def observe(self, files: Sequence[File]) -> None:
         """Record the present files of the table."""
         self.files, self.bytes = len(files), sum(file.bytes for file in files)
-        if self.files_before is None:
-            self.files_before = self.files
+        self.files_before = self.files_before or self.files
 
 
-def compact_index(
-    spark: SparkSession, table: GrowingTable, *, ended: bool = False
-) -> CompactionResult:
+def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = False) -> TableResult:
     """Compact a table whose rows stay in the order of their arrival.
 
     Args:
@@ -65,7 +65,7 @@ def compact_index(
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers repeatedly replace its files.
     """
-    result = CompactionResult(table.name)
+    result = TableResult(table.name)
 
     def step() -> bool | None:
         files = files_of(table.path, table.key)
@@ -124,7 +124,7 @@ def replace_files(
     path: str,
     group: Sequence[File],
     rows: DataFrame,
-    result: CompactionResult,
+    result: TableResult,
     check: Callable[[], None] | None = None,
 ) -> bool:
     """Replace the files of a group; False if others have replaced some of them.
@@ -148,7 +148,6 @@ def replace_files(
     commit = exchange(spark, path, removed, rows, note=note, before_commit=before_commit)
     if commit is None:
         return False
-    result.commits += 1
     result.rewritten += sum(file.bytes for file in group)
     emit("maintain.compacted", table=result.table, files=commit.files, of=len(group))
     return True

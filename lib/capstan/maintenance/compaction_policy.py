@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 
 MIB = 2**20
 
@@ -146,7 +147,7 @@ def worth_writing(
     """
     return [
         tuple(file for run in part for file in run.files)
-        for stretch in _split(runs, lambda run: run.is_final(sizes, workers))
+        for stretch in stretches(runs, lambda run: run.is_final(sizes, workers))
         for piece in _unblocked(stretch, sizes)
         for part in _parts(piece, sizes)
         if _is_worth(part, sizes, workers, ended=ended)
@@ -167,7 +168,7 @@ def _unblocked(stretch: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
     def waits(run: Run) -> bool:
         return not run.single and run.is_sound(sizes) and run.bytes * sizes.fan > total
 
-    pieces = list(_split(stretch, waits))
+    pieces = stretches(stretch, waits)
     if sum(map(len, pieces)) == len(stretch):
         yield from pieces
         return
@@ -175,18 +176,9 @@ def _unblocked(stretch: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:
         yield from _unblocked(piece, sizes)
 
 
-def _split(runs: Sequence[Run], is_excluded: Callable[[Run], bool]) -> Iterator[Sequence[Run]]:
+def stretches(runs: Sequence[Run], is_excluded: Callable[[Run], bool]) -> list[Sequence[Run]]:
     """Stretches of neighbouring runs between the excluded ones."""
-    stretch: list[Run] = []
-    for run in runs:
-        if is_excluded(run):
-            if stretch:
-                yield stretch
-            stretch = []
-        else:
-            stretch.append(run)
-    if stretch:
-        yield stretch
+    return [list(stretch) for excluded, stretch in groupby(runs, is_excluded) if not excluded]
 
 
 def _parts(piece: Sequence[Run], sizes: Sizes) -> Iterator[Sequence[Run]]:

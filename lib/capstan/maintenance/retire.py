@@ -10,13 +10,13 @@ or the next maintenance completes it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from capstan.core.times import Box, Kind
+from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.error_translation import with_path
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
@@ -24,7 +24,7 @@ from capstan.instrumentation import emit
 from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
 from capstan.storage import delta
-from capstan.storage.data_files import bound_integer
+from capstan.storage.data_files import time_bounds
 from capstan.storage.file_rewrite import exchange, rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -37,8 +37,22 @@ from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SLACK_US = 1000
-"""Delta truncates timestamp bounds to milliseconds: a value may exceed its bound by this much."""
+
+@dataclass(slots=True)
+class RetiredFiles:
+    """The files with records at some times.
+
+    Attributes:
+        whole: Files to delete as a whole, with their numbers of rows.
+        partly: Files with other records as well, which are rewritten without the deleted ones.
+        bytes: The size of the files to delete.
+        partly_bytes: The size of the files to rewrite.
+    """
+
+    whole: dict[str, int] = field(default_factory=dict)
+    partly: dict[str, int] = field(default_factory=dict)
+    bytes: int = 0
+    partly_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +64,7 @@ class RetirementPlan:
         cut: Its newest cut.
         box: The times to retire.
         records: The number of records to delete.
-        files: Files to delete as a whole, with their numbers of rows.
-        partly: Files with other records as well, which are rewritten without the deleted ones.
-        bytes: The size of the files to delete.
-        partly_bytes: The size of the files to rewrite.
+        files: The files with these records.
         stands: Whether the retirement was already done.
     """
 
@@ -61,10 +72,7 @@ class RetirementPlan:
     cut: Cut
     box: Box
     records: int
-    files: Mapping[str, int]
-    partly: Mapping[str, int]
-    bytes: int
-    partly_bytes: int
+    files: RetiredFiles
     stands: bool = False
 
     def to_json(self) -> dict[str, object]:
@@ -74,10 +82,10 @@ class RetirementPlan:
             "cut": self.cut.commit,
             "before": self.box.to_json(self.tape.time_type)["until"],
             "records": self.records,
-            "files": len(self.files),
-            "bytes": self.bytes,
-            "partly": len(self.partly),
-            "partly_bytes": self.partly_bytes,
+            "files": len(self.files.whole),
+            "bytes": self.files.bytes,
+            "partly": len(self.files.partly),
+            "partly_bytes": self.files.partly_bytes,
             "stands": self.stands,
         }
 
@@ -116,20 +124,9 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
         )
     done = [retirement.box for retirement in read_retired(lake, tape) if retirement.done]
     if any(_covers(retired, box) for retired in done):
-        return RetirementPlan(tape, cut, box, 0, {}, {}, 0, 0, stands=True)
+        return RetirementPlan(tape, cut, box, 0, RetiredFiles(), stands=True)
     records = records_in(tape, cut, box, done)
-    files = _files_with(tape, box)
-    return RetirementPlan(
-        tape,
-        cut,
-        box,
-        records,
-        files.whole,
-        files.partly,
-        sum(files.bytes[path] for path in files.whole),
-        sum(files.bytes[path] for path in files.partly),
-        stands=not records,
-    )
+    return RetirementPlan(tape, cut, box, records, _files_with(tape, box), stands=not records)
 
 
 def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> RetirementPlan:
@@ -234,26 +231,19 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """Files with records at some times: with no other records, or with others; and their sizes."""
-
-    whole: Mapping[str, int]
-    partly: Mapping[str, int]
-    bytes: Mapping[str, int]
-
-
-def _files_with(tape: Tape, box: Box) -> _Files:
-    whole: dict[str, int] = {}
-    partly: dict[str, int] = {}
-    sizes: dict[str, int] = {}
+def _files_with(tape: Tape, box: Box) -> RetiredFiles:
+    files = RetiredFiles()
     actions = delta.open_table(tape.paths.records).get_add_actions(flatten=True)
     for row in pa.table(actions).to_pylist():
         inside = _is_inside(row, tape, box)
-        if row["num_records"] and inside is not False:
-            (whole if inside else partly)[row["path"]] = int(row["num_records"])
-            sizes[row["path"]] = int(row["size_bytes"])
-    return _Files(whole, partly, sizes)
+        if not row["num_records"] or inside is False:
+            continue
+        (files.whole if inside else files.partly)[row["path"]] = int(row["num_records"])
+        if inside:
+            files.bytes += int(row["size_bytes"])
+        else:
+            files.partly_bytes += int(row["size_bytes"])
+    return files
 
 
 def _is_inside(row: Mapping[str, object], tape: Tape, box: Box) -> bool | None:
@@ -262,12 +252,10 @@ def _is_inside(row: Mapping[str, object], tape: Tape, box: Box) -> bool | None:
     for coordinate, until in zip(tape.time_type.coordinates, box.until, strict=True):
         if until is None:
             continue
-        low = bound_integer(row.get(f"min.time.{coordinate.name}"))
-        high = bound_integer(row.get(f"max.time.{coordinate.name}"))
-        slack = _SLACK_US if coordinate.kind is Kind.TIMESTAMP else 1
+        low, end = time_bounds(row, coordinate)
         if low is not None and low >= until:
             return False
-        if low is None or high is None or high + slack > until:
+        if low is None or end is None or end > until:
             inside = None
     return inside
 

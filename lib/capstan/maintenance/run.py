@@ -18,10 +18,15 @@ from capstan.error_translation import to_capstan_error, translate, with_path
 from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
 from capstan.maintenance.cleanup import clear_snapshots, clear_staging
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import CompactionResult, compact_index
+from capstan.maintenance.compaction import TableResult, compact_index
 from capstan.maintenance.compaction_policy import Sizes
 from capstan.maintenance.retire import finish_retirements
-from capstan.maintenance.table_catalog import aside_tables, index_tables, ledger_tables
+from capstan.maintenance.table_catalog import (
+    GrowingTable,
+    aside_tables,
+    index_tables,
+    ledger_tables,
+)
 from capstan.maintenance.vacuum import checkpoint, vacuum
 from capstan.replay.execution.staging import KEEP
 from capstan.storage.lake import Lake
@@ -39,32 +44,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _LAKE_WIDE = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
 """Errors that affect the whole lake, unless they name a path of a single stream."""
-
-
-@dataclass(slots=True)
-class TableResult:
-    """The result of maintaining a table.
-
-    Attributes:
-        table: The table's name.
-        files_before: The number of files before.
-        files: The number of files after.
-        bytes: The size of these files.
-        rewritten: The bytes rewritten.
-        vacuumed: The number of deleted files, which no retained version uses.
-        checkpoint: Whether its log got a checkpoint.
-        damaged: Ranges of batches (first and last) whose records differ from the index; they were
-            left unchanged.
-    """
-
-    table: str
-    files_before: int = 0
-    files: int = 0
-    bytes: int = 0
-    rewritten: int = 0
-    vacuumed: int = 0
-    checkpoint: bool = False
-    damaged: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -230,16 +209,12 @@ def _maintain_tape(
     ended = all(state.closed for state in worker_states(tape, cut))
     path = tape.paths.records
     records = _unless_locked(
-        lambda: compact_records(spark, lake, tape, sizes), CompactionResult("records"), result
+        lambda: compact_records(spark, lake, tape, sizes), TableResult("records"), result
     )
-    tables = [_table_result(spark, records, path)]
-    for table in index_tables(tape):
-        compacted = _unless_locked(
-            lambda t=table: compact_index(spark, t, ended=ended),  # type: ignore[misc]
-            CompactionResult(table.name),
-            result,
-        )
-        tables.append(_table_result(spark, compacted, table.path))
+    tables = [
+        _cleaned(spark, records, path),
+        *(_maintain_index(spark, table, result, ended=ended) for table in index_tables(tape)),
+    ]
     # Verified last: if the lake cannot be written, an earlier step has failed already.
     if not _is_import(tape):
         try:
@@ -261,15 +236,10 @@ def _maintain_shared(
     tables = []
     for pipeline in lake.states():
         result.snapshots += clear_snapshots(spark, lake, pipeline)
-        uncompacted = CompactionResult(f"state {pipeline}")
-        tables.append(_table_result(spark, uncompacted, lake.state(pipeline)))
-    for table in (*aside_tables(lake), *ledger_tables(lake)):
-        compacted = _unless_locked(
-            lambda t=table: compact_index(spark, t),  # type: ignore[misc]
-            CompactionResult(table.name),
-            result,
-        )
-        tables.append(_table_result(spark, compacted, table.path))
+        uncompacted = TableResult(f"state {pipeline}")
+        tables.append(_cleaned(spark, uncompacted, lake.state(pipeline)))
+    growing = (*aside_tables(lake), *ledger_tables(lake))
+    tables += [_maintain_index(spark, table, result) for table in growing]
     _record_changes(lake, result)
     return tables
 
@@ -292,18 +262,20 @@ def _record_changes(lake: Lake, result: MaintenanceResult) -> None:
             result.busy.append(translated)
 
 
-def _table_result(spark: SparkSession, compacted: CompactionResult, path: str) -> TableResult:
-    """Vacuum a table that was compacted, then write a checkpoint of its log."""
-    return TableResult(
-        compacted.table,
-        compacted.files_before or 0,
-        compacted.files,
-        compacted.bytes,
-        compacted.rewritten,
-        vacuum(spark, compacted.table, path),
-        checkpoint(spark, compacted.table, path),
-        compacted.damaged,
+def _maintain_index(
+    spark: SparkSession, table: GrowingTable, result: MaintenanceResult, *, ended: bool = False
+) -> TableResult:
+    compacted = _unless_locked(
+        lambda: compact_index(spark, table, ended=ended), TableResult(table.name), result
     )
+    return _cleaned(spark, compacted, table.path)
+
+
+def _cleaned(spark: SparkSession, compacted: TableResult, path: str) -> TableResult:
+    """Vacuum a table that was compacted, then write a checkpoint of its log."""
+    compacted.vacuumed = vacuum(spark, compacted.table, path)
+    compacted.checkpoint = checkpoint(spark, compacted.table, path)
+    return compacted
 
 
 def _unless_locked(work: Callable[[], T], otherwise: T, result: MaintenanceResult) -> T:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Kind
 from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.certificate import late_in, pipeline_json
 from capstan.replay.output.conflicting_rows import require_no_clash
@@ -26,6 +23,7 @@ from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.storage import delta
+from capstan.storage.data_files import files_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
@@ -34,9 +32,6 @@ from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.tape import open_tape
-
-# Delta truncates bounds of timestamps to milliseconds; the exact bound is at most this far off.
-_TRUNCATED_US = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,54 +173,12 @@ def _equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str 
 
 def _files_to_read(plan: Plan) -> tuple[int, int, int]:
     """The files that the scan cannot skip by bounds: their number, that of all files, and bytes."""
-    actions = delta.open_table(plan.tape.paths.records).get_add_actions(flatten=True)
-    files = pa.table(actions)
-    if not files.num_rows:
-        return 0, 0, 0
-    workers = _between(files, "worker", sorted(plan.workers))
-    masks = [workers, *_within_times(files, plan)]
-    batches = _bound(files, "min.batch")
-    if batches is not None:
-        masks.append(pc.fill_null(pc.less_equal(batches, plan.cut.batch), True))
-    chosen = files.filter(reduce(pc.and_, masks))
-    return chosen.num_rows, files.num_rows, pc.sum(chosen["size_bytes"]).as_py() or 0
-
-
-def _between(files: pa.Table, column: str, values: list[int]) -> pa.ChunkedArray:
-    """A mask of the files that can contain one of `values`."""
-    low, high = _bound(files, f"min.{column}"), _bound(files, f"max.{column}")
-    if low is None or high is None:
-        return pa.chunked_array([pa.array([True] * files.num_rows)])
-    nothing = pa.chunked_array([pa.array([False] * files.num_rows)])
-    masks = [pc.and_(pc.less_equal(low, v), pc.greater_equal(high, v)) for v in values]
-    return pc.fill_null(reduce(pc.or_, masks, nothing), True)
-
-
-def _within_times(files: pa.Table, plan: Plan) -> list[pa.ChunkedArray]:
-    """For each bound of the range that is read, a mask of the files that can contain its times."""
-    box, masks = plan.reads.simplified().box, []
-    for axis, coordinate in enumerate(plan.tape.time_type.coordinates):
-        since, until = box.since[axis], box.until[axis]
-        slack = _TRUNCATED_US if coordinate.kind is Kind.TIMESTAMP else 0
-        low = _bound(files, f"min.time.{coordinate.name}")
-        high = _bound(files, f"max.time.{coordinate.name}")
-        if since is not None and high is not None:
-            masks.append(pc.fill_null(pc.greater_equal(high, since - slack), True))
-        if until is not None and low is not None:
-            masks.append(pc.fill_null(pc.less(low, until), True))
-    return masks
-
-
-def _bound(files: pa.Table, name: str) -> pa.ChunkedArray | None:
-    """A bound of all files as integers (days, microseconds); None when it is missing."""
-    if name not in files.column_names:
-        return None
-    column = files[name]
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    if pa.types.is_date(column.type):
-        return column.cast(pa.int32()).cast(pa.int64())
-    return column.cast(pa.int64())
+    tape, workers = plan.tape, tuple(plan.workers)
+    table = delta.open_table(tape.paths.records)
+    files = pa.table(table.get_add_actions())
+    sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
+    read = files_of(table, tape.time_type, workers=workers, batch=plan.cut.batch, region=plan.reads)
+    return len(read), len(sizes), sum(sizes[path] for path in read)
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:

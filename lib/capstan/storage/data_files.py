@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
-from capstan.core.times import TimeType
+from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.error_translation import DAMAGED_FILE_HINT
 from capstan.errors import SystemFailureError
@@ -51,7 +51,8 @@ def files_of(
         region: Only rows of these times; None for all.
     """
     box = None if region is None else region.simplified().box
-    ranges = [] if box is None else list(zip(time_type.names, box.since, box.until, strict=True))
+    coordinates = time_type.coordinates
+    ranges = [] if box is None else list(zip(coordinates, box.since, box.until, strict=True))
 
     def may_match(row: Row) -> bool:
         if workers is not None and not _has_any(row, workers):
@@ -94,12 +95,21 @@ def _has_any(row: Row, workers: Collection[int]) -> bool:
     return any(low <= worker <= high for worker in workers)
 
 
-def _overlaps(row: Row, name: str, since: int | None, until: int | None) -> bool:
-    low, high = (bound_integer(row.get(f"{side}.time.{name}")) for side in ("min", "max"))
-    # Bounds of timestamps are truncated to milliseconds, so the real maximum may be larger.
-    before = high is not None and since is not None and high + 1000 <= since
+def _overlaps(row: Row, axis: Coordinate, since: int | None, until: int | None) -> bool:
+    low, end = time_bounds(row, axis)
+    before = end is not None and since is not None and end <= since
     after = low is not None and until is not None and low >= until
     return not before and not after
+
+
+def time_bounds(row: Row, axis: Coordinate) -> tuple[int | None, int | None]:
+    """The first value of a time's coordinate in a file, and a value after its last; as integers.
+
+    Bounds of timestamps are truncated to milliseconds, so the real maximum may be larger.
+    """
+    low, high = (bound_integer(row.get(f"{side}.time.{axis.name}")) for side in ("min", "max"))
+    slack = 1000 if axis.kind is Kind.TIMESTAMP else 1
+    return low, None if high is None else high + slack
 
 
 def bound_integer(bound: object) -> int | None:

@@ -94,9 +94,11 @@ def _summary(plan: RetirementPlan, *, planned: bool) -> str:
     if plan.stands:
         return f"{plan.tape.name}: no records before that time; nothing changed"
     verb = "would be deleted" if planned else "deleted"
+    files = plan.files
     return (
-        f"{plan.tape.name}: {plan.records:,} records {verb}: {len(plan.files):,} whole files, "
-        f"{plan.bytes:,} bytes, and parts of {len(plan.partly):,} more, {plan.partly_bytes:,} bytes"
+        f"{plan.tape.name}: {plan.records:,} records {verb}: {len(files.whole):,} whole files, "
+        f"{files.bytes:,} bytes, and parts of {len(files.partly):,} more, "
+        f"{files.partly_bytes:,} bytes"
     )
 
 
