@@ -14,6 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.storage.tape.index_totals import integers
+
 Mask = npt.NDArray[np.bool_]
 
 # Stands for "no worker"; worker numbers are never negative.
@@ -67,16 +69,16 @@ class EventColumns:
         """
         flat = batch.column("updates").values
         moved = _coordinates(pc.struct_field(flat, "time"), width)
-        diffs = _int64(pc.struct_field(flat, "diff"))
+        diffs = pc.struct_field(flat, "diff")
         sent = _coordinates(batch.column("time"), width)
         progress = _mask(pc.equal(batch.column("kind"), "progress"))
         return cls(
-            workers=_numpy(_int64(batch.column("worker"))),
-            seqs=_numpy(_int64(batch.column("seq"))).tolist(),
-            commits=_numpy(_int64(batch.column("commit"))),
+            workers=_numpy(batch.column("worker").cast(pa.int64())),
+            seqs=_numpy(batch.column("seq")).tolist(),
+            commits=_numpy(batch.column("commit")),
             progress=progress.tolist(),
             times=_tuples(sent),
-            records=_numpy(_int64(batch.column("records"))).tolist(),
+            records=_numpy(batch.column("records")).tolist(),
             updates=list(zip(_tuples(moved), _numpy(diffs).tolist(), strict=True)),
             offsets=batch.column("updates").offsets.to_numpy().tolist(),
             faults=_faults(batch, progress, _nulls(*sent), _nulls(*moved, diffs)),
@@ -144,15 +146,7 @@ def _owners(batch: pa.RecordBatch, elements: Mask) -> Mask:
 
 def _coordinates(times: pa.Array, width: int) -> list[pa.Array]:
     """The coordinates of a struct column as integers, null if the struct is null."""
-    return [_int64(pc.struct_field(times, index)) for index in range(width)]
-
-
-def _int64(column: pa.Array) -> pa.Array:
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    if pa.types.is_date(column.type):
-        return column.cast(pa.int32()).cast(pa.int64())
-    return column.cast(pa.int64())
+    return [integers(pc.struct_field(times, index)) for index in range(width)]
 
 
 def _tuples(coordinates: list[pa.Array]) -> list[tuple[int, ...]]:

@@ -17,7 +17,7 @@ MAX_EVENTS = 50_000
 """The most events. Checking takes less than a second unless many times are held at once."""
 
 
-def are_few(tape: Tape, after: int) -> bool:
+def _are_few(tape: Tape, after: int) -> bool:
     """Whether the commits after an ordinal have few events, by the log of the index alone."""
     actions = pa.table(delta.open_table(tape.paths.events).get_add_actions(flatten=True))
     if not {"max.commit", "num_records"} <= set(actions.column_names):
@@ -37,8 +37,11 @@ def events(
     Columns as in `run.events_to_check`.
 
     Returns:
-        None if two events of a worker share a seq: only Spark orders those consistently.
+        None if there are many events, or if two events of a worker share a seq: only Spark orders
+        those consistently.
     """
+    if not _are_few(tape, after):
+        return None
     wanted = (dataset.field("commit") <= cut.commit) & (dataset.field("commit") > after)
     if workers is not None:
         wanted &= dataset.field("worker").isin(list(workers))

@@ -6,47 +6,36 @@ from dataclasses import dataclass
 
 from capstan.core.protocol import Violation
 from capstan.core.protocol.rules import holdings_json
-from capstan.core.times import Antichain, Box, Time, TimeType
+from capstan.core.times import Box, TimeType
 from capstan.errors import CheckFailedError
+from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerVerdict:
+class WorkerVerdict(WorkerState):
     """The verdict on one worker's recording at a cut.
 
-    All figures of an invalid recording are those before its first violation.
+    All figures of an invalid recording are those before its first violation. The number is -1 for
+    events and records that name no worker. The label is empty for a worker that the stream does not
+    have.
 
     Attributes:
-        worker: The worker's number; -1 for events and records that name no worker.
-        label: The worker's label; empty for a worker that the stream does not have.
-        valid: Whether the whole recording obeys the rules.
-        events: The number of valid events from the beginning.
-        records: The number of their records.
         violation: The first violation, or None.
-        holdings: The times held after these events: `(time, count)` in listing order.
-        frontier: The minimal held times.
-        closed: Whether no time is held.
     """
 
-    worker: int
-    label: str
-    valid: bool
-    events: int
-    records: int
     violation: Violation | None
-    holdings: tuple[tuple[Time, int], ...]
-    frontier: Antichain
-    closed: bool
+
+    @property
+    def valid(self) -> bool:
+        """Whether the whole recording obeys the rules."""
+        return self.violation is None
 
     @property
     def name(self) -> str:
         """The worker's name in messages: its number, and its label if that differs."""
-        return (
-            f"{self.worker} ({self.label})"
-            if self.label not in ("", str(self.worker))
-            else (str(self.worker))
-        )
+        number = str(self.worker)
+        return number if self.label in ("", number) else f"{number} ({self.label})"
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The verdict as a JSON object."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.core.protocol import Rule, Violation
-from capstan.core.times import Antichain, Box, TimeType
+from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.spark.session import Later, session_of
@@ -84,18 +84,27 @@ def verify(
     retired = retired_boxes(lake, tape)
     outcomes = _outcomes(spark, tape, cut, plan)
     _require_workers(tape, workers, outcomes)
-    emit("verify.events", stream=tape.name, cut=cut.commit, read=_events_read(plan, outcomes))
+    verified_before = sum(start.seq for start in plan.starts.values())
+    read = sum(outcome.events for outcome in outcomes.values()) - verified_before
+    emit("verify.events", stream=tape.name, cut=cut.commit, read=read)
     if remember:
         _remember(lake, tape, cut, plan, outcomes)
         emit("verify.ledger", stream=tape.name, cut=cut.commit)
     if deep:
         outcomes = _with_content(spark, tape, cut, workers, outcomes, retired)
         emit("verify.deep", stream=tape.name, cut=cut.commit)
-    verdicts = [
-        _verdict(worker, plan.labels.get(worker, ""), outcome)
+    verdicts = tuple(
+        WorkerVerdict(
+            worker,
+            plan.labels.get(worker, ""),
+            outcome.events,
+            outcome.records,
+            outcome.holdings,
+            outcome.violation,
+        )
         for worker, outcome in sorted(outcomes.items())
-    ]
-    verification = Verification(tape.name, cut, tuple(verdicts), retired)
+    )
+    verification = Verification(tape.name, cut, verdicts, retired)
     if remember:
         record_violations(lake, tape, verification, deep=deep)
     return verification
@@ -202,11 +211,7 @@ def _check(
 ) -> dict[int, FoldResult]:
     if after >= cut.commit:
         return {}
-    batches = (
-        in_process_events.events(tape, cut, only, after)
-        if in_process_events.are_few(tape, after)
-        else None
-    )
+    batches = in_process_events.events(tape, cut, only, after)
     if batches is not None:
         return {
             row["worker"]: FoldResult.from_text(row["outcome"])
@@ -231,18 +236,8 @@ def _require_workers(
         )
 
 
-def _events_read(plan: _Plan, outcomes: Mapping[int, FoldResult]) -> int:
-    """The number of events checked now."""
-    before = sum(start.seq for start in plan.starts.values())
-    return sum(outcome.events for outcome in outcomes.values()) - before
-
-
 def _remember(
-    lake: Lake,
-    tape: Tape,
-    cut: Cut,
-    plan: _Plan,
-    outcomes: Mapping[int, FoldResult],
+    lake: Lake, tape: Tape, cut: Cut, plan: _Plan, outcomes: Mapping[int, FoldResult]
 ) -> None:
     valid = {
         worker: outcomes[worker]
@@ -285,17 +280,3 @@ def _with_content(
         )
         results[worker] = replace(before, violation=violation)
     return results
-
-
-def _verdict(worker: int, label: str, outcome: FoldResult) -> WorkerVerdict:
-    return WorkerVerdict(
-        worker=worker,
-        label=label,
-        valid=outcome.violation is None,
-        events=outcome.events,
-        records=outcome.records,
-        violation=outcome.violation,
-        holdings=outcome.holdings,
-        frontier=Antichain.of(time for time, _ in outcome.holdings),
-        closed=not outcome.holdings,
-    )

@@ -9,16 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 import pyarrow as pa
 from pyarrow import dataset
 
 from capstan.core.protocol.rules import holdings_json
-from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.tables import SCHEMAS, make_ledger
+from capstan.storage.ledger.tables import append_rows
 from capstan.storage.tape.tape import Cut, Tape
 from capstan.verify.event_fold import FoldResult, ResumePoint
 
@@ -44,7 +42,7 @@ def load_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
     ledger = rows_of(path)
     wanted = (
         (dataset.field("stream") == tape.name)
-        & (dataset.field("tape") == tape_id(tape))
+        & (dataset.field("tape") == tape.identity)
         & (dataset.field("commit") <= cut.commit)
     )
     columns = ["worker", "commit", "events", "records", "holdings"]
@@ -65,12 +63,7 @@ def load_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
 
 
 def record_verified(
-    lake: Lake,
-    tape: Tape,
-    cut: Cut,
-    valid: Mapping[int, FoldResult],
-    *,
-    known: bool,
+    lake: Lake, tape: Tape, cut: Cut, valid: Mapping[int, FoldResult], *, known: bool
 ) -> None:
     """Append valid recordings at a cut to the ledger, in one commit.
 
@@ -81,13 +74,7 @@ def record_verified(
         valid: The state of each worker with a valid recording.
         known: Whether all events up to the cut are of known workers.
     """
-    common = {
-        "stream": tape.name,
-        "tape": tape_id(tape),
-        "commit": cut.commit,
-        "at": datetime.now(UTC),
-        "valid": True,
-    }
+    common = {"stream": tape.name, "tape": tape.identity, "commit": cut.commit, "valid": True}
     rows: list[dict[str, object]] = [
         {
             **common,
@@ -99,14 +86,5 @@ def record_verified(
         for worker, outcome in sorted(valid.items())
     ]
     rows += [common] if known else []
-    if not rows:
-        return
-    schema = arrow_writer.arrow_schema(SCHEMAS["verified"])
-    table = pa.Table.from_pylist(rows, schema=schema)
-    path = make_ledger(lake, "verified")
-    arrow_writer.append(path, table, note={"ledger": "verified", "stream": tape.name})
-
-
-def tape_id(tape: Tape) -> str:
-    """The identity that distinguishes a tape from others of the same name."""
-    return str(delta.open_table(tape.paths.events).metadata().id)
+    if rows:
+        append_rows(lake, "verified", rows)

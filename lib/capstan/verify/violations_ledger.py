@@ -18,7 +18,6 @@ from capstan.storage.ledger.findings import AuditSubject, Finding, read_findings
 from capstan.storage.ledger.tables import as_text
 from capstan.storage.tape.tape import Tape
 from capstan.verify.result import Verification, WorkerVerdict
-from capstan.verify.verified_ledger import tape_id
 
 KIND = "violation"
 AUDIT = "verification"
@@ -75,7 +74,7 @@ def record_violations(lake: Lake, tape: Tape, verification: Verification, *, dee
     before = {
         violation.worker: violation
         for violation in known_violations(lake, stream=tape.name)
-        if violation.tape == tape_id(tape)
+        if violation.tape == tape.identity
     }
     cut = verification.cut.commit
     # A verification of an earlier cut does not affect a violation found later on the tape.
@@ -101,7 +100,7 @@ def _rows(
     time, held = facts["time"], facts["held"]
     text = time if time is None or isinstance(time, str) else as_text(time)
     first_held = held[:_HELD] if isinstance(held, list) else held
-    actual = {"tape": tape_id(tape), **facts, "held": first_held}
+    actual = {"tape": tape.identity, **facts, "held": first_held}
     return (Finding(KIND, 1, worker, text, None, actual),)
 
 

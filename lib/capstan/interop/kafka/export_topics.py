@@ -29,7 +29,6 @@ from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
 from capstan.interop.transfer.export_files import integer_times
-from capstan.storage import delta
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
@@ -112,7 +111,7 @@ def export_topics(
     labels = index.worker_labels(tape, cut)
     header = TopicHeader(
         tape.name,
-        str(delta.open_table(tape.paths.events).metadata().id),
+        tape.identity,
         cut.commit,
         tape.time_type,
         payload.json(),

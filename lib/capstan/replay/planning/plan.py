@@ -23,7 +23,6 @@ from capstan.replay.planning.cursor import Cursor, follow_identity
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.time_range import requested_box
-from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import region_text
@@ -164,7 +163,7 @@ class Plan:
             {
                 **pipeline,
                 "stream": self.tape.name,
-                "tape": delta.open_table(self.tape.paths.events).metadata().id,
+                "tape": self.tape.identity,
                 "cut": self.cut.commit,
                 "workers": sorted(self.workers),
                 "region": region_text(self.region.simplified()),

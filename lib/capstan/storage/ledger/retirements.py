@@ -15,7 +15,6 @@ from enum import StrEnum
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import parse_region, region_text
 from capstan.storage.ledger.tables import append_rows, read_rows
@@ -60,7 +59,7 @@ def write_retired(lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, stat
     """Append a row to the ledger."""
     row = {
         "stream": tape.name,
-        "tape": _tape_id(tape),
+        "tape": tape.identity,
         "region": region_text(Region(box)),
         "cut": cut.commit,
         "records": records,
@@ -74,10 +73,10 @@ def read_retired(lake: Lake, tape: Tape) -> list[Retired]:
     rows = read_rows(lake, "retired", stream=tape.name)
     if not rows:
         return []
-    tape_id = _tape_id(tape)
+    identity = tape.identity
     by_region: dict[str, Retired] = {}
     for row in rows:
-        if row["tape"] != tape_id:
+        if row["tape"] != identity:
             continue
         text, at = str(row["region"]), row["at"]
         assert isinstance(at, datetime)
@@ -159,7 +158,3 @@ def retired_error(
         stream=tape.name,
         before=before,
     )
-
-
-def _tape_id(tape: Tape) -> str:
-    return str(delta.open_table(tape.paths.events).metadata().id)

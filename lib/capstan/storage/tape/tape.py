@@ -45,6 +45,11 @@ class Tape:
     settings: Mapping[str, object]
 
     @property
+    def identity(self) -> str:
+        """The identity that distinguishes it from other tapes of the same name."""
+        return str(delta.open_table(self.paths.events).metadata().id)
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """The SQL names of the time's coordinates in `events`, `records` and `late`."""
         return tuple(f"time.{name}" for name in self.time_type.names)
