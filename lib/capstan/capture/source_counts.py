@@ -6,6 +6,7 @@ Records of synthetic batches were fed in an earlier batch and are counted there,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -40,67 +41,152 @@ _STREAMING = frozenset(
 )  # fmt: skip
 
 
-def consumed(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box] = ()) -> DataFrame:
-    """The input consumed by captured batches up to a cut, with the columns of `feed`.
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The records of captured batches up to a cut, on the tape and in the source.
 
-    Args:
+    Attributes:
         spark: The session.
         tape: The tape.
+        source: The stream's source.
+        listing: The files of the source, if they could be listed.
         cut: The cut.
+        deep: Whether to compute content hashes; else they are null.
         retired: Times whose records were deleted; batches with such records are excluded.
     """
-    rows = read_all(spark, tape.paths.feed)
-    captured = rows.where(f"origin = 'capture' AND batch <= {cut.batch}")
-    if not retired:
-        return captured
-    excluded = F.broadcast(retired_batches(spark, tape, cut, retired))
-    return captured.join(excluded, "batch", "left_anti")
+
+    spark: SparkSession
+    tape: Tape
+    source: Source
+    listing: Listing | None
+    cut: Cut
+    deep: bool
+    retired: Sequence[Box]
+
+    def consumed(self) -> DataFrame:
+        """The input that the batches consumed, with the columns of `feed`."""
+        rows = read_all(self.spark, self.tape.paths.feed)
+        captured = rows.where(f"origin = 'capture' AND batch <= {self.cut.batch}")
+        if not self.retired:
+            return captured
+        return captured.join(F.broadcast(self.retired_batches()), "batch", "left_anti")
+
+    def retired_batches(self) -> DataFrame:
+        """The distinct batches with records at retired times: column `batch`."""
+        tape = self.tape
+        conditions = [region_sql(tape.time_type, Region(box), tape.columns) for box in self.retired]
+        events = read_events(self.spark, tape, self.cut).where("kind = 'messages'")
+        anywhere = " OR ".join(f"({condition})" for condition in conditions)
+        return events.where(anywhere).select("batch").distinct()
+
+    def stored(self, part: Column) -> DataFrame:
+        """The stored records, on tape and in `late`.
+
+        Args:
+            part: The record's part of the source, from its columns under `data`.
+
+        Returns:
+            A row per batch and part: `batch, part, stored, stored_h1, stored_h2`.
+        """
+        batches = F.broadcast(self.consumed().select("batch").distinct())
+
+        def hashed(path: str) -> DataFrame:
+            rows = read_all(self.spark, path).where(f"batch <= {self.cut.batch}")
+            h1, h2 = record_hashes(rows) if self.deep else (_nothing(), _nothing())
+            return rows.select("batch", part.alias("part"), h1.alias("h1"), h2.alias("h2"))
+
+        paths = self.tape.paths
+        both = hashed(paths.records).unionByName(hashed(paths.late))
+        return _summed(both.join(batches, "batch", "left_semi"), "stored")
+
+    def in_files(self) -> DataFrame:
+        """The present content of the consumed files.
+
+        Returns:
+            A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an
+            array of files that are missing or have no rows.
+        """
+        listed = self.consumed().select("batch", F.explode("files").alias("file"))
+        payload = stored_payload(self.tape)
+        rows = self._at_rest(payload)
+        by_row = rows.select("*", _uri(file_path(rows)).alias("_file"))
+        drops = _drops_malformed(self.source)
+        h1, h2 = row_hashes(payload.fields) if self.deep or drops else (_nothing(), _nothing())
+        # For a plain count Spark parses no column and would include malformed rows, which the
+        # capture dropped. A count that depends on the content forces it to parse.
+        count = F.sum(F.pmod("h1", F.lit(1)) + 1) if drops else F.count(F.lit(1))
+        by_file = (
+            by_row.select("_file", h1.alias("h1"), h2.alias("h2"))
+            .groupBy("_file")
+            .agg(
+                count.alias("rows"),
+                (sum_mod64(F.col("h1")) if self.deep else _nothing()).alias("h1"),
+                (sum_mod64(F.col("h2")) if self.deep else _nothing()).alias("h2"),
+            )
+        )
+        joined = listed.join(by_file, _uri("file") == F.col("_file"), "left")
+        return joined.groupBy("batch").agg(
+            F.lit(None).cast("string").alias("part"),
+            F.coalesce(F.sum("rows"), F.lit(0)).alias("source"),
+            sum_mod64(F.col("h1")).alias("source_h1"),
+            sum_mod64(F.col("h2")).alias("source_h2"),
+            F.collect_list(F.when(F.col("_file").isNull(), F.col("file"))).alias("gone"),
+        )
+
+    def in_partitions(self) -> DataFrame:
+        """The present content of a topic at the consumed offsets, from its broker.
+
+        Returns:
+            A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the
+            last is true if the first offset no longer has a record.
+        """
+        parts = self.consumed().where("part IS NOT NULL")
+        ranges = parts.select("batch", "part", "since", "until")
+        payload = stored_payload(self.tape)
+        h1, h2 = row_hashes(payload.fields) if self.deep else (_nothing(), _nothing())
+        rows = self._at_rest(payload).select(
+            F.concat_ws("/", "topic", "partition").alias("_part"),
+            "offset",
+            h1.alias("h1"),
+            h2.alias("h2"),
+        )
+        within = (
+            (F.col("part") == F.col("_part"))
+            & (F.col("offset") < F.col("until"))
+            & (F.col("offset") >= F.coalesce("since", F.lit(0)))
+        )
+        joined = rows.join(F.broadcast(ranges), within)
+        first = (F.min("offset") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
+        return _summed(joined, "source", first)
+
+    def _at_rest(self, payload: StructType) -> DataFrame:
+        """The source, read once to its present end, with the tape's columns.
+
+        Args:
+            payload: The columns; null where a file lacks one.
+
+        Raises:
+            InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
+        """
+        source = self.source
+        declared = options_of(source, self.listing)
+        options = {k: v for k, v in declared.items() if k.lower() not in _STREAMING}
+        reader = self.spark.read.format(source.format).options(**options)
+        if source.format == "kafka":
+            return reader.load()
+        try:
+            return reader.schema(payload).load(source.path)
+        except AnalysisException as error:
+            raise InvalidRequestError(
+                "CAP-SOURCE",
+                f"the source at {source.path} cannot be read: "
+                f"{error_translation.root_message(error)}",
+                "check source.path in streams.yaml; captured records stay on tape",
+            ) from error
 
 
-def retired_batches(spark: SparkSession, tape: Tape, cut: Cut, retired: Sequence[Box]) -> DataFrame:
-    """The distinct batches with records at retired times: column `batch`."""
-    conditions = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
-    events = read_events(spark, tape, cut).where("kind = 'messages'")
-    anywhere = " OR ".join(f"({condition})" for condition in conditions)
-    return events.where(anywhere).select("batch").distinct()
-
-
-def stored(
-    spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    part: Column,
-    *,
-    deep: bool,
-    retired: Sequence[Box] = (),
-) -> DataFrame:
-    """The stored records of captured batches, on tape and in `late`.
-
-    Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
-        part: The record's part of the source, from its columns under `data`.
-        deep: Whether to compute content hashes.
-        retired: As in `consumed`.
-
-    Returns:
-        A row per batch and part: `batch, part, stored, stored_h1, stored_h2`; the hashes are null
-        unless `deep`.
-    """
-    batches = F.broadcast(consumed(spark, tape, cut, retired).select("batch").distinct())
-    tables = [
-        _hashed(read_all(spark, path).where(f"batch <= {cut.batch}"), part, deep=deep)
-        for path in (tape.paths.records, tape.paths.late)
-    ]
-    both = tables[0].unionByName(tables[1]).join(batches, "batch", "left_semi")
-    return _summed(both, "stored")
-
-
-def _hashed(rows: DataFrame, part: Column, *, deep: bool) -> DataFrame:
-    nothing = F.lit(None).cast("bigint")
-    h1, h2 = record_hashes(rows) if deep else (nothing, nothing)
-    return rows.select("batch", part.alias("part"), h1.alias("h1"), h2.alias("h2"))
+def _nothing() -> Column:
+    return F.lit(None).cast("bigint")
 
 
 def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
@@ -112,52 +198,7 @@ def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
     )
 
 
-def in_files(
-    spark: SparkSession,
-    tape: Tape,
-    source: Source,
-    listing: Listing | None,
-    cut: Cut,
-    *,
-    deep: bool,
-    retired: Sequence[Box] = (),
-) -> DataFrame:
-    """The present content of the consumed files.
-
-    Returns:
-        A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an array
-        of files that are missing or have no rows.
-    """
-    listed = consumed(spark, tape, cut, retired).select("batch", F.explode("files").alias("file"))
-    payload = stored_payload(tape)
-    rows = read_at_rest(spark, source, payload, listing)
-    by_row = rows.select("*", _uri(file_path(rows)).alias("_file"))
-    nothing = F.lit(None).cast("bigint")
-    drops = drops_malformed(source)
-    h1, h2 = row_hashes(payload.fields) if deep or drops else (nothing, nothing)
-    # For a plain count Spark parses no column and would include malformed rows, which the capture
-    # dropped. A count that depends on the content forces it to parse.
-    count = F.sum(F.pmod("h1", F.lit(1)) + 1) if drops else F.count(F.lit(1))
-    by_file = (
-        by_row.select("_file", h1.alias("h1"), h2.alias("h2"))
-        .groupBy("_file")
-        .agg(
-            count.alias("rows"),
-            (sum_mod64(F.col("h1")) if deep else nothing).alias("h1"),
-            (sum_mod64(F.col("h2")) if deep else nothing).alias("h2"),
-        )
-    )
-    joined = listed.join(by_file, _uri("file") == F.col("_file"), "left")
-    return joined.groupBy("batch").agg(
-        F.lit(None).cast("string").alias("part"),
-        F.coalesce(F.sum("rows"), F.lit(0)).alias("source"),
-        sum_mod64(F.col("h1")).alias("source_h1"),
-        sum_mod64(F.col("h2")).alias("source_h2"),
-        F.collect_list(F.when(F.col("_file").isNull(), F.col("file"))).alias("gone"),
-    )
-
-
-def drops_malformed(source: Source) -> bool:
+def _drops_malformed(source: Source) -> bool:
     """Whether a source silently drops malformed records."""
     modes = [value.upper() for name, value in source.options.items() if name.lower() == "mode"]
     return source.format.lower() in ("csv", "json", "xml") and modes[-1:] == ["DROPMALFORMED"]
@@ -166,69 +207,3 @@ def drops_malformed(source: Source) -> bool:
 def _uri(path: str | Column) -> Column:
     """A file's URI, with three slashes for local files."""
     return F.regexp_replace(path, "^file:/+", "file:///")
-
-
-def in_partitions(
-    spark: SparkSession,
-    tape: Tape,
-    source: Source,
-    cut: Cut,
-    *,
-    deep: bool,
-    retired: Sequence[Box] = (),
-) -> DataFrame:
-    """The present content of a topic at the consumed offsets, from its broker.
-
-    Returns:
-        A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the last
-        is true if the first offset no longer has a record.
-    """
-    parts = consumed(spark, tape, cut, retired).where("part IS NOT NULL")
-    ranges = parts.select("batch", "part", "since", "until")
-    payload = stored_payload(tape)
-    messages = read_at_rest(spark, source, payload)
-    nothing = F.lit(None).cast("bigint")
-    h1, h2 = row_hashes(payload.fields) if deep else (nothing, nothing)
-    rows = messages.select(
-        F.concat_ws("/", "topic", "partition").alias("_part"),
-        "offset",
-        h1.alias("h1"),
-        h2.alias("h2"),
-    )
-    within = (
-        (F.col("part") == F.col("_part"))
-        & (F.col("offset") < F.col("until"))
-        & (F.col("offset") >= F.coalesce("since", F.lit(0)))
-    )
-    joined = rows.join(F.broadcast(ranges), within)
-    first = (F.min("offset") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
-    return _summed(joined, "source", first)
-
-
-def read_at_rest(
-    spark: SparkSession, source: Source, payload: StructType, listing: Listing | None = None
-) -> DataFrame:
-    """Read the source once, to its present end, with the tape's columns.
-
-    Args:
-        spark: The session.
-        source: The stream's source.
-        payload: The columns; null where a file lacks one.
-        listing: The files of the source, if they could be listed.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
-    """
-    declared = options_of(source, listing)
-    options = {k: v for k, v in declared.items() if k.lower() not in _STREAMING}
-    reader = spark.read.format(source.format).options(**options)
-    if source.format == "kafka":
-        return reader.load()
-    try:
-        return reader.schema(payload).load(source.path)
-    except AnalysisException as error:
-        raise InvalidRequestError(
-            "CAP-SOURCE",
-            f"the source at {source.path} cannot be read: {error_translation.root_message(error)}",
-            "check source.path in streams.yaml; captured records stay on tape",
-        ) from error

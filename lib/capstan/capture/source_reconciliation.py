@@ -7,14 +7,13 @@ is not enough: for offsets without a record (transactions, compaction), and for 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 from pyarrow import dataset
 from pyspark.sql import functions as F
 
-from capstan.capture import source_counts
 from capstan.capture.file_listing import (
     Listing,
     Reason,
@@ -23,9 +22,10 @@ from capstan.capture.file_listing import (
     skipped_files,
 )
 from capstan.capture.source import broker_gone
+from capstan.capture.source_counts import Counts
 from capstan.core.config import Source, Stream
 from capstan.core.times import Box
-from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import is_table
@@ -110,34 +110,6 @@ class Reconciliation:
             "findings": [asdict(finding) for finding in self.findings],
         }
 
-    def require_agreement(self) -> None:
-        """Check that nothing differs.
-
-        Raises:
-            CheckFailedError: `CAP-SOURCE-DIFFERS`, with the first difference.
-        """
-        if self.agrees:
-            return
-        if not self.findings:
-            assert self.passed is not None
-            raise CheckFailedError(
-                "CAP-SOURCE-DIFFERS",
-                f"stream {self.stream}: {self.unread:,} files of the source are not on tape: "
-                + ", ".join(self.passed.files[str(Reason.UNREAD)]),
-                f"run `capstan capture {self.stream}`, then compare again",
-                stream=self.stream,
-            )
-        first = self.findings[0]
-        part = f", {first.part}" if first.part else ""
-        raise CheckFailedError(
-            "CAP-SOURCE-DIFFERS",
-            f"stream {self.stream}, batch {first.batch}{part}: {first.kind}, the source has "
-            f"{first.source:,} records, {first.stored:,} are stored; {self.differing} differences",
-            "this includes files that were changed after they were captured; `capstan verify "
-            "--deep` checks whether the tape itself is damaged",
-            stream=self.stream,
-        )
-
 
 def reconcile(
     spark: SparkSession,
@@ -164,12 +136,9 @@ def reconcile(
     cut = newest_cut(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)
-    gaps: list[Difference] = []
-    if kind == "kafka":
-        gaps = _gaps(spark, tape, cut)
-        sides = _kafka(spark, tape, stream.source, cut, retired, deep=deep)
-    else:
-        sides = _files(spark, tape, stream.source, listing, cut, retired, deep=deep)
+    counts = Counts(spark, tape, stream.source, listing, cut, deep, retired)
+    gaps = _gaps(replace(counts, retired=())) if kind == "kafka" else []
+    sides = _kafka(counts) if kind == "kafka" else _files(counts)
     differing = (F.col("source") != F.col("stored")) | ~(
         F.col("source_h1").eqNullSafe(F.col("stored_h1"))
         & F.col("source_h2").eqNullSafe(F.col("stored_h2"))
@@ -195,7 +164,7 @@ def reconcile(
         deep,
         totals["gone"],
         first,
-        source_counts.retired_batches(spark, tape, cut, retired).count() if retired else 0,
+        counts.retired_batches().count() if retired else 0,
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
         _skipped(tape, stream.source, listing),
@@ -229,39 +198,18 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
     )
 
 
-def _files(
-    spark: SparkSession,
-    tape: Tape,
-    source: Source,
-    listing: Listing | None,
-    cut: Cut,
-    retired: Sequence[Box],
-    *,
-    deep: bool,
-) -> DataFrame:
-    counted = source_counts.in_files(spark, tape, source, listing, cut, deep=deep, retired=retired)
-    no_part = F.lit(None).cast("string")
-    stored = source_counts.stored(spark, tape, cut, no_part, deep=deep, retired=retired)
-    joined = _join(counted, stored)
+def _files(counts: Counts) -> DataFrame:
+    joined = _join(counts.in_files(), counts.stored(F.lit(None).cast("string")))
     # A file without rows looks like a missing one; either leaves fewer records than are stored.
     gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))
     return joined.withColumn("gone", F.coalesce(gone, F.lit(False)))
 
 
-def _kafka(
-    spark: SparkSession,
-    tape: Tape,
-    source: Source,
-    cut: Cut,
-    retired: Sequence[Box],
-    *,
-    deep: bool,
-) -> DataFrame:
-    part = F.concat_ws("/", "data.topic", "data.partition")
-    stored = source_counts.stored(spark, tape, cut, part, deep=deep, retired=retired)
+def _kafka(counts: Counts) -> DataFrame:
+    stored = counts.stored(F.concat_ws("/", "data.topic", "data.partition"))
     nothing = F.lit(None).cast("bigint")
     expected = (
-        source_counts.consumed(spark, tape, cut, retired)
+        counts.consumed()
         .where("part IS NOT NULL")
         .select(
             "batch",
@@ -272,15 +220,13 @@ def _kafka(
         )
     )
     by_offsets = _join(expected, stored).withColumn("gone", F.lit(False))
-    if not deep and by_offsets.where("source <> stored").isEmpty():
+    if not counts.deep and by_offsets.where("source <> stored").isEmpty():
         return by_offsets
     try:
-        counted = source_counts.in_partitions(
-            spark, tape, source, cut, deep=deep, retired=retired
-        ).cache()
+        counted = counts.in_partitions().cache()
         counted.count()
     except Exception as error:
-        raise (broker_gone(tape.name, error) or error) from error
+        raise (broker_gone(counts.tape.name, error) or error) from error
     ranges = expected.select("batch", "part")
     known = ranges.join(counted, ["batch", "part"], "left").fillna(0, ["source"])
     # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
@@ -304,9 +250,9 @@ def _join(source: DataFrame, stored: DataFrame) -> DataFrame:
     )
 
 
-def _gaps(spark: SparkSession, tape: Tape, cut: Cut) -> list[Difference]:
+def _gaps(counts: Counts) -> list[Difference]:
     """Offsets of a partition that lie between two batches and that neither consumed."""
-    rows = source_counts.consumed(spark, tape, cut).where("part IS NOT NULL")
+    rows = counts.consumed().where("part IS NOT NULL")
     before = F.expr("lag(until) OVER (PARTITION BY part ORDER BY batch)")
     gaps = (
         rows.withColumn("before", before)
