@@ -273,7 +273,7 @@ class Context:
         asked = read_request(TableAudit, values)
         plan = plan_against(self.lake, self.declarations, asked)
         with self._at_work() as spark:
-            found = audit_against(spark, self.lake, plan, asked)
+            found = audit_against(spark, plan, asked)
         subject = {
             "stream": stream,
             "cut": plan.cut.commit,

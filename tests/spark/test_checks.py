@@ -263,7 +263,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     # The same again as a table that stands for itself, and from a version that was sound.
     asked = TableAudit("little", "damaged", since=DAY2, until=DAY4)
     planned = plan_against(play.lake, play.declared("damaged", GOOD), asked)
-    assert not audit_against(play.spark, play.lake, planned, asked).passed
+    assert not audit_against(play.spark, planned, asked).passed
     own = read_findings(play.lake, run="", target=table)
     assert {row["code"] for row in own} == {
         "CAP-CHANGED", "CAP-MISSING", "CAP-EXTRA", "CAP-CHECK",

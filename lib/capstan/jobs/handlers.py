@@ -260,7 +260,7 @@ def _audit_of_table(fields: JsonObject, place: Place) -> Work:
     plan = plan_against(place.lake, place.declarations(), request)
 
     def work(spark: SparkSession) -> JobResult:
-        result = audit_against(spark, place.lake, plan, request)
+        result = audit_against(spark, plan, request)
         about = {"stream": request.stream, "cut": plan.cut.commit}
         target = {"target": request.table, "target_path": plan.target, "version": request.version}
         return _audited({**about, **target}, result, plan.tape.time_type, request.table)

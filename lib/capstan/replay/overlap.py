@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,6 @@ from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numbers_of
 
 
@@ -115,30 +114,27 @@ def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def worker_gaps(
-    plan: Plan,
-    declarations: ProjectConfig,
-    states: Collection[WorkerState],
-    by_worker: Mapping[int, int],
+    plan: Plan, declarations: ProjectConfig, by_worker: Mapping[int, int]
 ) -> WorkerGaps:
     """Find workers that are missing, and how.
 
     Args:
         plan: The replay.
         declarations: The declarations; the stream may be undeclared.
-        states: All workers at the cut.
         by_worker: The number of records read by worker.
     """
+    labels = plan.layout.labels
     behind = {
-        state.label: tuple(state.frontier.elements)
-        for state in states
-        if state.worker in plan.workers and not plan.is_complete(state.frontier)
+        labels[worker]: tuple(frontier.elements)
+        for worker, frontier in plan.frontiers.items()
+        if not plan.is_complete(frontier)
     }
-    labels = {state.label for state in states}
+    known = set(labels.values())
     return WorkerGaps(
-        tuple(state.label for state in states if state.worker not in plan.workers),
+        tuple(label for worker, label in labels.items() if worker not in plan.workers),
         behind,
         tuple(label for worker, label in plan.workers.items() if not by_worker.get(worker)),
-        tuple(label for label in _declared(plan, declarations) if label not in labels),
+        tuple(label for label in _declared(plan, declarations) if label not in known),
     )
 
 

@@ -31,7 +31,6 @@ from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
-from capstan.storage.tape.tape import open_tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +125,7 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
     if request.follow is not None:
         identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
         cursor = find_cursor(lake, request, runs.read_last_published(lake, identity))
-    tape = open_tape(lake, request.stream)
-    cut = index.find_cut(tape, request.as_of)
-    states = index.worker_states(tape, cut)
-    plan = make_plan(lake, declarations, request, states=states, cut=cut, cursor=cursor)
+    plan = make_plan(lake, declarations, request, cursor=cursor)
     equivalent = _equivalent_run(lake, declarations, plan)
     if equivalent is None:
         plan.require_records()
@@ -149,7 +145,7 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
         # A followed replay does not replace its earlier rows, so changes to them count as well.
         changes_since(plan, covered if request.follow is None else standing),
         published_overlap(plan, covered),
-        worker_gaps(plan, declarations, states, content.by_worker),
+        worker_gaps(plan, declarations, content.by_worker),
         late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
         equivalent,
         _holders(lake, plan),

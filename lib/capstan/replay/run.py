@@ -19,17 +19,13 @@ from capstan.replay.output import target_table
 from capstan.replay.output.already_published import find_equivalent_run, require_same_table
 from capstan.replay.output.foreign_changes import changes_since
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
-from capstan.replay.planning.cursor_checks import nothing_new
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.spark.session import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
-from capstan.storage.ledger.runs import History, Step
-from capstan.storage.tape import index
-from capstan.storage.tape.index import WorkerState
-from capstan.storage.tape.tape import open_tape
+from capstan.storage.ledger.runs import History, Row, Step
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -69,7 +65,11 @@ def replay(
         recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
         previous = runs.read_last_published(lake, identity)
         cursor = find_cursor(lake, request, previous)
-    plan = _verified_plan(spark, lake, declarations, request, cursor)
+    plan = make_plan(lake, declarations, request, cursor=cursor)
+    require_safe_commits(spark, plan.target)
+    verification = verify(spark, lake, plan.tape, workers=tuple(plan.workers), cut=plan.cut)
+    verification.require_valid(plan.tape)
+    emit("replay.verify", stream=plan.tape.name, workers=len(plan.workers))
     plan.require_complete()
     identity = plan.identity
     last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
@@ -80,7 +80,7 @@ def replay(
     if follows:
         _require_target(plan, previous)
         _report_changes(plan, previous)
-        if nothing_new(plan):
+        if plan.nothing_new:
             return ReplayResult(None if last is None else last.certificate, unchanged=True)
     equivalent = (
         last
@@ -122,30 +122,6 @@ def _report_changes(plan: Plan, last: History | None) -> None:
         emit("replay.changed", into=plan.request.into, change=str(change))
 
 
-def _verified_plan(
-    spark: SparkSession,
-    lake: Lake,
-    declarations: ProjectConfig,
-    request: Request,
-    cursor: Cursor | None,
-) -> Plan:
-    """The plan at a pinned cut, whose workers have just been verified."""
-    tape = open_tape(lake, request.stream)
-    cut = index.find_cut(tape, request.as_of)
-    workers = index.resolve_workers(tape, cut, request.workers)
-    # Invalid requests are refused before Spark works.
-    unverified = make_plan(lake, declarations, request, states=[], cut=cut)
-    require_safe_commits(spark, unverified.target)
-    verification = verify(spark, lake, tape, workers=tuple(workers), cut=cut)
-    verification.require_valid(tape)
-    emit("replay.verify", stream=tape.name, workers=len(workers))
-    states = [
-        WorkerState(v.worker, v.label, v.events, v.records, tuple(v.holdings))
-        for v in verification.workers
-    ]
-    return make_plan(lake, declarations, request, states=states, cut=cut, cursor=cursor)
-
-
 def publish(
     spark: SparkSession,
     lake: Lake,
@@ -177,22 +153,19 @@ def publish(
     history = recovery.recover_ledger(spark, lake, declarations, history) or history
     if history.published:
         return ReplayResult(history.certificate, unchanged=was_published)
-    require_waiting(history)
-    audited = recovery.audited(history)
-    assert audited is not None
-    attempt, staging, audit = audited
-    job = restore(spark, lake, declarations, history).at(attempt)
+    audited = require_waiting(history)
+    job = restore(spark, lake, declarations, history).at(audited.attempt)
     require_unmoved(job, history)
     _require_decision(job, history, decision)
     active = claims.active(lake, job.plan.target)
-    if any((claim.run, claim.attempt) == (run, attempt) for claim in active):
+    if any((claim.run, claim.attempt) == (run, audited.attempt) for claim in active):
         try:
-            return _publish_waiting(job, history, decision, staging, audit)
+            return _publish_waiting(job, history, decision, audited)
         except FencedError:
-            claims.release_if_active(lake, run, attempt)
+            claims.release_if_active(lake, run, audited.attempt)
             raise
     # Its claim has expired while it waited, so another attempt claims for it.
-    job = replace(job, played=attempt).claimed()
+    job = replace(job, played=audited.attempt).claimed()
     emit("publish.claim", run=run, attempt=job.attempt)
     try:
         published = take_turn(job)
@@ -201,7 +174,7 @@ def publish(
         history = runs.read_history(lake, run)
         require_waiting(history)
         require_unmoved(job, history)
-        return _publish_waiting(job, history, decision, staging, audit)
+        return _publish_waiting(job, history, decision, audited)
     except BaseException:
         # The run keeps waiting, without a claim.
         claims.release(lake, run, job.attempt)
@@ -209,16 +182,14 @@ def publish(
 
 
 def _publish_waiting(
-    job: Job,
-    history: History,
-    decision: Decision | None,
-    staging: str,
-    audit: Mapping[str, object],
+    job: Job, history: History, decision: Decision | None, audited: Row
 ) -> ReplayResult:
     """Record the approval, then publish the staged and audited rows."""
     if decision is not None and history.approval(job.source) is None:
         job.at(job.source).write(Step.APPROVED, decision.to_json())
         emit("replay.approved", run=job.run.name)
+    staging, audit = str(audited.detail["staging"]), audited.detail["audit"]
+    assert isinstance(audit, Mapping)
     staged = delta.load(job.spark, staging)
     draft = (history.intent(job.source) or require_intent(history)).certificate
     return ReplayResult(publish_staged(job, staged, staging, audit, draft))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructType
 
-from capstan.audit import Audit, Shape, audit_copy, shape_of
+from capstan.audit import Audit, Shape, shape_of
 from capstan.audit.table_shape import columns_error
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.replay.execution import recovery
+from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.job import restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
@@ -22,9 +22,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.retirements import missing_boxes, retired_boxes
 from capstan.storage.ledger.runs import History, read_history
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -123,7 +121,7 @@ def _require_version(path: str, version: int | None) -> None:
         )
 
 
-def audit_against(spark: SparkSession, lake: Lake, plan: Plan, request: TableAudit) -> Audit:
+def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit:
     """Audit a table against the stream; findings go into the findings ledger.
 
     Without chosen workers, rows of unknown workers are `extra`; without a range, rows without a
@@ -131,7 +129,6 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, request: TableAud
 
     Args:
         spark: The session.
-        lake: The lake.
         plan: The result of `plan_against`.
         request: The table and its columns.
 
@@ -140,33 +137,20 @@ def audit_against(spark: SparkSession, lake: Lake, plan: Plan, request: TableAud
             the stream's values.
     """
     rows = delta.load(spark, plan.target, request.version)
-    tape, layout, time_type = plan.tape, plan.layout, plan.tape.time_type
+    layout, time_type = plan.layout, plan.tape.time_type
     columns = shape_of(
         rows.schema,
         time_type,
         worker=layout.worker,
         time=layout.time,
         columns=request.columns,
-        payload=stored_payload(tape),
+        payload=stored_payload(plan.tape),
     )
     _require_times(rows.schema, layout, columns, time_type)
     tagged = layout.tagged(_restricted(rows, plan, request), time_type)
-    times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
-    shape = Shape("_worker", times, columns.columns)
-    workers, region = plan.workers, plan.region
-    retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(lake, tape))
-    audit = audit_copy(
-        spark,
-        tape,
-        plan.cut,
-        workers,
-        region,
-        tagged,
-        shape,
-        checks=plan.checks,
-        retired=retired,
-    )
-    record_findings(lake, plan, audit, target_version=request.version)
+    shape = target_table.tagged_shape(plan, columns.columns)
+    audit = target_table.audit_records(spark, plan, tagged, shape)
+    record_findings(plan, audit, target_version=request.version)
     return audit
 
 
@@ -204,10 +188,11 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
     """
     lake.require()
     history = read_history(lake, run)
-    waits = recovery.audited(history) is not None
-    if version is not None and not waits:
+    if waiting(history) is not None:
+        return history
+    if version is not None:
         _require_version(history.last.target, version)
-    elif not history.published and not waits:
+    elif not history.published:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
             f"run {run} is not published: its last step was {history.last.step}",
@@ -233,18 +218,11 @@ def audit_run(
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
     job = restore(spark, lake, declarations, history)
-    plan, waiting = job.plan, recovery.audited(history)
-    if waiting is not None and version is None:
-        staged = delta.load(spark, waiting[1])
+    plan, audited = job.plan, waiting(history)
+    if audited is not None and version is None:
+        staged = delta.load(spark, str(audited.detail["staging"]))
         audit = target_table.audit(spark, plan, staged)
     else:
         audit = target_table.audit_target(spark, plan, version)
-    record_findings(
-        lake,
-        plan,
-        audit,
-        run=history.last.run,
-        attempt=job.attempt,
-        target_version=version,
-    )
+    record_findings(plan, audit, history.last.run, job.attempt, version)
     return plan, audit

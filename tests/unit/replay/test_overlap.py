@@ -145,13 +145,12 @@ def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
     stream = little_stream(tmp_path, workers=ByColumn("place", labels=("a", "b", "never")))
     place = Told(lake, declared(stream))
     plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
-    states = index.worker_states(plan.tape, plan.cut)
     played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
-    found = worker_gaps(plan, place.declarations, states, played)
+    found = worker_gaps(plan, place.declarations, played)
     assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
     assert found.behind == {}
     far = place.plan(workers=("a", "late"), until="1970-01-01T09:00:00Z")
-    behind = worker_gaps(far, place.declarations, states, played).behind
+    behind = worker_gaps(far, place.declarations, played).behind
     assert behind == {"a": (Time((8 * HOURS,)),), "late": (Time((8 * HOURS,)),)}
     by_key = declared(little_stream(tmp_path, workers=ByKey(("id",), 2)))
-    assert worker_gaps(plan, by_key, states, played).not_on_tape == ("0", "1")
+    assert worker_gaps(plan, by_key, played).not_on_tape == ("0", "1")

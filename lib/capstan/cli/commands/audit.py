@@ -74,7 +74,7 @@ def audit(
     )
     planned = plan_against(shell.lake, shell.declarations(), request)
     with shell.spark(Work(f"audit {against}")) as spark:
-        result = audit_against(spark, shell.lake, planned, request)
+        result = audit_against(spark, planned, request)
     about: dict[str, object] = {
         "stream": subject,
         "cut": planned.cut.commit,

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from capstan import error_translation
 from capstan.errors import FencedError
 from capstan.instrumentation import emit
+from capstan.pipeline import NodeKind
+from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.execution import recovery
 from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
-from capstan.replay.execution.side_outputs import record_side_outputs
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.certificate import draft_certificate
@@ -33,11 +34,9 @@ from capstan.replay.output.rows import (
     expected_rows,
     failed_transform,
     playing,
-    require_columns,
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
 from capstan.replay.planning.computation import PipelineComputation
-from capstan.replay.planning.cursor_checks import require_cursor
 from capstan.spark.session import interpreting
 from capstan.storage.data_files import count_rows, read_all
 from capstan.storage.delta import Commit
@@ -45,6 +44,7 @@ from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
 from capstan.storage.ledger.runs import Step
+from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
 from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 
@@ -79,14 +79,14 @@ def carry_out(job: Job) -> ReplayResult:
     """
     require_own_rows(job.spark, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
-    require_columns(job.spark, job.plan)
-    require_comparable(job.spark, job.plan)
+    expected = expected_rows(job.spark, job.plan)
+    require_comparable(job.plan, expected)
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
     job = job.claimed()
     emit("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
-        return _attempt(job)
+        return _attempt(job, expected)
     except (FencedError, KeyboardInterrupt):
         # Not recorded as its end: a later attempt may be at work or waiting. After an interrupt,
         # Spark may still commit something, so the next attempt fences this one.
@@ -102,12 +102,11 @@ def carry_out(job: Job) -> ReplayResult:
         raise
 
 
-def _attempt(job: Job) -> ReplayResult:
+def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     plan = job.plan
     # Checked again: under the claim, no records are retired, and no others publish.
     plan.require_records()
     require_no_clash(job.lake, plan, [job.run.name])
-    expected = expected_rows(job.spark, plan)
     target_table.require_checks(plan, expected)
     require_columns_kept(job.spark, plan, expected.schema)
     # Fencing needs a table, and an earlier attempt may have ended before it created one.
@@ -119,7 +118,7 @@ def _attempt(job: Job) -> ReplayResult:
     if plan.request.follow is not None:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()
-        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
+        plan.require_cursor(runs.read_last_published(job.lake, job.run.identity))
     content = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
     with (
         interpreting(job.spark, content.records),
@@ -171,7 +170,7 @@ def _write_output(job: Job, output: Output, content: ContentSummary) -> ReplayRe
     job.write(Step.INTENT, job.intent(draft, output.rows.columns).to_json())
     emit("replay.intent", run=job.run.name, records=content.records)
     if isinstance(computation, PipelineComputation) and output.played is not None:
-        record_side_outputs(job, computation, output.played)
+        _record_side_outputs(job, computation, output.played)
     if snapshot is not None and output.state is not None:
         keep_state(job.spark, job.lake, snapshot, output.state)
     if plan.request.direct:
@@ -182,6 +181,26 @@ def _write_output(job: Job, output: Output, content: ContentSummary) -> ReplayRe
     if plan.request.held:
         return _hold(job, staged, staging, audit, draft)
     return ReplayResult(publish_staged(job, staged, staging, audit, draft))
+
+
+def _record_side_outputs(job: Job, computation: PipelineComputation, played: PipelineRun) -> None:
+    """Write the side outputs of a run, if it has any, and the counters of its nodes.
+
+    Both name run and attempt. After a kill, the next attempt writes the rows again under its own
+    number, and the certificate names the attempt that has published.
+    """
+    pipeline, sink = computation.pipeline, computation.sink.node
+    nodes = pipeline.plan([sink]).dag.nodes
+    # The changes of a view are not counted, so they are written even when no other row is.
+    if played.put_aside or any(node.kind is NodeKind.VIEW for node in nodes):
+        about = {"stream": job.plan.tape.name, "target": job.plan.target, "sink": sink}
+        write_side_outputs(
+            job.spark, job.lake, pipeline.name, job.run, job.attempt, played.aside, about
+        )
+        emit("replay.aside", run=job.run.name, rows=sum(played.put_aside.values()))
+    metrics = [node.to_json() for node in played.nodes]
+    write_metrics(job.lake, job.run, job.attempt, pipeline.name, metrics)
+    emit("replay.metrics", run=job.run.name, nodes=len(metrics))
 
 
 def _hold(
@@ -220,7 +239,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     require_own_keys(job.plan, staged)
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
-    record_findings(job.lake, job.plan, audit, run=job.run.name, attempt=job.attempt)
+    record_findings(job.plan, audit, job.run.name, job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
     return staged, audit.to_json(job.plan.tape.time_type)
 

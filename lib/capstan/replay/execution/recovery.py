@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, RangeLockedError
 from capstan.instrumentation import emit
-from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.job import Job, require_intent, restore
 from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.output import target_table
-from capstan.replay.output.already_published import appended
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan, with_region
@@ -23,7 +21,6 @@ from capstan.storage.delta import Commit
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.certificate import Certificate
-from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
 from capstan.storage.tape import index
 
@@ -99,17 +96,12 @@ def _complete_rollback(
 ) -> History:
     version, path, run = _published_version(history), history.last.target, history.run_id
     # The run's newest transaction mostly decides this, without reading the target's log.
-    untouched = (
-        target_table.latest_txn_version(path, run) <= run.change(_last_done(history)).version
-    )
+    last_done = max(row.attempt for row in history.rows if row.step is runs.Step.DONE)
+    untouched = target_table.latest_txn_version(path, run) <= run.change(last_done).version
     if untouched or target_table.find_rollback(path, run.name, version) is None:
         return history
     restore_previous_rows(restore(spark, lake, declarations, history, undo=True), version)
     return runs.read_history(lake, run.name)
-
-
-def _last_done(history: History) -> int:
-    return max(row.attempt for row in history.rows if row.step is runs.Step.DONE)
 
 
 def _published_version(history: History) -> int:
@@ -144,14 +136,7 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
     audit = target_table.audit_target(job.spark, job.plan, version)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     if not audit.passed:
-        record_findings(
-            job.lake,
-            job.plan,
-            audit,
-            run=job.run.name,
-            attempt=job.attempt,
-            target_version=version,
-        )
+        record_findings(job.plan, audit, job.run.name, job.attempt, version)
         job.record_coverage(version)
         restore_previous_rows(job, version)
     audit.require_passed(f"run {job.run.name}, rolled back from {job.plan.request.into}")
@@ -169,33 +154,20 @@ def is_still_published(job: Job, history: History) -> bool:
         return True
     standing = coverage.current(job.lake, job.plan.target)
     covered = next((entry for entry in standing if entry.run == history.last.run), None)
-    if covered is None or any(
-        _wrote_over(job, later) for later in coverage.published_after(job.lake, covered)
-    ):
+    if covered is None:
+        return False
+    later_runs = [later.run for later in coverage.published_after(job.lake, covered)]
+    if job.plan.request.mode is Mode.APPEND:
+        # Other appends have changed no row.
+        later_runs = [r for r in later_runs if runs.read_history(job.lake, r).mode != Mode.APPEND]
+    if later_runs:
         return False
     if job.plan.request.mode is not Mode.REPLACE:
         return True
     return target_table.audit_target(job.spark, job.plan).passed
 
 
-def _wrote_over(job: Job, later: Covered) -> bool:
-    """Whether a later run over part of the same range has changed rows; an append changes none."""
-    if job.plan.request.mode is not Mode.APPEND:
-        return True
-    return not appended(runs.read_history(job.lake, later.run))
-
-
 def _checks_of(certificate: Certificate) -> list[tuple[object, object]]:
     """Name and rule of the checks in the audit of a certificate."""
     checks = (certificate.audit or {}).get("checks") or []
     return [(check["name"], check["rule"]) for check in checks]
-
-
-def audited(history: History) -> tuple[int, str, dict[str, object]] | None:
-    """Attempt, staging folder and audit of a run that waits to be published; else None."""
-    row = waiting(history)
-    if row is None:
-        return None
-    audit = row.detail["audit"]
-    assert isinstance(audit, dict)
-    return row.attempt, str(row.detail["staging"]), audit

@@ -66,11 +66,6 @@ def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
     return then == now
 
 
-def appended(history: History) -> bool:
-    """Whether a run has appended rows, and changed none."""
-    return history.mode == Mode.APPEND
-
-
 def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     """Check that the target still is the table to which an earlier run has appended.
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from capstan.audit import Audit, Finding
+from capstan.audit import Audit
 from capstan.audit.result import CHECK, TAPE, render
 from capstan.instrumentation import emit
 from capstan.replay.planning.plan import Plan
-from capstan.storage.lake import Lake
 from capstan.storage.ledger import findings
 from capstan.storage.ledger.findings import AuditSubject, write_findings
 from capstan.storage.ledger.tables import as_text
@@ -19,10 +18,8 @@ if TYPE_CHECKING:
 
 
 def record_findings(
-    lake: Lake,
     plan: Plan,
     audit: Audit,
-    *,
     run: str = "",
     attempt: int = 0,
     target_version: int | None = None,
@@ -30,7 +27,6 @@ def record_findings(
     """Record the findings of an audit; a passed audit leaves no rows.
 
     Args:
-        lake: The lake.
         plan: The plan, with the audited stream, cut and target.
         audit: The audit.
         run: The run whose rows were audited; empty for a standalone audit.
@@ -49,7 +45,7 @@ def record_findings(
         audit.kind,
     )
     rows = list(finding_rows(audit, plan.tape.time_type))
-    write_findings(lake, subject, rows)
+    write_findings(plan.lake, subject, rows)
     emit("audit.findings", run=run, findings=len(rows))
 
 
@@ -59,7 +55,7 @@ def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding
     totals = {(kind, ""): count for kind, count in audit.totals.items()}
     totals |= {(CHECK, check.name): check.failing for check in audit.checks}
     for finding in audit.shown:
-        key = _key(finding)
+        key = (TAPE if finding.where == TAPE else finding.kind, finding.check)
         shown.add(key)
         time = (
             None
@@ -78,7 +74,3 @@ def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding
     for (kind, check), count in totals.items():
         if count and (kind, check) not in shown:
             yield findings.Finding(kind, count, check=check)
-
-
-def _key(finding: Finding) -> tuple[str, str]:
-    return (TAPE if finding.where == TAPE else finding.kind, finding.check)

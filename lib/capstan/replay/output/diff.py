@@ -88,16 +88,13 @@ class Difference:
         }
 
 
-def difference(
-    spark: SparkSession, plan: Plan, staged: DataFrame | None = None, *, limit: int = SAMPLE
-) -> Difference:
+def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None) -> Difference:
     """Compare the output of a replay with the present rows of its target.
 
     Args:
         spark: The session.
         plan: The replay.
         staged: The staged rows; without them, the output is computed for the comparison.
-        limit: The number of rows to show.
 
     Raises:
         InvalidRequestError: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
@@ -105,19 +102,19 @@ def difference(
             when its output cannot be compared.
     """
     if staged is not None:
-        return _compared(spark, plan, staged, limit, from_index=False)
-    require_comparable(spark, plan)
+        return _compared(spark, plan, staged, from_index=False)
     with playing(spark, plan) as output:
+        require_comparable(plan, output.rows)
         require_columns_kept(spark, plan, output.rows.schema)
-        return _compared(spark, plan, output.rows, limit, from_index=True)
+        return _compared(spark, plan, output.rows, from_index=True)
 
 
 def _compared(
-    spark: SparkSession, plan: Plan, wanted: DataFrame, limit: int, *, from_index: bool
+    spark: SparkSession, plan: Plan, wanted: DataFrame, *, from_index: bool
 ) -> Difference:
     present = _present(spark, plan, wanted)
     sides = _Sides(spark, plan, wanted, present, from_index=from_index)
-    cells_, differing, rows = sides.compare(limit)
+    cells_, differing, rows = sides.compare()
     added, removed, changed = (rows.totals[kind] for kind in _KINDS)
     if plan.request.mode is Mode.MERGE:
         # A merge removes no row: it updates every row of a key.
@@ -149,7 +146,7 @@ class _Sides:
     present: DataFrame
     from_index: bool
 
-    def compare(self, limit: int) -> tuple[int, int, RowDifferences]:
+    def compare(self) -> tuple[int, int, RowDifferences]:
         """The number of cells, of differing cells, and the differing rows."""
         shape = self._shape()
         common = [name for name in shape.columns if name in self.present.columns]
@@ -176,7 +173,7 @@ class _Sides:
             bad = joined.where(wrong)
             with exceeding(wanted, present, bad, totals["bad"], close) as apart:
                 if apart.count:
-                    rows = row_differences(apart.expected, apart.actual, apart.cells, limit)
+                    rows = row_differences(apart.expected, apart.actual, apart.cells, SAMPLE)
         finally:
             joined.unpersist()
         return totals["cells"], apart.count, rows

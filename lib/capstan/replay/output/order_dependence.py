@@ -40,16 +40,13 @@ class Ordered:
     refused: Mapping[str, Cause]
 
 
-def require_comparable(spark: SparkSession, plan: Plan) -> None:
-    """Check that an audit can compare the output of a transform; no job runs.
+def require_comparable(plan: Plan, rows: DataFrame) -> None:
+    """Check that an audit can compare the output of a replay; no job runs.
 
     Raises:
-        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and its replacement;
-            the errors of `played_rows`.
+        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and its replacement.
     """
-    if not isinstance(plan.computation, TransformComputation):
-        return
-    refused = ordered(plan, played_rows(spark, plan)).refused
+    refused = ordered(plan, rows).refused
     for column, cause in refused.items():
         part = f"column {column}" if column else "the set of rows"
         raise InvalidRequestError(

@@ -70,10 +70,17 @@ class Output:
 
 
 def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """A frame with the columns of the target's rows; a pipeline does not run yet."""
+    """A frame with the columns of the target's rows; a pipeline does not run yet.
+
+    Raises:
+        InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
+            does not fit its target or its stream.
+    """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
         return played_rows(spark, plan)
+    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.reads, place=True)
+    require_fit(records, pipe.pipeline, pipe.sink.node, pipe.reach)
     return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
 
 
@@ -122,18 +129,6 @@ def playing(
             yield Output(played.sinks[pipe.sink.node], played)
         finally:
             played.release()
-
-
-def require_columns(spark: SparkSession, plan: Plan) -> None:
-    """Check that the stream has the columns that a pipeline reads; no job runs.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE`, naming the column.
-    """
-    pipe = plan.computation
-    if isinstance(pipe, PipelineComputation):
-        records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.reads, place=True)
-        require_fit(records, pipe.pipeline, pipe.sink.node, pipe.reach)
 
 
 def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:

@@ -18,6 +18,7 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
+from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
@@ -140,33 +141,21 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
             deleted.
     """
-    tape, workers, region = plan.tape, plan.workers, plan.reads
-    retired = missing_boxes(tape, plan.cut, tuple(workers), region, retired_boxes(plan.lake, tape))
     if isinstance(plan.computation, CopyComputation):
-        tagged = plan.layout.tagged(rows, tape.time_type)
-        shape = copy_shape(plan, rows.columns)
-        return audit_copy(
-            spark,
-            tape,
-            plan.cut,
-            workers,
-            region,
-            tagged,
-            shape,
-            checks=plan.checks,
-            retired=retired,
-        )
+        tagged = plan.layout.tagged(rows, plan.tape.time_type)
+        return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
+    retired = _retired(plan)
     if retired:
         hint = "the published rows stay, but they cannot be computed again"
-        raise retired_error(tape, retired[0], "the audit", hint)
+        raise retired_error(plan.tape, retired[0], "the audit", hint)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
         result = audit_computed(
             spark,
-            tape,
+            plan.tape,
             plan.cut,
-            workers,
-            region,
+            plan.workers,
+            plan.reads,
             rows,
             output_shape(plan, rows.schema, output.rows.columns),
             output.rows,
@@ -176,6 +165,27 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             tolerance=depends.close,
         )
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
+
+
+def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:
+    """Audit rows tagged with `_worker` and `_time` as copies of the plan's records."""
+    return audit_copy(
+        spark,
+        plan.tape,
+        plan.cut,
+        plan.workers,
+        plan.reads,
+        tagged,
+        shape,
+        checks=plan.checks,
+        retired=_retired(plan),
+    )
+
+
+def _retired(plan: Plan) -> list[Box]:
+    """The times of retired records that the plan reads."""
+    retired = retired_boxes(plan.lake, plan.tape)
+    return missing_boxes(plan.tape, plan.cut, tuple(plan.workers), plan.reads, retired)
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
@@ -202,10 +212,15 @@ def copy_shape(plan: Plan, columns: Collection[str]) -> Shape:
         plan: The replay, which is a copy.
         columns: The columns of the rows.
     """
-    times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
     payload = stored_payload(plan.tape).names
     wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
-    return Shape("_worker", times, tuple(name for name in wanted if name in columns))
+    return tagged_shape(plan, tuple(name for name in wanted if name in columns))
+
+
+def tagged_shape(plan: Plan, columns: tuple[str, ...]) -> Shape:
+    """The columns of rows that are tagged with `_worker` and `_time`, with these data."""
+    times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
+    return Shape("_worker", times, columns)
 
 
 def require_checks(plan: Plan, rows: DataFrame) -> None:

@@ -47,10 +47,10 @@ def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | 
     """
     if last is None:
         return None
-    return Cursor(cursor(request, last), find_snapshot(lake, last, request.peers))
+    return Cursor(reached_by(request, last), find_snapshot(lake, last, request.peers))
 
 
-def cursor(request: Request, last: History) -> Antichain:
+def reached_by(request: Request, last: History) -> Antichain:
     """The frontier that the last published run of a followed replay reached.
 
     Raises:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capstan.core.config import Mode, ProjectConfig, Target
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import IncompleteError, InvalidRequestError
+from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.replay.planning.computation import (
     Computation,
     CopyComputation,
@@ -19,7 +19,7 @@ from capstan.replay.planning.computation import (
     check_workers,
     computation_of,
 )
-from capstan.replay.planning.cursor import Cursor, follow_identity
+from capstan.replay.planning.cursor import Cursor, follow_identity, reached_by
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.time_range import requested_box
@@ -28,8 +28,8 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import require_records
 from capstan.storage.ledger.run_identity import identity_of
+from capstan.storage.ledger.runs import History
 from capstan.storage.tape import index
-from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, open_tape
 
 
@@ -206,13 +206,34 @@ class Plan:
         else:
             require_records(*needed, "follow under another name, {since} being its --since")
 
+    @property
+    def nothing_new(self) -> bool:
+        """Whether no time became complete since the last run of a followed replay."""
+        if self.cursor is None:
+            return False
+        return self.cursor == self.reached or self.region.simplified().box.is_empty
+
+    def require_cursor(self, last: History | None) -> None:
+        """Check, under the claim, that the last published run is still that of the plan.
+
+        Raises:
+            RangeLockedError: `CAP-CONFLICT` when that run was rolled back, or another one has
+                published, since the planning.
+        """
+        if (None if last is None else reached_by(self.request, last)) != self.cursor:
+            raise RangeLockedError(
+                "CAP-CONFLICT",
+                f"{self.request.follow} has moved while this run was planned",
+                "run the same command again",
+                follow=self.request.follow,
+            )
+
 
 def make_plan(
     lake: Lake,
     declarations: ProjectConfig,
     request: Request,
     *,
-    states: Collection[WorkerState] | None = None,
     cut: Cut | None = None,
     cursor: Cursor | None = None,
 ) -> Plan:
@@ -222,7 +243,6 @@ def make_plan(
         lake: The lake.
         declarations: The registered transforms and the declared targets.
         request: The request.
-        states: The workers at the cut, when a verification has just computed them.
         cut: The cut, when it is already pinned.
         cursor: The position of a followed replay.
 
@@ -234,9 +254,7 @@ def make_plan(
     tape = open_tape(lake, request.stream)
     cut = cut or index.find_cut(tape, request.as_of)
     workers = index.resolve_workers(tape, cut, request.workers)
-    if states is None:
-        states = index.worker_states(tape, cut)
-    states = [state for state in states if state.worker in workers]
+    states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
     frontier = index.frontier_of(tape, states)
     box = requested_box(tape, request)
     path, declared = target_path(lake, declarations, request.into)

@@ -21,7 +21,6 @@ from capstan.replay.output.certificate import pipeline_json
 from capstan.replay.overlap import published_overlap
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import Cursor, find_cursor
-from capstan.replay.planning.cursor_checks import nothing_new
 from capstan.replay.planning.plan import Plan, make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_ledger import Snapshot
@@ -320,15 +319,14 @@ def test_a_followed_pipeline_goes_on_where_it_has_ended(tmp_path: Path) -> None:
     second = make_plan(on.lake, on.declarations, request, cursor=Cursor(first.reached))
     assert hours(second.region) == (6, 9)
     assert hours(second.reads) == (-2, 11)
-    assert not nothing_new(second)
+    assert not second.nothing_new
     third = make_plan(on.lake, on.declarations, request, cursor=Cursor(second.reached))
-    assert nothing_new(third)
+    assert third.nothing_new
     closed = Place(tmp_path / "three", frontier=None)
     last = make_plan(closed.lake, closed.declarations, request, cursor=Cursor(second.reached))
     assert hours(last.region) == (9, None)
-    assert nothing_new(
-        make_plan(closed.lake, closed.declarations, request, cursor=Cursor(last.reached))
-    )
+    ended = make_plan(closed.lake, closed.declarations, request, cursor=Cursor(last.reached))
+    assert ended.nothing_new
 
 
 def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
