@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.capture.in_process_events import Cells
+from capstan.capture.in_process_events import Cells, numbered
 from capstan.capture.progress_events import CLOSING, OPENING, numbered_events
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.storage.lake import Lake
@@ -83,7 +83,8 @@ def test_they_are_numbered_alike(spark: SparkSession, tape: Tape, data: st.DataO
     frame = stored(spark, tape.time_type, rows)
     by_spark = numbered_events(frame, tape, told, positions, batch=7, commit=9)
     cells = Cells.of(frame)
-    found = cells.numbered(tape.time_type, told, positions, batch=7, commit=9)
+    sent = cells.messages(tape.time_type)
+    found = numbered(tape.time_type, told, positions, sent, batch=7, commit=9)
     expected = by_spark.toArrow().select(found.column_names).cast(found.schema)
     order = [("worker", "ascending"), ("seq", "ascending")]
     assert found.sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()

@@ -24,7 +24,7 @@ from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
 from capstan.jobs import handlers
 from capstan.jobs.job_types import Place
-from capstan.maintenance import vacuum
+from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import compact_index
 from capstan.maintenance.compaction_policy import INDEX
@@ -336,13 +336,13 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     for file in there:
         os.utime(file, (old, old))
     # What was put together a moment ago may still be read; what no commit has named is old.
-    assert vacuum.vacuum(spark, "records", str(path)) == 1
+    assert vacuum(spark, "records", str(path)) == 1
     assert set(path.glob("*.parquet")) == there - {left}
     at_once = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
     arrow_writer.set_properties(str(path), at_once)
-    assert vacuum.vacuum(spark, "records", str(path)) == 0
+    assert vacuum(spark, "records", str(path)) == 0
     monkeypatch.setattr(vacuum, "LEASE", timedelta(0))
-    gone = vacuum.vacuum(spark, "records", str(path))
+    gone = vacuum(spark, "records", str(path))
     files = {path / each.path for each in files_of(str(path), "batch") or ()}
     assert set(path.glob("*.parquet")) == files
     assert gone == len(there) - 1 - len(files) > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from capstan.core.config import Source
 from capstan.errors import CapstanError
@@ -103,11 +104,14 @@ def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
     compacted = max((_entry(name) for name in names if name.endswith(".compact")), default=-1)
     for name in names:
         if _entry(name) > compacted or name == f"{compacted}.compact":
-            for line in read_text(f"{log}/{name}").splitlines()[1:]:
-                item = json.loads(line)
+            for item in _items(f"{log}/{name}"):
                 # A former source of the stream may have logged other items here.
                 if "path" in item:
                     yield str(item["path"]), int(item["timestamp"])
+
+
+def _items(path: str) -> Iterator[dict[str, Any]]:
+    return map(json.loads, read_text(path).splitlines()[1:])
 
 
 def _entry(name: str) -> int:
@@ -136,8 +140,7 @@ def _files(log: str, entries: range) -> Iterator[tuple[str, int]]:
         single = f"{log}/{entry}"
         # Now and then Spark compacts all earlier entries into one file.
         path = single if exists(single) else f"{single}.compact"
-        for line in read_text(path).splitlines()[1:]:
-            item = json.loads(line)
+        for item in _items(path):
             if item["batchId"] == entry:
                 yield str(item["path"]), int(item["timestamp"])
 

@@ -62,26 +62,17 @@ class Cells:
             greatest[worker] = at if known is None else max(known, at if at is not None else known)
         return greatest
 
-    def numbered(
-        self,
-        time_type: TimeType,
-        statements: Sequence[Statement],
-        positions: Mapping[int, int],
-        *,
-        batch: int,
-        commit: int,
-    ) -> pa.Table:
-        """The events of one commit; arguments and columns as in the function `numbered`."""
+    def messages(self, time_type: TimeType) -> list[Event]:
+        """The messages events of the micro-batch."""
         times = pa.chunked_array(self.rows["_time"]).combine_chunks()
-        messages = zip(
+        cells = zip(
             self.rows["_worker"].to_pylist(),
             arrow_times(times, time_type),
             self.rows["records"].to_pylist(),
             self.rows["fingerprint"].to_pylist(),
             strict=True,
         )
-        sent = [(w, MESSAGES, time, None, n, content) for w, time, n, content in messages]
-        return numbered(time_type, statements, positions, sent, batch=batch, commit=commit)
+        return [(w, MESSAGES, time, None, n, content) for w, time, n, content in cells]
 
 
 def numbered(

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from capstan.capture import checkpoint_guard, classify, late_rows, raw_text
 from capstan.capture.batch_scan import BatchScan, scan_batch
 from capstan.capture.consumed_offsets import max_rows, started_at
-from capstan.capture.in_process_events import Cells
+from capstan.capture.in_process_events import Cells, numbered
 from capstan.capture.progress_events import CLOSING, numbered_events
 from capstan.capture.roster import Roster
 from capstan.core.config import EventTime, Stream
@@ -215,7 +215,9 @@ class MicroBatch:
         numbers = {"batch": self.number, "commit": commit}
         positions = roster.positions()
         if few is not None:
-            rows = few.numbered(self.tape.time_type, statements, positions, **numbers)
+            time_type = self.tape.time_type
+            sent = few.messages(time_type)
+            rows = numbered(time_type, statements, positions, sent, **numbers)
             append_few_events(self.tape, rows, commit, note)
             events, records = Counter(rows["worker"].to_pylist()), few.records
         else:

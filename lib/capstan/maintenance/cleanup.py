@@ -1,7 +1,8 @@
-"""Clean-up of leftovers beside the tables: staged output, and snapshots that no run needs."""
+"""Clean-up: unused files and log entries of tables, staged output, snapshots that no run needs."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,11 @@ from capstan.instrumentation import emit
 from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.snapshot_ledger import parts_of
-from capstan.storage.lake import Lake
+from capstan.storage import delta
+from capstan.storage.lake import Lake, exists, read_text
+from capstan.storage.ledger.claims import LEASE
 from capstan.storage.ledger.tables import read_rows
+from capstan.storage.retention import FILES, retention_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,3 +47,38 @@ def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]
         for identity in sorted(identities)
         for name in clear_old(spark, lake, pipeline, identity, slack=0)
     ]
+
+
+def vacuum(spark: SparkSession, name: str, path: str) -> int:
+    """Delete files that no retained version of a table uses; returns their number.
+
+    Includes leftovers of killed writers. Nothing is deleted if the retention is shorter than a run
+    may take, because a run's input must stay until its end.
+    """
+    if retention_of(path, FILES) < LEASE:
+        return 0
+    table = delta.open_table(path)
+    unused = table.vacuum(dry_run=True, full=True)
+    if not unused:
+        return 0
+    spark.sql(f"VACUUM delta.`{path}`")
+    emit("maintain.vacuumed", table=name, files=len(unused))
+    return len(unused)
+
+
+def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
+    """Write a checkpoint of a table's log unless its newest version has one; True if written.
+
+    Delta then deletes log entries older than the table's log retention.
+    """
+    pointer = f"{path}/_delta_log/_last_checkpoint"
+    last = int(json.loads(read_text(pointer))["version"]) if exists(pointer) else -1
+    if last >= delta.open_table(path).version():
+        return False
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    none = jvm.scala.Option.empty()
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
+    log.checkpoint(log.update(False, none, none), none)
+    emit("maintain.checkpoint", table=name)
+    return True

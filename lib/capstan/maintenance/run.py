@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from capstan.error_translation import to_capstan_error, translate, with_path
 from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
-from capstan.maintenance.cleanup import clear_snapshots, clear_staging
+from capstan.maintenance.cleanup import checkpoint, clear_snapshots, clear_staging, vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import TableResult, compact_index
 from capstan.maintenance.compaction_policy import Sizes
@@ -27,7 +27,6 @@ from capstan.maintenance.table_catalog import (
     index_tables,
     ledger_tables,
 )
-from capstan.maintenance.vacuum import checkpoint, vacuum
 from capstan.replay.execution.staging import KEEP
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched

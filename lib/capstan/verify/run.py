@@ -39,14 +39,12 @@ class _Plan:
         starts: Where checking of each starts.
         only: The workers whose events must be read; None for all.
         after: The commit after which events must be read.
-        checks_known: Whether events of unknown workers would be noticed.
     """
 
     labels: Mapping[int, str]
     starts: Mapping[int, ResumePoint]
     only: frozenset[int] | None
     after: int
-    checks_known: bool
 
 
 def verify(
@@ -173,7 +171,7 @@ def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> 
     everything = workers is None and earlier.known < cut.commit
     only = None if everything else frozenset(behind | unknown)
     after = min(bases, default=cut.commit)
-    return _Plan(selected, starts, only, after, everything)
+    return _Plan(selected, starts, only, after)
 
 
 def _outcomes(
@@ -244,7 +242,8 @@ def _remember(
         for worker, start in plan.starts.items()
         if start.commit < cut.commit and outcomes[worker].violation is None
     }
-    known = plan.checks_known and set(outcomes) == set(plan.labels)
+    # Events of unknown workers are noticed only where all are read.
+    known = plan.only is None and set(outcomes) == set(plan.labels)
     verified_ledger.record_verified(lake, tape, cut, valid, known=known)
 
 

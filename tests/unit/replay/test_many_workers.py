@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.core.config import MAX_WORKERS
-from capstan.replay.output.certificate import draft_certificate
-from capstan.replay.output.worker_lists import MOST_LISTED, listed, may_have
+from capstan.replay.output.certificate import MOST_LISTED, draft_certificate, listed, may_have
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting.formatting import workers_text

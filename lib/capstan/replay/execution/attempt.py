@@ -22,13 +22,12 @@ from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.certificate import draft_certificate
-from capstan.replay.output.coarse_times import require_own_times
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.diff import difference
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import require_own_keys, require_own_rows
 from capstan.replay.output.order_dependence import require_comparable
-from capstan.replay.output.record_times import require_times_of_rows
+from capstan.replay.output.row_times import require_own_times, require_times_of_rows
 from capstan.replay.output.rows import (
     Output,
     expected_rows,

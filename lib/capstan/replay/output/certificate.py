@@ -1,4 +1,7 @@
-"""The certificate of a plan: what it reads, from where, into what, and what it does not cover."""
+"""The certificate of a plan: what it reads, from where, into what, and what it does not cover.
+
+Workers are listed by label while they are few, else in ranges of numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from pyarrow import dataset
 
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.output.worker_lists import MOST_LISTED, listed
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
@@ -21,11 +23,15 @@ from capstan.storage.tape import index
 from capstan.storage.tape.feed import kept_late
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import in_box, inside, is_timed, numbers_of
+from capstan.storage.tape.region_sql import integer_ranges
 from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
     from capstan.replay.planning.computation import Computation
     from capstan.replay.planning.plan import Plan
+
+MOST_LISTED = 100
+"""The most workers that a certificate lists by their labels, and the most replay workers."""
 
 CERTIFICATE_FORMAT = 1
 _FORMAT_BY_NUMBER = 2
@@ -158,3 +164,33 @@ def _inside(rows: pa.RecordBatch, time_type: TimeType, region: Region) -> pa.Rec
     kept = pc.invert(timed).to_numpy(zero_copy_only=False).copy()
     kept[~kept] = inside(region, numbers_of(rows.column("time").filter(timed), time_type))
     return rows.filter(pa.array(kept))
+
+
+def listed(workers: Mapping[int, str]) -> list[str] | dict[str, object]:
+    """Workers as a certificate lists them, in little space whatever their number.
+
+    Args:
+        workers: Labels by number.
+
+    Returns:
+        The labels, in the order given. For more than `MOST_LISTED` workers: their `count`, and
+        `numbers`, the first and the last number of each contiguous range.
+    """
+    if len(workers) <= MOST_LISTED:
+        return list(workers.values())
+    return {"count": len(workers), "numbers": list(map(list, integer_ranges(sorted(workers))))}
+
+
+def may_have(listing: object, workers: Mapping[int, str]) -> bool:
+    """Whether a certificate may list one of `workers`.
+
+    Args:
+        listing: The result of `listed`; older certificates have labels.
+        workers: Labels by number, of the same stream.
+    """
+    if isinstance(listing, list):
+        return bool(set(listing) & set(workers.values()))
+    if not isinstance(listing, Mapping):
+        return True
+    stretches = (range(first, last + 1) for first, last in listing["numbers"])
+    return any(number in workers for stretch in stretches for number in stretch)

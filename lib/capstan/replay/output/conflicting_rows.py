@@ -10,7 +10,7 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import LOOK
-from capstan.replay.output.worker_lists import may_have
+from capstan.replay.output.certificate import may_have
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.lake import Lake

@@ -15,7 +15,7 @@ import pyarrow as pa
 from capstan.core.config import Mode
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.replay.output.file_bounds import region_of, workers_of
+from capstan.replay.output.foreign_changes import region_of, workers_of
 from capstan.replay.output.owned_rows import owned_rows_sql
 from capstan.replay.output.row_restore import rows_with_keys
 from capstan.replay.output.target_table import predicate, require_placed
@@ -120,12 +120,12 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
     """Whether all rows of a file lie in a strip."""
     if strip.workers is not None and not (file.workers and set(file.workers) <= strip.workers):
         return False
-    boxes = [region.box for region in map(Region.simplified, strip.regions) if _is_plain(region)]
-    return any(box.intersect(file.region.box) == file.region.box for box in boxes)
-
-
-def _is_plain(region: Region) -> bool:
-    return region.above is None and (region.below is None or not region.below.elements)
+    return any(
+        region.above is None
+        and (region.below is None or not region.below.elements)
+        and region.box.intersect(file.region.box) == file.region.box
+        for region in map(Region.simplified, strip.regions)
+    )
 
 
 def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:

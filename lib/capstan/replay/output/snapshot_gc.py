@@ -31,7 +31,7 @@ _SLACK: Final = 3
 
 
 def clear_old(
-    spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int | None = None
+    spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int = _SLACK
 ) -> list[str]:
     """Delete snapshots of a followed replay from which no run will resume.
 
@@ -43,12 +43,11 @@ def clear_old(
         lake: The lake.
         pipeline: The pipeline.
         identity: The identity of the followed replay.
-        slack: The number of obsolete snapshots to tolerate; by default a few.
+        slack: The number of obsolete snapshots to tolerate.
 
     Returns:
         The names of the deleted snapshots.
     """
-    slack = _SLACK if slack is None else slack
     parts = parts_of(lake, pipeline)
     if len(parts) <= slack:
         return []

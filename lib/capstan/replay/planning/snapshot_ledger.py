@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pyspark.sql import functions as F
 
@@ -97,25 +97,12 @@ class Snapshot:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Self:
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The snapshot that `to_json` wrote; unknown keys are ignored."""
-        given = dict(value)
-        times = given["frontier"]
-        assert isinstance(times, list)
-        numbers = {
-            name: int(str(given[name]))
-            for name in ("peers", "last", "parts", "rows", "waiting", "bytes")
-        }
-        before = given.get("before")
-        return cls(
-            name=str(given["snapshot"]),
-            pipeline=str(given["pipeline"]),
-            frontier=Antichain.of(Time(time) for time in times),
-            held=given["held"],  # type: ignore[arg-type]
-            before=None if before is None else int(str(before)),
-            signatures=given.get("signatures"),  # type: ignore[arg-type]
-            **numbers,
-        )
+        values: dict[str, Any] = {entry.name: value.get(entry.name) for entry in fields(cls)}
+        values["name"] = value["snapshot"]
+        values["frontier"] = Antichain.of(map(Time, value["frontier"]))
+        return cls(**values)
 
 
 @dataclass(frozen=True, slots=True)

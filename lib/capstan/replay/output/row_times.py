@@ -1,0 +1,130 @@
+"""Times of rows that a target cannot hold: coarser than the records', or unlike those on tape.
+
+*Coarse times.* When a range ends within a coarse time, a transform without a grain would write a
+part of it as the whole. The effect on times is not read from the text but tried: real records,
+moved to a bound of the range, must give rows at that bound.
+
+*Later times.* A late record that was re-injected or advanced has the frontier's time on tape, and
+its own time in its columns. In a table whose time is that column, it lies outside the range that
+replays it: no range contains it, or none that does can be audited.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from capstan.audit import played_records
+from capstan.core.config import LatePolicy
+from capstan.core.times import Box, Kind
+from capstan.core.times.region import Region
+from capstan.errors import InvalidRequestError
+from capstan.replay.output.rows import shaped
+from capstan.replay.planning.computation import CopyComputation, TransformComputation
+from capstan.replay.planning.plan import Plan
+from capstan.spark.session import interpreting
+from capstan.storage.tape import feed
+from capstan.storage.tape.region_sql import region_sql
+from capstan.storage.tape.time_columns import coordinate, integers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_TRIED = 1_000
+"""The number of records that are moved; the transform may leave some out."""
+
+
+def require_own_times(spark: SparkSession, plan: Plan) -> None:
+    """Check that a range does not begin or end within a time of a transform's rows.
+
+    A declared grain is checked at planning instead. A transform that leaves out all tried records
+    passes; rows that it then writes outside the range are refused later.
+
+    Raises:
+        InvalidRequestError: `CAP-GRAIN`, with the time of the rows around a bound.
+    """
+    computation, coordinates = plan.computation, plan.time_type.coordinates
+    if not isinstance(computation, TransformComputation) or computation.grain != 1:
+        return
+    if len(coordinates) != 1:
+        return
+    box = plan.region.simplified().box
+    bounds = sorted({bound for bound in (box.since[0], box.until[0]) if bound is not None})
+    if plan.layout.time is None or not bounds:
+        return
+    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region).limit(_TRIED)
+    moved = [_rows_at(spark, plan, records, bound) for bound in bounds]
+    union = reduce(DataFrame.unionByName, moved)
+    with interpreting(spark, _TRIED):
+        earlier = union.where("time < bound").limit(1).collect()
+    for bound, time in earlier:
+        record_time, row_time = (coordinates[0].render(value) for value in (bound, time))
+        raise InvalidRequestError(
+            "CAP-GRAIN",
+            f"{computation.title} puts records of {record_time} into rows at {row_time}; the range "
+            "begins or ends in between, so these rows would be computed from a part of them",
+            f"choose a bound at which its rows begin, such as {row_time}; or declare its grain",
+        )
+
+
+def _rows_at(spark: SparkSession, plan: Plan, records: DataFrame, bound: int) -> DataFrame:
+    """The times of the rows that records at a bound give: `bound BIGINT, time BIGINT`."""
+    [axis] = plan.time_type.coordinates
+    moved = records.withColumn("_time", F.struct(coordinate(F.lit(bound), axis)))
+    column = plan.tape.time_column
+    typed = {(field.name, field.dataType) for field in records.schema.fields}
+    if axis.kind is Kind.TIMESTAMP and (column, TimestampType()) in typed:
+        # The transform may use the column that the stream takes its times from.
+        moved = moved.withColumn(str(column), F.timestamp_micros(F.lit(bound)))
+    tagged = plan.layout.tagged(shaped(spark, plan, moved), plan.time_type)
+    time = integers(F.col("_time"), plan.time_type)[0]
+    return tagged.select(F.lit(bound).alias("bound"), time.alias("time"))
+
+
+def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
+    """Check that every record of a copy has the same time on tape and in the target's own column.
+
+    Args:
+        spark: The session; a job runs only when late records were re-injected, or are advanced.
+        plan: The replay.
+
+    Raises:
+        InvalidRequestError: `CAP-OWN-TIME`, with the number of such records and their times.
+    """
+    column, tape = plan.layout.time, plan.tape
+    if not isinstance(plan.computation, CopyComputation) or column in (None, "_time"):
+        return
+    batches = [entry.batch for entry in feed.reinjections(tape, plan.cut)]
+    advances = tape.late_policy == LatePolicy.ADVANCE
+    if not batches and not advances:
+        return
+    everything = Region(Box.everything(plan.time_type))
+    records = played_records(spark, tape, plan.cut, plan.workers, everything, place=True)
+    if not advances:
+        records = records.where(F.col("_batch").isin(batches))
+    layout = replace(plan.layout, worker=None)
+    rows = records.withColumn("_played", F.col("_time"))
+    rows = layout.tagged(rows, plan.time_type)
+    in_target = layout.predicate(rows.schema, plan.time_type, None, plan.region)
+    played = region_sql(
+        plan.time_type, plan.region, [f"`_played`.`{name}`" for name in plan.time_type.names]
+    )
+    wrong = rows.where(F.col("_played") != F.col("_time")).where(f"({in_target}) OR ({played})")
+    [(count, since, until)] = wrong.agg(
+        F.count(F.lit(1)), F.min("_time").cast("string"), F.max("_played").cast("string")
+    ).collect()
+    if count:
+        raise InvalidRequestError(
+            "CAP-OWN-TIME",
+            f"{count} late records of stream {tape.name} are on tape at a later time than in their "
+            f"column {column}, from {since} to {until}; target {plan.request.into} takes the time "
+            f"of its rows from {column}, so they would lie outside the range",
+            "replay into a target that declares no time column, and keeps `_time`",
+            stream=tape.name,
+            records=count,
+        )
