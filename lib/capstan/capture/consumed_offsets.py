@@ -45,11 +45,7 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
 
 
 def max_rows(parts: Sequence[Consumed]) -> int | None:
-    """An estimate of the most rows a micro-batch can have; None if its source gives no clue.
-
-    Args:
-        parts: The parts of the source that it consumed.
-    """
+    """An estimate of the most rows a micro-batch can have; None if its source gives no clue."""
     rows = 0
     for part in parts:
         if part.files is not None:
@@ -93,11 +89,7 @@ def _offset(path: str) -> Mapping[str, object] | None:
 
 
 def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
-    """All files that a source of files has returned, with their modification times.
-
-    Args:
-        checkpoint: The folder of the checkpoint.
-    """
+    """All files that a source of files has returned, with their modification times."""
     log = f"{checkpoint}/sources/0"
     names = [name for name in children(log) if name[:1].isdecimal()]
     # Now and then Spark compacts the log; the newest compacted file has all earlier entries.

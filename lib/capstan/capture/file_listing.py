@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from os import scandir
@@ -17,11 +16,9 @@ from os.path import normpath, realpath
 from pathlib import Path
 from urllib.parse import unquote
 
-from pyarrow import fs
-
 from capstan.capture import consumed_offsets, path_patterns
 from capstan.core.config import Source
-from capstan.errors import CapstanError, InvalidRequestError
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.storage.arrow_scan import read_columns
 from capstan.storage.lake import is_table, list_files
 from capstan.storage.tape.tape import Tape
@@ -38,6 +35,7 @@ _FOLDERS_OF_WRITERS = frozenset({"_temporary", "_spark_metadata", "_delta_log"})
 # Options that exclude files by age.
 _BY_AGE = frozenset({"modifiedbefore", "modifiedafter", "maxfileage"})
 _SAMPLE = 3
+_MS = 1_000_000
 
 
 class Reason(StrEnum):
@@ -114,11 +112,15 @@ class Listing:
             rule = path_patterns.rule_of(
                 f"{root.rstrip('/')}/{source.path.removeprefix(folder).lstrip('/')}"
             )
-        if Path(root).is_absolute() and Path(root).is_dir():
-            _require_no_loop(root)
         try:
-            files = {path_of(info.path): _file(info) for info in list_files(folder)}
-        except (CapstanError, OSError):
+            if Path(root).is_absolute() and Path(root).is_dir():
+                files = dict(_local_files(root))
+            else:
+                files = {
+                    path_of(info.path): File(int(info.size or 0), int(info.mtime_ns or 0) // _MS)
+                    for info in list_files(folder)
+                }
+        except (SystemFailureError, OSError):
             return None
         if rule is not None:
             files = {path: file for path, file in files.items() if rule.fullmatch(path)}
@@ -299,8 +301,8 @@ def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
         yield path_of(path), File(*detail["kept"][number]) if "kept" in detail else UNKNOWN
 
 
-def _require_no_loop(folder: str, above: frozenset[str] = frozenset()) -> None:
-    """Check that no symbolic link leads back to its own folder, which would never end."""
+def _local_files(folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, File]]:
+    """The files below a local folder; a link back to its own folder would never end."""
     here = realpath(folder)
     if here in above:
         raise InvalidRequestError(
@@ -309,13 +311,10 @@ def _require_no_loop(folder: str, above: frozenset[str] = frozenset()) -> None:
             "remove the link from the source's folder",
             path=folder,
         )
-    folders: list[str] = []
-    # The listing reports folders that cannot be read.
-    with suppress(OSError), scandir(folder) as entries:
-        folders = [entry.path for entry in entries if entry.is_dir()]
-    for child in folders:
-        _require_no_loop(child, above | {here})
-
-
-def _file(info: fs.FileInfo) -> File:
-    return File(int(info.size or 0), int(info.mtime_ns or 0) // 1_000_000)
+    with scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _local_files(entry.path, above | {here})
+            elif entry.is_file():
+                state = entry.stat()
+                yield entry.path, File(state.st_size, state.st_mtime_ns // _MS)

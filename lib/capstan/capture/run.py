@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
@@ -37,6 +36,7 @@ from capstan.core.config import Stream
 from capstan.errors import CapstanError, IncompleteError
 from capstan.instrumentation import emit
 from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
 from capstan.storage.tape.fingerprint import row_hashes
@@ -147,7 +147,9 @@ def capture(
         require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
     _run(prepared, stream, tape, checkpoint, progress)
-    _advance_idle(spark, tape, stream)
+    idle = idle_source.detail_of(tape, stream, now())
+    if idle is not None:
+        synthetic_batch.insert(spark, tape, Origin.IDLE, lambda _: idle, "an idle source")
     cut = newest_cut(tape)
     frontier = index.frontier_of(tape, index.worker_states(tape, cut))
     late: Counter[str] = Counter()
@@ -193,18 +195,6 @@ def _tape(
         synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
         tape = open_tape(lake, stream.name)
     return update_settings(tape, settings)
-
-
-def now() -> datetime:
-    """The current time, UTC."""
-    return datetime.now(UTC)
-
-
-def _advance_idle(spark: SparkSession, tape: Tape, stream: Stream) -> None:
-    """Advance the workers of an idle source if the stream declares `idle_after`."""
-    detail = idle_source.detail_of(tape, stream, now())
-    if detail is not None:
-        synthetic_batch.insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")
 
 
 def _run(

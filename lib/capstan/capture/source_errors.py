@@ -87,12 +87,7 @@ _BY_CONDITION = {condition: problem for problem in _TABLE for condition in probl
 
 
 def source_error(stream: str, error: BaseException) -> InvalidRequestError | None:
-    """The Capstan error for a known condition of a stream's source; None without one.
-
-    Args:
-        stream: The stream.
-        error: The error that ended its query.
-    """
+    """The Capstan error for a known condition of a stream's source; None without one."""
     for name, detail in _conditions(str(error)):
         problem = _BY_CONDITION.get(name) or _BY_CONDITION.get(name.partition(".")[0])
         if problem is not None:

@@ -28,11 +28,6 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
 
     A closed stream always passes: it has no frontier.
 
-    Args:
-        stream: The stream's configuration.
-        tape: Its tape.
-        now: The current time.
-
     Raises:
         CheckFailedError: `CAP-STALLED`, with the frontier, the time since when it has not moved,
             and the workers that hold it back.

@@ -50,13 +50,7 @@ def row_bytes(files: Sequence[File], workers: Iterable[int]) -> dict[int, float]
 def assign(
     cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Sizes
 ) -> FileAssignment:
-    """Assign the records of a run to files.
-
-    Args:
-        cells: The times and record counts of each worker.
-        row_bytes: The size of a record of each worker.
-        sizes: The sizes of files.
-    """
+    """Assign the records of a run to files."""
     first: dict[int, int] = {}
     starts: dict[int, tuple[tuple[int, ...], ...]] = {}
     number, shared = 0, 0.0

@@ -93,10 +93,7 @@ class RetirementPlan:
 def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
     """Plan a retirement, without a JVM and without changing anything.
 
-    Args:
-        lake: The lake.
-        stream: The stream.
-        before: The first time whose records stay, as a bound on the command line.
+    Records from the bound `before` on stay, written as on the command line.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` for a bound of no coordinate.
@@ -123,7 +120,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
             frontier=times,
         )
     done = [retirement.box for retirement in read_retired(lake, tape) if retirement.done]
-    if any(_covers(retired, box) for retired in done):
+    if any(retired.intersect(box) == box for retired in done):
         return RetirementPlan(tape, cut, box, 0, RetiredFiles(), stands=True)
     records = records_in(tape, cut, box, done)
     return RetirementPlan(tape, cut, box, records, _files_with(tape, box), stands=not records)
@@ -258,9 +255,3 @@ def _is_inside(row: Mapping[str, object], tape: Tape, box: Box) -> bool | None:
         if low is None or end is None or end > until:
             inside = None
     return inside
-
-
-def _covers(outer: Box, inner: Box) -> bool:
-    """Whether a box without lower bounds contains another."""
-    bounds = zip(outer.until, inner.until, strict=True)
-    return all(high is None or (low is not None and low <= high) for high, low in bounds)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 
 from capstan.maintenance.compaction_policy import INDEX, File, Sizes
 from capstan.storage import delta
+from capstan.storage.data_files import bound_integer
 from capstan.storage.lake import LEDGERS, Lake, is_table
 from capstan.storage.tape.tape import Tape
 
@@ -70,7 +70,7 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
     """
     files, partitions = [], dict[tuple[object, ...], int]()
     for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
-        low, high = _number(row.get(f"min.{key}")), _number(row.get(f"max.{key}"))
+        low, high = (bound_integer(row.get(f"{side}.{key}")) for side in ("min", "max"))
         count = row.get("num_records")
         workers = (row.get("min.worker"), row.get("max.worker")) if by_worker else (0, 0)
         if low is None or high is None or count is None or None in workers:
@@ -83,9 +83,3 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
         size = int(row["size_bytes"])
         files.append(File(row["path"], size, int(count), low, high, pair, partition))
     return files
-
-
-def _number(bound: object) -> int | None:
-    if isinstance(bound, datetime):
-        return int(bound.timestamp() * 1000)
-    return bound if isinstance(bound, int) else None

@@ -34,10 +34,6 @@ class PublishedOverlap:
     missing: int
     by_run: Mapping[str, int]
 
-    def to_json(self) -> dict[str, object]:
-        """The figures of the preview; those by run are shown with each run."""
-        return {"current": self.current, "stale": self.stale, "missing": self.missing}
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerGaps:

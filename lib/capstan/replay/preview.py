@@ -105,7 +105,11 @@ class Preview:
                 for entry in self.covered
             ],
             "changed": list(map(str, self.changes)),
-            "standing": self.overlap.to_json(),
+            "standing": {
+                "current": self.overlap.current,
+                "stale": self.overlap.stale,
+                "missing": self.overlap.missing,
+            },
             "stands": self.equivalent,
             "held_by": list(self.held_by),
             "checks": [check.title for check in plan.checks],

@@ -131,12 +131,7 @@ def publish(
 ) -> ReplayResult:
     """Publish a run that waits after its audit, or finish one that was cut off.
 
-    Args:
-        spark: The session.
-        lake: The lake.
-        declarations: The declarations.
-        run: The run.
-        decision: The approval; a run that waits for one is published only with it.
+    A run that waits for an approval is published only with one.
 
     Raises:
         InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-NOT-AUDITED` for a run that is not

@@ -67,12 +67,7 @@ def record_verified(
 ) -> None:
     """Append valid recordings at a cut to the ledger, in one commit.
 
-    Args:
-        lake: The lake.
-        tape: The tape.
-        cut: The verified cut.
-        valid: The state of each worker with a valid recording.
-        known: Whether all events up to the cut are of known workers.
+    `known` states that all events up to the cut are of known workers.
     """
     common = {"stream": tape.name, "tape": tape.identity, "commit": cut.commit, "valid": True}
     rows: list[dict[str, object]] = [

@@ -65,11 +65,7 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
 def record_violations(lake: Lake, tape: Tape, verification: Verification, *, deep: bool) -> None:
     """Record changes since the last verification; usually there are none.
 
-    Args:
-        lake: The lake.
-        tape: The verified tape.
-        verification: The result.
-        deep: Whether records were read; otherwise earlier content violations stay.
+    Content violations stay unless records were read (`deep`).
     """
     before = {
         violation.worker: violation

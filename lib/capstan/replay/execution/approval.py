@@ -128,10 +128,6 @@ def require_unmoved(job: Job, history: History) -> None:
     While a run waits, its claim may expire or be unlocked. Then publishing could do something else
     than the person who approved it was shown.
 
-    Args:
-        job: The run, at the attempt that publishes the audited rows.
-        history: The run's history.
-
     Raises:
         InvalidRequestError: `CAP-LATER`, naming the run that has published.
     """

@@ -252,12 +252,7 @@ def publish_staged(
 ) -> Certificate:
     """Publish staged and audited rows, under the claim that the attempt holds.
 
-    Args:
-        job: The run, at the attempt that publishes.
-        staged: The rows.
-        staging: The folder of the rows, which is deleted afterwards.
-        audit: The result of the audit, for the certificate.
-        draft: The certificate, as far as it is known.
+    The folder of the rows is deleted afterwards.
 
     Raises:
         FencedError: `CAP-FENCED` when the claim is gone.

@@ -105,12 +105,7 @@ class Job:
         replace(self, attempt=max(self.attempt, newest)).write(step, detail)
 
     def intent(self, draft: Certificate, columns: Sequence[str]) -> Intent:
-        """The intent of the attempt.
-
-        Args:
-            draft: The certificate, as far as it is known.
-            columns: The columns of the rows that are written.
-        """
+        """The intent of the attempt."""
         plan, version = self.plan, delta.version_of(self.plan.target)
         return Intent(
             request=plan.request,
@@ -149,13 +144,7 @@ class Job:
     def record_publish(
         self, draft: Certificate, version: int, audit: Mapping[str, object]
     ) -> Certificate:
-        """Write coverage and certificate of a commit that is in the target.
-
-        Args:
-            draft: The certificate, as far as it is known.
-            version: The version of the target.
-            audit: The result of the audit.
-        """
+        """Write coverage and certificate of a commit that is in the target."""
         history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
         if history is not None and history.certificate is not None:
             return history.certificate  # Another attempt has already recorded the publish.
@@ -198,13 +187,8 @@ def restore(
 ) -> Job:
     """The job of a run, as its last intent pinned it.
 
-    Args:
-        spark: The session.
-        lake: The lake.
-        declarations: The declarations.
-        history: The run's history.
-        undo: Whether the run is only to be rolled back. Then its code does not matter, only the
-            columns that it recorded for its rows.
+    A run that is only to be rolled back (`undo`) needs no code, only the columns that it recorded
+    for its rows.
 
     Raises:
         InvalidRequestError: `CAP-NO-INTENT` when the run ended before it wrote one; `CAP-CODE` when

@@ -38,13 +38,8 @@ def recover_ledger(
 ) -> History | None:
     """Write the ledger rows that a crash left out, of a publish or a rollback in the target.
 
-    Args:
-        spark: The session.
-        lake: The lake.
-        declarations: The declarations.
-        history: The run's history, if there is one.
-        undo: Whether the run is to be rolled back. Then a direct write that was not audited yet is
-            rolled back without an audit.
+    When the run is to be rolled back (`undo`), a direct write that was not audited yet is rolled
+    back without an audit.
     """
     if history is None or history.rolled_back or history.first_intent is None:
         return history
@@ -110,13 +105,7 @@ def _published_version(history: History) -> int:
 
 
 def complete(job: Job, commit: Commit, note: Mapping[str, Any]) -> Certificate:
-    """Finish a run whose publish is in the target.
-
-    Args:
-        job: The run.
-        commit: The commit of the publish.
-        note: The note of that commit.
-    """
+    """Finish a run whose publish is in the target."""
     attempt = int(note["attempt"])
     played = int(note.get("played", attempt))
     history = runs.read_history(job.lake, job.run.name)

@@ -43,10 +43,6 @@ _VERSION_GONE = (
 def roll_back(job: Job, history: History) -> int:
     """Roll back a published run.
 
-    Args:
-        job: The run, restored.
-        history: Its history.
-
     Returns:
         The version of the target that has the previous rows.
 

@@ -22,11 +22,6 @@ def find_equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> 
     When the range was complete then, no record can have been added since. The index confirms it:
     the same messages, records and fingerprint, worker by worker. A followed replay uses its cursor
     instead.
-
-    Args:
-        lake: The lake.
-        declarations: The declarations of `plan`.
-        plan: The replay.
     """
     if plan.request.follow is not None or not plan.completes(plan.box):
         return None
@@ -70,11 +65,6 @@ def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     """Check that the target still is the table to which an earlier run has appended.
 
     Another table in its place may or may not have these rows, which could then appear twice.
-
-    Args:
-        lake: The lake.
-        plan: The replay, which is not published.
-        before: The run of the same request, if there is one.
 
     Raises:
         InvalidRequestError: `CAP-GONE`.

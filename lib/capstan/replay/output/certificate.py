@@ -41,13 +41,7 @@ _FORMAT_BY_NUMBER = 2
 def draft_certificate(
     plan: Plan, content: ContentSummary, counters: Mapping[str, object] | None = None
 ) -> Certificate:
-    """The certificate, as far as it is known before anything is written.
-
-    Args:
-        plan: The replay.
-        content: The content that it reads.
-        counters: The counters of a pipeline's run.
-    """
+    """The certificate, as far as it is known before anything is written."""
     time_type = plan.tape.time_type
     bounds = render_bounds(plan.time_type, plan.region)
     workers, missing = listed(plan.workers), _not_covered(plan)

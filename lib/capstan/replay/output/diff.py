@@ -91,10 +91,7 @@ class Difference:
 def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None) -> Difference:
     """Compare the output of a replay with the present rows of its target.
 
-    Args:
-        spark: The session.
-        plan: The replay.
-        staged: The staged rows; without them, the output is computed for the comparison.
+    Without staged rows, the output is computed for the comparison.
 
     Raises:
         InvalidRequestError: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or

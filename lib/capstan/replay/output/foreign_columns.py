@@ -27,12 +27,8 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
 
     A column that no run of this output has written is foreign, and would be null in each replaced
     row. A column that a run has written, and that is missing now, was dropped or renamed. As in
-    Delta, names are compared without regard to case.
-
-    Args:
-        spark: The session; a job runs only when there are foreign columns.
-        plan: The replay.
-        schema: The columns of its rows.
+    Delta, names are compared without regard to case. A job runs only when there are foreign
+    columns.
 
     Raises:
         InvalidRequestError: `CAP-ADOPT`, with the columns and the number of rows with values in

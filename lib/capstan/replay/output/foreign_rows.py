@@ -39,10 +39,6 @@ def require_own_rows(spark: SparkSession, plan: Plan) -> None:
 
     A merge into a target that keeps times is checked by `require_own_keys`, once it has rows.
 
-    Args:
-        spark: The session.
-        plan: The replay.
-
     Raises:
         InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
             outputs; `CAP-TARGET-SCHEMA` when the table lacks the column of the worker or the time.
@@ -57,9 +53,7 @@ def require_own_rows(spark: SparkSession, plan: Plan) -> None:
 def require_own_keys(plan: Plan, rows: DataFrame) -> None:
     """Check that a merge matches no foreign row by its key.
 
-    Args:
-        plan: The replay; other modes than `merge` are not checked.
-        rows: The staged rows to merge.
+    Other modes than `merge` are not checked.
 
     Raises:
         InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other

@@ -71,11 +71,7 @@ def close_of(spark: SparkSession, plan: Plan) -> FloatTolerance:
 def ordered(plan: Plan, rows: DataFrame) -> Ordered:
     """The parts of a replay's output that depend on the order of the records.
 
-    Copies and pipelines do not depend on it.
-
-    Args:
-        plan: The replay.
-        rows: The output; it is not computed.
+    Copies and pipelines do not depend on it. The output is not computed.
     """
     if not isinstance(plan.computation, TransformComputation):
         return Ordered(FloatTolerance(), {})

@@ -89,9 +89,7 @@ def _rows_at(spark: SparkSession, plan: Plan, records: DataFrame, bound: int) ->
 def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
     """Check that every record of a copy has the same time on tape and in the target's own column.
 
-    Args:
-        spark: The session; a job runs only when late records were re-injected, or are advanced.
-        plan: The replay.
+    A job runs only when late records were re-injected, or are advanced.
 
     Raises:
         InvalidRequestError: `CAP-OWN-TIME`, with the number of such records and their times.

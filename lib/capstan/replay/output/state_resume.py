@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Antichain
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.pipeline import Pipeline, pipelines
-from capstan.pipeline.graph.signature import Signatures, require_unchanged
+from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateKind
@@ -68,36 +68,16 @@ def carried(
 def snapshot_of_run(
     name: str, computation: PipelineComputation, peers: int, rows: DataFrame
 ) -> Snapshot:
-    """The snapshot of the state that a run keeps.
-
-    Args:
-        name: The snapshot's name.
-        computation: The pipeline.
-        peers: The number of replay workers.
-        rows: The rows of the state.
-    """
-    return _described(
-        rows,
-        name,
-        computation.pipeline.name,
-        peers,
-        frontier=computation.frontier,
-        last=computation.reach.last,
-        signatures=computation.pipeline.signatures(computation.sink.node),
-    )
+    """The snapshot of the state that a run keeps."""
+    pipeline = computation.pipeline
+    signatures = pipeline.signatures(computation.sink.node)
+    frontier, last = computation.frontier, computation.reach.last
+    snapshot = Snapshot(name, pipeline.name, peers, frontier, last, signatures=signatures)
+    return _with_counts(snapshot, rows)
 
 
-def _described(
-    rows: DataFrame,
-    name: str,
-    pipeline: str,
-    peers: int,
-    *,
-    frontier: Antichain,
-    last: int,
-    signatures: Signatures | None,
-    before: int | None = None,
-) -> Snapshot:
+def _with_counts(snapshot: Snapshot, rows: DataFrame) -> Snapshot:
+    """A snapshot with the counts and sizes of its rows."""
     counted = rows.groupBy("kind", "worker", "head").agg(
         F.count("*").alias("parts"),
         F.sum("rows").alias("rows"),
@@ -110,19 +90,13 @@ def _described(
         if row["kind"] == StateKind.HEAD:
             keys = held.setdefault(str(row["worker"]), {})
             keys |= json.loads(row["head"])["keys"]
-    return Snapshot(
-        name,
-        pipeline,
-        peers,
-        frontier,
-        last,
+    return replace(
+        snapshot,
         parts=sum(row["parts"] for row in counts),
         rows=total[StateKind.CHUNK],
         waiting=total[StateKind.AHEAD],
         bytes=sum(row["bytes"] for row in counts),
         held=held,
-        before=before,
-        signatures=signatures,
     )
 
 
@@ -167,16 +141,8 @@ def rescale_state(
         require_unchanged(now.signatures, pipeline.signatures(sink), whole=True)
     rescaled = rescale(rows, plan, now.peers, peers)
     try:
-        made = _described(
-            rescaled,
-            f"{taken.name}@{peers}",
-            now.pipeline,
-            peers,
-            frontier=now.frontier,
-            last=now.last,
-            signatures=now.signatures,
-            before=now.peers,
-        )
+        named = replace(now, name=f"{taken.name}@{peers}", peers=peers, before=now.peers)
+        made = _with_counts(named, rescaled)
         if made.name in parts_of(lake, now.pipeline):
             # Left by an attempt that was killed before the rows counted.
             delete_parts(spark, lake, now.pipeline, [made.name])

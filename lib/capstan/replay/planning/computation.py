@@ -159,15 +159,7 @@ class PipelineComputation(Computation):
         box: Box,
         frontier: Antichain,
     ) -> Self:
-        """A sink of a pipeline over a range.
-
-        Args:
-            pipeline: The pipeline.
-            sink: The sink.
-            time_type: The coordinates of the stream's time.
-            box: The range.
-            frontier: The common frontier of the chosen workers.
-        """
+        """A sink of a pipeline over a range."""
         suffix = f" at {sink.node}" if len(pipeline.sinks) > 1 else ""
         return cls(
             title=f"pipeline {pipeline.name}{suffix}",
@@ -290,14 +282,6 @@ def computation_of(
     declared: Target | None,
 ) -> Computation:
     """Resolve and check the computation of a request, without a JVM.
-
-    Args:
-        declarations: The registered transforms and pipelines.
-        request: The request.
-        time_type: The times of the stream.
-        box: The requested range.
-        frontier: The common frontier of the chosen workers.
-        declared: The declaration of the target, if there is one.
 
     Raises:
         InvalidRequestError: `CAP-TRANSFORM` or `CAP-PIPELINE` for an unknown name, or one that

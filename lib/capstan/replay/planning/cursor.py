@@ -36,11 +36,6 @@ class Cursor:
 def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:
     """The position of a followed replay; None when no run of it is published.
 
-    Args:
-        lake: The lake.
-        request: The present request.
-        last: Its last published run.
-
     Raises:
         InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, computation,
             start, mode or keys before.

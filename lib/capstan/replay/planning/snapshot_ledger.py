@@ -61,10 +61,10 @@ class Snapshot:
     peers: int
     frontier: Antichain
     last: int
-    parts: int
-    rows: int
-    waiting: int
-    bytes: int
+    parts: int = 0
+    rows: int = 0
+    waiting: int = 0
+    bytes: int = 0
     held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     before: int | None = None
     signatures: Mapping[str, Mapping[str, str]] | None = None
