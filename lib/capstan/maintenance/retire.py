@@ -93,7 +93,7 @@ class RetirementPlan:
 def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
     """Plan a retirement, without a JVM and without changing anything.
 
-    Records from the bound `before` on stay, written as on the command line.
+    `before` is the first time whose records stay, a bound as on the command line.
 
     Raises:
         InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` for a bound of no coordinate.
