@@ -77,7 +77,6 @@ def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
     found = published_overlap(plan, covered)
     assert found.by_run == {"first": 10, "second": 4}
     assert (found.current, found.stale, found.missing) == (10, 4, 10)
-    assert found.to_json() == {"current": 10, "stale": 4, "missing": 10}
     # Only what the plan plays is counted.
     part = place.plan(workers=("b",), until="1970-01-01T03:00:00Z")
     small = published_overlap(part, place.covered(part))
@@ -119,7 +118,8 @@ def test_every_cell_is_counted_once_as_one_by_one(
             ]
             state = "missing" if not last else "stale" if last[-1].code else "current"
             expected[state] += 1
-    assert published_overlap(plan, covered).to_json() == expected
+    found = published_overlap(plan, covered)
+    assert {name: getattr(found, name) for name in expected} == expected
 
 
 def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
