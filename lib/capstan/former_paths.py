@@ -57,7 +57,7 @@ launcher.* airflow.local.*: __main__ api checks components database home launch=
 ledger: storage.ledger
 ledger.* storage.ledger.*: tables
 protocol: core.protocol
-protocol.* core.protocol.*: events json_text judge=checker reference=reference_checker rules
+protocol.* core.protocol.*: events json_text judge=checker reference=checker rules
   transcript
 replay.* replay.planning.*: request
 runtime: spark

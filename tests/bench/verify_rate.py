@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from capstan.core.protocol import Progress, StreamChecker, check
+from capstan.core.protocol import Progress, StreamChecker
 from capstan.core.times import TimeType
 from capstan.storage.lake import Lake
 from capstan.verify import verify
@@ -15,6 +15,7 @@ from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import WORKERS, Bench
 from tests.bench.measures import Line, rate
 from tests.support.long_tape import PRODUCT, TOTAL, long_tape
+from tests.support.reference_checker import check
 
 _TIMES: Final = 10
 """Number of events, as a multiple of the rows of the smaller size: ten million."""

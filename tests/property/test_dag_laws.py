@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.core.protocol import Messages, check
+from capstan.core.protocol import Messages
 from capstan.core.times import Antichain, Time, complete
 from capstan.pipeline import (
     END,
@@ -57,6 +57,7 @@ from tests.support.graph_samples import (
     schema_of,
     tuples,
 )
+from tests.support.reference_checker import check
 from tests.support.strategies import times
 
 EXACT = (

@@ -10,7 +10,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.protocol import Event, Fault, Messages, Progress, StreamChecker, check, check_all
+from capstan.core.protocol import Event, Fault, Messages, Progress, StreamChecker, check_all
 from capstan.core.times import MutableAntichain, Time, complete
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.interop.timely import (
@@ -31,6 +31,7 @@ from capstan.interop.timely import (
     encode_event,
     extract,
 )
+from tests.support.reference_checker import check
 from tests.support.strategies import recordings, widths
 
 SCALARS = [

@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from capstan.core.protocol import Messages, Progress, Rule, StreamChecker, check, check_all
+from capstan.core.protocol import Messages, Progress, Rule, StreamChecker, check_all
 from capstan.core.times import Time
+from tests.support.reference_checker import check
 from tests.support.strategies import (
     any_events,
     interleavings,

@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from capstan.core.protocol import Messages, check
+from capstan.core.protocol import Messages
 from capstan.core.times import MutableAntichain, complete
 from capstan.errors import IncompleteError
 from capstan.interop.timely import open_recording
@@ -24,6 +24,7 @@ from capstan.storage import delta
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.tape import append_events, newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.reference_checker import check
 from tests.support.sample_streams import declared, little_stream
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from capstan.core.protocol import Fault, Messages, Progress, Rule, check, read_transcript
+from capstan.core.protocol import Fault, Messages, Progress, Rule, read_transcript
 from capstan.core.protocol.transcript import transcript_minimum
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
@@ -24,6 +24,7 @@ from capstan.storage.lake import Lake, delete_folder, is_table
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.verify import in_process_events, run, verify
 from capstan.verify.violations_ledger import known_violations
+from tests.support.reference_checker import check
 from tests.support.strategies import any_events, recordings
 
 pytestmark = pytest.mark.spark

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from capstan.core.protocol import Fault, Messages, Progress, Rule, check
+from capstan.core.protocol import Fault, Messages, Progress, Rule
 from capstan.core.times import Kind, Time, TimeType
 from capstan.storage import delta
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
@@ -15,6 +15,7 @@ from capstan.storage.tape.schema import updates_array
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.verify import verify
 from capstan.verify.violations_ledger import known_violations
+from tests.support.reference_checker import check
 
 pytestmark = pytest.mark.spark
 

@@ -12,8 +12,7 @@ import typer
 
 from capstan.cli.context import shell_of
 from capstan.cli.output import table
-from capstan.core.protocol import check as check_events
-from capstan.core.protocol import transcript_minimum
+from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
@@ -119,7 +118,7 @@ def _checked(path: Path, options: _Options) -> dict[str, object]:
     encoding, minimum = _encoding(path, options)
     start = transcript_minimum(minimum)
     with open_recording(path, encoding) as reader:
-        verdict = check_events(reader.items(), start)
+        verdict = check_all(StreamChecker(start), reader.items())
         torn = reader.torn
     time_type = TimeType(tuple(Coordinate.of(f"t{i}", Kind.BIGINT) for i in range(len(start))))
     result = verdict.to_json(time_type)

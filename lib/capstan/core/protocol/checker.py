@@ -1,21 +1,55 @@
-"""The incremental checker: the same rules at the cost of the changes.
+"""The checker of recordings, which costs as much per event as the event changes.
 
 It takes events as plain tuples and numbers, so that readers of columnar batches need not build an
-object per event, and it can resume where an earlier run stopped. `reference_checker` defines its
-results.
+object per event, and it can resume where an earlier run stopped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from capstan.core.protocol.events import Item, Messages, Progress
-from capstan.core.protocol.reference_checker import Verdict
-from capstan.core.protocol.rules import Rule, Violation
-from capstan.core.times import Antichain, MutableAntichain, Time
+from capstan.core.protocol.rules import Rule, Violation, holdings_json
+from capstan.core.times import Antichain, MutableAntichain, Time, TimeType
 
 _PAIR: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The result of checking a recording.
+
+    Attributes:
+        valid: Whether the whole recording obeys the rules.
+        events: The number of valid events before the first violation.
+        records: The number of their records.
+        violation: The first violation, or None.
+        holdings: The capabilities held after these events: `(time, count)` in listing order.
+        frontier: The minimal elements of the holdings.
+        closed: Whether nothing is held.
+    """
+
+    valid: bool
+    events: int
+    records: int
+    violation: Violation | None
+    holdings: tuple[tuple[Time, int], ...]
+    frontier: Antichain
+    closed: bool
+
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
+        """The verdict as JSON for reports."""
+        return {
+            "valid": self.valid,
+            "events": self.events,
+            "records": self.records,
+            "violation": None if self.violation is None else self.violation.to_json(time_type),
+            "holdings": holdings_json(self.holdings, time_type),
+            "frontier": [time_type.render(time) for time in self.frontier],
+            "closed": self.closed,
+        }
 
 
 class StreamChecker:

@@ -11,12 +11,12 @@ import pytest
 
 from capstan.core.protocol import (
     StreamChecker,
-    check,
     check_all,
     read_transcript,
     transcript_minimum,
 )
 from capstan.core.times import Antichain, MutableAntichain
+from tests.support.reference_checker import check
 
 TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
 CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))

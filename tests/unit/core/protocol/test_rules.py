@@ -9,10 +9,10 @@ from capstan.core.protocol import (
     Rule,
     StreamChecker,
     Verdict,
-    check,
     check_all,
 )
 from capstan.core.times import Antichain, Kind, Time, TimeType
+from tests.support.reference_checker import check
 
 EPOCH = TimeType.of(epoch=Kind.BIGINT)
 NESTED = TimeType.of(outer=Kind.BIGINT, inner=Kind.BIGINT)

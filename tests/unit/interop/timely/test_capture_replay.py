@@ -11,7 +11,7 @@ from itertools import islice
 
 import pytest
 
-from capstan.core.protocol import Messages, Progress, check
+from capstan.core.protocol import Messages, Progress
 from capstan.core.times import Antichain, Time
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.interop.timely import (
@@ -35,6 +35,7 @@ from capstan.interop.timely import (
     replay_into,
     source_of,
 )
+from tests.support.reference_checker import check
 from tests.support.socket_receivers import adjacent
 
 TYPES = EventTypes.of("u64", "u64")

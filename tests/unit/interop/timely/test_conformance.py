@@ -15,7 +15,6 @@ from capstan.core.protocol import (
     Fault,
     Messages,
     StreamChecker,
-    check,
     check_all,
     transcript_minimum,
 )
@@ -38,6 +37,7 @@ from capstan.interop.timely import (
     types_of,
     worker_of,
 )
+from tests.support.reference_checker import check
 
 TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
 CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))

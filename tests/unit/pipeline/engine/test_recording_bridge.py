@@ -8,7 +8,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from capstan.core.protocol import Messages, check
+from capstan.core.protocol import Messages
 from capstan.core.times import Antichain, Time
 from capstan.interop.timely import (
     EventLink,
@@ -23,6 +23,7 @@ from capstan.interop.timely import (
 from capstan.pipeline import TIME, DagBuilder, DagExecutor, IntoExecutors, SinkCapture
 from capstan.pipeline.graph.errors import LateOutput, SchemaMismatch
 from capstan.pipeline.operators import Window, count_rows, sum_of
+from tests.support.reference_checker import check
 
 ROWS = pa.schema([(TIME, pa.int64()), ("worker", pa.string()), ("n", pa.int64())])
 FRAMES = Frames(EventTypes.of("u64", "(string, i64)"))

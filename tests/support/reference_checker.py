@@ -1,52 +1,15 @@
 """The reference checker: the rules in their plainest form.
 
 It is slow on purpose. It recomputes everything from a plain dictionary for every event and shares
-no code with `checker`, so that the two can be compared.
+no code with `capstan.core.protocol.checker`, so that the two can be compared.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from capstan.core.protocol.events import Fault, Item, Messages, Progress
-from capstan.core.protocol.rules import Rule, Violation, holdings_json
-from capstan.core.times import Antichain, Time, TimeType
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The result of checking a recording.
-
-    Attributes:
-        valid: Whether the whole recording obeys the rules.
-        events: The number of valid events before the first violation.
-        records: The number of their records.
-        violation: The first violation, or None.
-        holdings: The capabilities held after these events: `(time, count)` in listing order.
-        frontier: The minimal elements of the holdings.
-        closed: Whether nothing is held.
-    """
-
-    valid: bool
-    events: int
-    records: int
-    violation: Violation | None
-    holdings: tuple[tuple[Time, int], ...]
-    frontier: Antichain
-    closed: bool
-
-    def to_json(self, time_type: TimeType) -> dict[str, object]:
-        """The verdict as JSON for reports."""
-        return {
-            "valid": self.valid,
-            "events": self.events,
-            "records": self.records,
-            "violation": None if self.violation is None else self.violation.to_json(time_type),
-            "holdings": holdings_json(self.holdings, time_type),
-            "frontier": [time_type.render(time) for time in self.frontier],
-            "closed": self.closed,
-        }
+from capstan.core.protocol import Fault, Item, Messages, Progress, Rule, Verdict, Violation
+from capstan.core.times import Antichain, Time
 
 
 def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdict:
