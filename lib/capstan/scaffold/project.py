@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from capstan.core.config.json_schema import FILE as SCHEMA
+from capstan.core.config.models import SCHEMA
 from capstan.errors import InvalidRequestError
 from capstan.scaffold.sample import sample_files
 

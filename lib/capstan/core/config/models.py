@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -40,6 +41,9 @@ from capstan.core.config.sql_rules import problem_with_expression
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 _FILES = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
 
+
+SCHEMA = Path(__file__).with_name("streams.schema.json")
+"""The JSON Schema of these models, by which editors complete and check `streams.yaml`."""
 
 MAX_WORKERS = 10_000
 """The maximum number of workers of a stream: each has events of its own in every micro-batch."""

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
-from capstan.core.config.json_schema import FILE, declaration_schema, schema_text
+from capstan.core.config.models import SCHEMA
+from tests.support.declaration_schema import declaration_schema, schema_text
 
 ROOT = Path(__file__).parents[4]
 FLIGHTS = ROOT / "dags" / "streams.yaml"
@@ -27,8 +28,8 @@ def problems(data: object) -> list[str]:
 
 
 def test_the_shipped_file_is_made_from_the_models() -> None:
-    made = FILE.read_text(encoding="utf-8") == schema_text()
-    assert made, "run `python -m capstan.core.config.json_schema`"
+    made = SCHEMA.read_text(encoding="utf-8") == schema_text()
+    assert made, "run `python -m tests.support.declaration_schema`"
 
 
 @pytest.mark.parametrize("path", PROJECTS, ids=lambda path: path.parent.name)
@@ -42,7 +43,7 @@ def test_the_first_line_names_the_schema(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[0]
     name = first.removeprefix("# yaml-language-server: $schema=")
     # `capstan init` writes the schema beside the declarations.
-    assert name == FILE.name or (path.parent / name).resolve() == FILE.resolve()
+    assert name == SCHEMA.name or (path.parent / name).resolve() == SCHEMA.resolve()
 
 
 @pytest.mark.parametrize(

@@ -1,18 +1,18 @@
-"""The JSON Schema of `streams.yaml`, by which editors complete and check it."""
+"""The JSON Schema of `streams.yaml`, made from the models that read it.
+
+Run `python -m tests.support.declaration_schema` to write the shipped file again after a model has
+changed.
+"""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import TypeAdapter
 
-from capstan.core.config.models import Replay, Stream, Target
+from capstan.core.config.models import SCHEMA, Replay, Stream, Target
 from capstan.core.config.transforms import Transform
-
-FILE: Final = Path(__file__).with_name("streams.schema.json")
-"""The schema as it is shipped; a test holds it equal to `declaration_schema`."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 # YAML reads `12` and `true` as numbers and booleans; the loader takes both as text.
@@ -98,4 +98,4 @@ def _described(docstring: str) -> tuple[str, dict[str, str]]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(schema_text(), encoding="utf-8")
+    SCHEMA.write_text(schema_text(), encoding="utf-8")
