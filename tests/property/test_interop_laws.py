@@ -284,8 +284,8 @@ def test_any_dealing_of_recordings_gives_the_same_records_and_true_frontiers(
         held = MutableAntichain()
         for events in sources[number::peers]:
             holdings = check(events, minimum).holdings
-            held.update_batch(holdings)
-            together.update_batch(holdings)
+            held.update(holdings)
+            together.update(holdings)
         assert replayer.workers[number].holdings == held.items()
         assert own[-1] == held.frontier
     assert replayer.replayed.frontier == together.frontier

@@ -59,7 +59,7 @@ def frontier_of(recorded: Recorded) -> Antichain:
     """Where recordings stand together, as the reference says."""
     held = MutableAntichain()
     for events in recorded.values():
-        held.update_batch(check(events, FORM.time_type.minimum).holdings)
+        held.update(check(events, FORM.time_type.minimum).holdings)
     return held.frontier
 
 

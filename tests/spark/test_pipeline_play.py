@@ -63,7 +63,7 @@ class Tape:
         self.frontier = index.frontier_of(self.tape, states)
 
     def play(self, name: str, since: str, until: str, **more: object) -> PipelineRun:
-        box = Box.from_json(self.tape.time_type, {"since": since, "until": until})
+        box = Box(*(Box.bound_of_text(self.tape.time_type, text) for text in (since, until)))
         pipeline = pipelines().get(name)
         reach = reach_of(pipeline, self.tape.time_type, box, self.frontier)
         assert reach.complete

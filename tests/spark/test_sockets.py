@@ -249,7 +249,7 @@ def test_workers_are_dealt_to_peers(
             records += [(event.time, each) for each in getattr(event, "data", None) or ()]
         assert judge.closed
         if peer >= len(data):
-            assert judge.events == 1
+            assert judge.seq == 1
     wanted = []
     for recording in data:
         decoder = form.encoding(0).decoder()

@@ -63,7 +63,7 @@ class FoldResult:
     @classmethod
     def of(cls, checker: StreamChecker, violation: Violation | None = None) -> FoldResult:
         """The present state of a checker."""
-        return cls(checker.events, checker.records, checker.holdings, violation)
+        return cls(checker.seq, checker.records, checker.holdings, violation)
 
     def to_text(self) -> str:
         """The result as JSON text, which `from_text` reads back."""

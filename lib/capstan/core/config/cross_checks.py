@@ -79,13 +79,11 @@ def _range(replay: Replay, stream: Stream) -> Problem | None:
         if bound is not None and not isinstance(bound, expected):
             return field, f"is not a time of {stream.name}; give {example}"
     since, until = replay.since, replay.until
-    reversed_times = isinstance(since, datetime) and isinstance(until, datetime) and until <= since
-    reversed_epochs = isinstance(since, int) and isinstance(until, int) and until <= since
-    if reversed_times or reversed_epochs:
+    # Both are of the stream's kind of time.
+    if since is not None and until is not None and until <= since:  # type: ignore[operator]
         return "until", "must be after since; until is exclusive"
     if isinstance(stream.time, EventTime):
-        grain_owner = f"the times of {stream.name}"
-        return _check_grain(replay, stream.time.every, grain_owner)
+        return _check_grain(replay, stream.time.every, f"the times of {stream.name}")
     return None
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
@@ -78,8 +78,21 @@ def _text(text: str) -> str:
     return text.strip()
 
 
-def _duration(value: object) -> object:
-    return parse_duration(value) if isinstance(value, str) else value
+def without_problem(problem_with: Callable[[str], str | None]) -> AfterValidator:
+    """A validator that refuses text with a problem, as `sql_rules` states it."""
+
+    def validate(text: str) -> str:
+        problem = problem_with(text)
+        if problem:
+            raise ValueError(problem)
+        return text
+
+    return AfterValidator(validate)
+
+
+def _from_text(parse: Callable[[str], object]) -> BeforeValidator:
+    """A validator that parses text, and leaves any other value as it is."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
 
 
 def _not_negative(length: timedelta) -> timedelta:
@@ -94,22 +107,16 @@ def _positive(length: timedelta) -> timedelta:
     return length
 
 
-def _instant(value: object) -> object:
-    return parse_instant(value) if isinstance(value, str) else value
-
-
 def _aware(instant: datetime) -> datetime:
     if instant.tzinfo is None:
         raise ValueError("must have a time zone")
     return instant
 
 
-def _bound(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    if not _INTEGER.fullmatch(value.strip()):
-        return parse_instant(value)
-    number = int(value)
+def _parse_bound(text: str) -> datetime | int:
+    if not _INTEGER.fullmatch(text.strip()):
+        return parse_instant(text)
+    number = int(text)
     if not -_LIMIT <= number < _LIMIT:
         raise ValueError("does not fit a BIGINT, -2^63 to 2^63 - 1")
     return number
@@ -120,10 +127,6 @@ def _schedule(text: str) -> str:
     if not _SCHEDULE.fullmatch(words):
         raise ValueError(f"{text!r} is not a schedule; give '@daily' or a cron of five fields")
     return words
-
-
-def _several(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
 
 
 def _once(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -155,18 +158,18 @@ def name_of(kind: str) -> AfterValidator:
     return AfterValidator(_checked(lambda text: check_name(kind, text)))
 
 
+_ONE_OR_MORE = _from_text(lambda text: (text,))
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
-Columns = Annotated[tuple[Column, ...], BeforeValidator(_several), AfterValidator(_distinct)]
-Labels = Annotated[tuple[str, ...], BeforeValidator(_several), AfterValidator(_distinct)]
+Columns = Annotated[tuple[Column, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
-References = Annotated[tuple[Reference, ...], BeforeValidator(_several), AfterValidator(_once)]
+References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]
-Length = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_not_negative)]
-PositiveLength = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_positive)]
-Instant = Annotated[datetime, BeforeValidator(_instant), AfterValidator(_aware)]
+Length = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_not_negative)]
+PositiveLength = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_positive)]
+Instant = Annotated[datetime, _from_text(parse_instant), AfterValidator(_aware)]
 # A bound of a range: an instant for event times, a number for epochs.
-Bound = Annotated[datetime | int, BeforeValidator(_bound)]
-Domain = Literal["epoch", "event"]
+Bound = Annotated[datetime | int, _from_text(_parse_bound)]

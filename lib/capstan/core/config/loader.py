@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -190,11 +191,11 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     loader.fill_in(sections, {"lake": lake, "here": str(path.absolute().parent)})
     config = ProjectConfig(
         path,
-        loader.models("streams", sections, Stream),
-        loader.models("transforms", sections, Transform),
-        loader.models("targets", sections, Target),
-        loader.models("replays", sections, Replay),
-        loader.references(sections["pipelines"]),
+        loader.declared("streams", sections, partial(_model, Stream)),
+        loader.declared("transforms", sections, partial(_model, Transform)),
+        loader.declared("targets", sections, partial(_model, Target)),
+        loader.declared("replays", sections, partial(_model, Replay)),
+        loader.declared("pipelines", sections, _reference),
     )
     replays = dict(config.replays)
     for name, replay in config.replays.items():
@@ -262,22 +263,23 @@ class _Loader:
                 sections[key] = content or {}
         return sections
 
-    def models(
-        self, section: str, sections: Mapping[str, Mapping[str, object]], model: type[Model]
+    def declared(
+        self,
+        section: str,
+        sections: Mapping[str, Mapping[str, object]],
+        read: Callable[[Document, Place, object], Model],
     ) -> Mapping[str, Model]:
         """The declarations of a section by name."""
         declared: dict[str, Model] = {}
-        for name, fields in sections[section].items():
-            with self.part(section, name):
-                declared[name] = _model(self.document, (section, name), fields, model)
-        return MappingProxyType(declared)
-
-    def references(self, section: Mapping[str, object]) -> Mapping[str, str]:
-        """The references to pipelines, `package.module:function`, by name."""
-        declared: dict[str, str] = {}
-        for name, value in section.items():
-            with self.part("pipelines", name):
-                declared[name] = _reference(self.document, name, value)
+        for name, value in sections[section].items():
+            place = (section, name)
+            with self.part(*place):
+                try:
+                    check_name(_KINDS[section], name)
+                except InvalidRequestError as error:
+                    hint = f"a name is {NAME_RULE}"
+                    raise self.document.error(place, error.message, hint) from None
+                declared[name] = read(self.document, place, value)
         return MappingProxyType(declared)
 
     def fill_in(self, sections: dict[str, dict[str, object]], variables: Mapping[str, str]) -> None:
@@ -292,34 +294,23 @@ class _Loader:
                     holder[key] = _substitute(self.document, place, value, braces, variables)
 
 
-def _model(document: Document, place: tuple[str, str], fields: object, model: type[Model]) -> Model:
-    name = place[-1]
-    _check_name(document, place, name)
+def _model(model: type[Model], document: Document, place: Place, fields: object) -> Model:
     data: object = {} if fields is None else fields
     if isinstance(data, dict):
         if "name" in data:
             problem = "unknown key; the name is the key above it"
             raise document.error((*place, "name"), problem)
-        data = {**data, "name": name}
+        data = {**data, "name": place[-1]}
     return read_declared(model, document, place, data)
 
 
-def _reference(document: Document, name: str, value: object) -> str:
-    place = ("pipelines", name)
-    _check_name(document, place, name)
+def _reference(document: Document, place: Place, value: object) -> str:
     if not isinstance(value, str):
         raise document.error(place, "must be text: package.module:function")
     try:
         return reference(value)
     except ValueError as error:
         raise document.error(place, str(error)) from None
-
-
-def _check_name(document: Document, place: tuple[str, str], name: str) -> None:
-    try:
-        check_name(_KINDS[place[0]], name)
-    except InvalidRequestError as error:
-        raise document.error(place, error.message, f"a name is {NAME_RULE}") from None
 
 
 def _check_replay(document: Document, name: str, replay: Replay, config: ProjectConfig) -> None:

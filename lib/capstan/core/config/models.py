@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    AfterValidator,
     Discriminator,
     Field,
     Tag,
@@ -34,6 +33,7 @@ from capstan.core.config.fields import (
     TableOrPath,
     Text,
     name_of,
+    without_problem,
 )
 from capstan.core.config.row_checks import Checks
 from capstan.core.config.sql_rules import problem_with_expression
@@ -73,13 +73,6 @@ class Mode(StrEnum):
     REPLACE = "replace"
     APPEND = "append"
     MERGE = "merge"
-
-
-def _expression(text: str) -> str:
-    problem = problem_with_expression(text)
-    if problem:
-        raise ValueError(problem)
-    return text
 
 
 def _tagger(key: str, known: tuple[str, ...], problem: str) -> Discriminator:
@@ -195,7 +188,7 @@ class EventTime(Declared):
     domain: Literal["event", "epoch, event"] = "event"
     every: PositiveLength
     column: Column | None = None
-    expression: Annotated[Text, AfterValidator(_expression)] | None = None
+    expression: Annotated[Text, without_problem(problem_with_expression)] | None = None
     lateness: Length | None = None
     max_ahead: PositiveLength | None = None
     idle_after: PositiveLength | None = None

@@ -17,7 +17,15 @@ from pydantic import AfterValidator, BeforeValidator, model_validator
 from pydantic.dataclasses import dataclass
 
 from capstan.core.config.durations import parse_instant
-from capstan.core.config.fields import CONFIG, Column, Columns, Declared, Text, name_of
+from capstan.core.config.fields import (
+    CONFIG,
+    Column,
+    Columns,
+    Declared,
+    Text,
+    name_of,
+    without_problem,
+)
 from capstan.core.config.sql_rules import normalised, problem_with_expression
 
 Limit = Decimal | datetime
@@ -27,13 +35,6 @@ _KINDS = ("sql", "unique", "not_null", "range")
 _MAX_NAME = 64
 # The digits of a DECIMAL.
 _DIGITS = 38
-
-
-def _predicate(text: str) -> str:
-    problem = problem_with_expression(text)
-    if problem:
-        raise ValueError(problem)
-    return text
 
 
 def _limit(value: object) -> object:
@@ -92,7 +93,7 @@ class Check(Declared):
     NAMED_BY_KEY: ClassVar[bool] = False
 
     name: Annotated[str, name_of("check")] | None = None
-    sql: Annotated[Text, AfterValidator(_predicate)] | None = None
+    sql: Annotated[Text, without_problem(problem_with_expression)] | None = None
     unique: Columns | None = None
     not_null: Columns | None = None
     range: Range | None = None

@@ -13,7 +13,7 @@ from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from capstan.core.config.fields import (
@@ -25,6 +25,7 @@ from capstan.core.config.fields import (
     Reference,
     Text,
     name_of,
+    without_problem,
 )
 from capstan.core.config.sql_rules import normalised, problem_with_query
 from capstan.errors import InvalidRequestError
@@ -37,13 +38,6 @@ TransformFunction = Callable[..., object]
 
 # Functions registered in Python, by `module:function`; some cannot be imported.
 _registered: dict[str, TransformFunction] = {}
-
-
-def _query(text: str) -> str:
-    problem = problem_with_query(text)
-    if problem:
-        raise ValueError(problem)
-    return text
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
@@ -73,7 +67,7 @@ class Transform(Declared):
 
     name: Annotated[str, name_of("transform")]
     description: str = ""
-    sql: Annotated[Text, AfterValidator(_query)] | None = None
+    sql: Annotated[Text, without_problem(problem_with_query)] | None = None
     function: Reference | None = None
     time: Column | None = None
     grain: PositiveLength | None = None

@@ -35,7 +35,7 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
     try:
         return TypeAdapter(model).validate_python(dict(fields))
     except ValidationError as error:
-        place, problem = _first(error)
+        place, problem = _explain(error.errors(include_url=False)[0])
         key = ".".join(str(part) for part in place)
         subject = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
         message = f"{subject}: {key + ': ' if key else ''}{problem}"
@@ -77,10 +77,6 @@ def read_declared(model: type[Model], document: Document, place: Place, data: ob
         if len(problems) > 1:
             hint = f"{len(problems) - 1} more errors below it; {hint}"
         raise document.error((*place, *inside), problem, hint) from None
-
-
-def _first(error: ValidationError) -> tuple[Place, str]:
-    return _explain(error.errors(include_url=False)[0])
 
 
 def _explain(details: ErrorDetails) -> tuple[Place, str]:

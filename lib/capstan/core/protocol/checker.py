@@ -99,11 +99,6 @@ class StreamChecker:
         self.records = records
 
     @property
-    def events(self) -> int:
-        """The number of accepted events, including those of earlier runs."""
-        return self.seq
-
-    @property
     def holdings(self) -> tuple[tuple[Time, int], ...]:
         """The capabilities held: `(time, count)` in listing order."""
         return self._held.items()

@@ -33,11 +33,10 @@ Consequences of the rules:
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import StrEnum
 
-from capstan.core.times import Time, TimeJson, TimeType
+from capstan.core.times import Time, TimeType
 
 _SHOWN = 5
 
@@ -92,7 +91,7 @@ class Violation:
     def _complaint(self, time_type: TimeType) -> str:
         if self.time is None:
             return f"{self.rule}: {self.detail}"
-        time = _text(time_type.render(self.time))
+        time = time_type.render_text(self.time)
         if self.rule is Rule.INCREMENT:
             return f"{time} goes up by {self.count}, and nothing held is less or equal"
         if self.rule is Rule.NEGATIVE:
@@ -104,7 +103,7 @@ class Violation:
     def _holdings(self, time_type: TimeType) -> str:
         if not self.held:
             return "nothing was held"
-        first = [f"{_text(time_type.render(time))} x{count}" for time, count in self.held[:_SHOWN]]
+        first = [f"{time_type.render_text(time)} x{count}" for time, count in self.held[:_SHOWN]]
         more = len(self.held) - len(first)
         return f"held: {', '.join(first)}" + (f" and {more} more" if more else "")
 
@@ -112,7 +111,3 @@ class Violation:
 def holdings_json(held: tuple[tuple[Time, int], ...], time_type: TimeType) -> list[list[object]]:
     """Held times with their counts as JSON for reports: `[[time, count], ...]`."""
     return [[time_type.render(time), count] for time, count in held]
-
-
-def _text(value: TimeJson) -> str:
-    return json.dumps(value) if isinstance(value, list) else str(value)

@@ -46,10 +46,6 @@ class Antichain:
         """
         return any(less_equal(element, time) for element in self.elements)
 
-    def less_than(self, time: tuple[int, ...]) -> bool:
-        """Whether some element is less or equal to `time`, and not `time` itself."""
-        return any(element != time and less_equal(element, time) for element in self.elements)
-
     def dominates(self, other: Antichain) -> bool:
         """Whether `other` has come at least as far: each of its elements is past one of these.
 
@@ -57,20 +53,6 @@ class Antichain:
         empty frontier is dominated by all.
         """
         return all(self.less_equal(element) for element in other.elements)
-
-    def join(self, other: Antichain) -> Antichain:
-        """The least frontier that both have to advance to: what is past both.
-
-        A time is at or after it exactly when it is at or after both.
-        """
-        return Antichain(tuple(a.join(b) for a in self.elements for b in other.elements))
-
-    def meet(self, other: Antichain) -> Antichain:
-        """The greatest frontier that advances to both: what is past either.
-
-        A time is at or after it exactly when it is at or after at least one.
-        """
-        return Antichain(self.elements + other.elements)
 
     def __iter__(self) -> Iterator[Time]:
         return iter(self.elements)

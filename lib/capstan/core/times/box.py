@@ -113,7 +113,7 @@ class Box:
         if len(time_type.coordinates) == 1 and "=" not in text:
             return tuple(time_type.parse_text(text))
         if text.startswith("["):
-            return _parse(time_type, _json(time_type, text))
+            return _listed(time_type, _json(time_type, text))
         if "=" not in text and "event" not in time_type.names:
             raise _not_a_bound(time_type, text)
         named = text if "=" in text else f"event={text}"
@@ -135,20 +135,6 @@ class Box:
             "since": _render(time_type, self.since),
             "until": _render(time_type, self.until),
         }
-
-    @classmethod
-    def from_json(cls, time_type: TimeType, value: Mapping[str, object]) -> Box:
-        """The box from an object with `since` and `until`, both optional.
-
-        A bound is the output of `to_json`, an object of coordinates by name, or null.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME` with the invalid value or coordinate.
-        """
-        return cls(
-            _parse(time_type, value.get("since")),
-            _parse(time_type, value.get("until")),
-        )
 
 
 def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:
@@ -188,20 +174,11 @@ def _render(time_type: TimeType, bound: Bound) -> BoundJson:
     return values[0] if len(values) == 1 else values
 
 
-def _parse(time_type: TimeType, value: object) -> Bound:
+def _listed(time_type: TimeType, values: object) -> Bound:
     coordinates = time_type.coordinates
-    if value is None:
-        return (None,) * len(coordinates)
-    if isinstance(value, Mapping):
-        named = {str(name): part for name, part in value.items()}
-        for name in named:
-            time_type.index(name)
-        values: list[object] = [named.get(name) for name in time_type.names]
-    else:
-        values = value if isinstance(value, list) else [value]
-    if len(values) != len(coordinates):
-        raise _not_a_bound(time_type, value)
+    if not isinstance(values, list) or len(values) != len(coordinates):
+        raise _not_a_bound(time_type, values)
     return tuple(
-        None if part is None else coordinate.parse(part)
-        for coordinate, part in zip(coordinates, values, strict=True)
+        None if value is None else coordinate.parse(value)
+        for coordinate, value in zip(coordinates, values, strict=True)
     )

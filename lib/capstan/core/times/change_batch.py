@@ -41,16 +41,8 @@ class ChangeBatch:
         """The net changes, each time once and none zero, in listing order."""
         return tuple((Time(time), diff) for time, diff in sorted(self._net.items()))
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing changes."""
-        return not self._net
-
     def __bool__(self) -> bool:
         return bool(self._net)
-
-    def __len__(self) -> int:
-        return len(self._net)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ChangeBatch) and self._net == other._net

@@ -41,7 +41,7 @@ class MutableAntichain:
     def from_items(cls, items: Iterable[tuple[tuple[int, ...], int]]) -> MutableAntichain:
         """The multiset with these `(time, count)`; counts at one time are added up."""
         made = cls()
-        made.apply(ChangeBatch(items).items())
+        made.update(items)
         return made
 
     @property
@@ -72,22 +72,12 @@ class MutableAntichain:
                 return True
         return False
 
-    def update_batch(
-        self, changes: Iterable[tuple[tuple[int, ...], int]]
-    ) -> tuple[tuple[Time, int], ...]:
-        """Change counts in one step, and return the changes of the frontier.
-
-        Returns:
-            `(time, +1)` for a time that entered the frontier, `(time, -1)` for one that left it,
-            in listing order.
-        """
-        moved = ChangeBatch((time, -1) for time in self.frontier)
+    def update(self, changes: Iterable[tuple[tuple[int, ...], int]]) -> None:
+        """Change counts in one step; changes at one time are added up."""
         self.apply(ChangeBatch(changes).items())
-        moved.extend((time, 1) for time in self.frontier)
-        return moved.items()
 
     def apply(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Change counts in one step, without computing the changes of the frontier.
+        """Change counts in one step, by changes that are net.
 
         Args:
             net: `(time, diff)`, each time at most once; zeros change nothing.

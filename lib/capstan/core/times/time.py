@@ -37,8 +37,8 @@ class Time(tuple[int, ...]):
     Equal to, and hashed like, the plain tuple of its coordinates. Comparison operators are those
     of tuples, a listing order; the order of time is `less_equal`.
 
-    >>> Time((2, 1)).less_equal(Time((1, 3))), Time((2, 1)).join(Time((1, 3)))
-    (False, (2, 3))
+    >>> Time((2, 1)).less_equal(Time((1, 3))), Time((2, 1)).less_equal(Time((2, 3)))
+    (False, True)
     """
 
     __slots__ = ()
@@ -55,19 +55,3 @@ class Time(tuple[int, ...]):
             ValueError: The two have different numbers of coordinates.
         """
         return less_equal(self, other)
-
-    def join(self, other: tuple[int, ...]) -> Self:
-        """The least upper bound: the earliest time that both are less or equal to.
-
-        Raises:
-            ValueError: The two have different numbers of coordinates.
-        """
-        return type(self)([max(pair) for pair in zip(self, other, strict=True)])
-
-    def meet(self, other: tuple[int, ...]) -> Self:
-        """The greatest lower bound: the latest time that is less or equal to both.
-
-        Raises:
-            ValueError: The two have different numbers of coordinates.
-        """
-        return type(self)([min(pair) for pair in zip(self, other, strict=True)])

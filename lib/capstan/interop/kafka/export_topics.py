@@ -15,10 +15,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
     DataType,
-    LongType,
     MapType,
     StringType,
-    StructField,
     StructType,
 )
 
@@ -50,26 +48,18 @@ A broker that is just creating a topic may reject the first request and accept t
 rejects the first for good, as its numbers are out of order, and the producer gives up after two
 minutes (KAFKA-15591).
 """
-_TIME = ArrayType(LongType())
-_UPDATE = StructType([StructField("time", _TIME), StructField("diff", LongType())])
+_FIELDS = (
+    "kind STRING, of STRING, seq BIGINT, time ARRAY<BIGINT>, "
+    "updates ARRAY<STRUCT<time: ARRAY<BIGINT>, diff: BIGINT>>, records BIGINT, h1 BIGINT, "
+    "h2 BIGINT, pos BIGINT"
+)
 
 
 def message(columns: StructType) -> StructType:
     """The columns of a message of either kind, for records of these columns."""
-    return StructType(
-        [
-            StructField("kind", StringType()),
-            StructField("of", StringType()),
-            StructField("seq", LongType()),
-            StructField("time", _TIME),
-            StructField("updates", ArrayType(_UPDATE)),
-            StructField("records", LongType()),
-            StructField("h1", LongType()),
-            StructField("h2", LongType()),
-            StructField("pos", LongType()),
-            StructField("data", columns),
-        ]
-    )
+    fields = StructType.fromDDL(_FIELDS)
+    assert isinstance(fields, StructType)
+    return fields.add("data", columns)
 
 
 def export_topics(

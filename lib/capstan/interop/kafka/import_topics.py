@@ -30,7 +30,7 @@ from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfe
 from capstan.interop.transfer.destination_tape import (
     add_new_workers,
     existing_tape,
-    lost_commit_error,
+    interrupted_commit,
 )
 from capstan.interop.transfer.import_files import counted_events
 from capstan.storage import delta
@@ -144,14 +144,10 @@ def _transaction(tape: Tape, commit: int) -> Txn:
 
 def _pinned(tape: Tape, commit: int) -> dict[int, int] | None:
     """By worker, the end of the events of an interrupted import; None without one."""
-    table = delta.open_table(tape.paths.records)
-    if table.transaction_version(_transaction(tape, commit).app) != commit:
+    ends = interrupted_commit(tape, _transaction(tape, commit), "ends")
+    if not isinstance(ends, Mapping):
         return None
-    for entry in delta.history(tape.paths.records):
-        ends = delta.note_of(entry).get("ends")
-        if isinstance(ends, Mapping):
-            return {int(worker): int(str(end)) for worker, end in ends.items()}
-    raise lost_commit_error(tape)
+    return {int(worker): int(str(end)) for worker, end in ends.items()}
 
 
 def _result(tape: Tape, topics: Topics, *, events: int, records: int) -> TopicTransfer:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
 from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, ShortError
-from capstan.interop.timely.encoding import Decoder, Encoding, Frames, Lines
+from capstan.interop.timely.decoder import MAX_FRAME, Damage, Decoder, Torn
+from capstan.interop.timely.encoding import Encoding, Frames, Lines
 from capstan.interop.timely.event_link import (
     EventLink,
     EventPusher,
@@ -18,12 +19,11 @@ from capstan.interop.timely.event_link import (
 )
 from capstan.interop.timely.event_types import EventTypes, TimeCodec
 from capstan.interop.timely.extract import extract
-from capstan.interop.timely.frames import MAX_FRAME, Damage, FrameDecoder, Torn, encode_event
+from capstan.interop.timely.frames import FrameDecoder, encode_event
 from capstan.interop.timely.json_lines import LineDecoder
 from capstan.interop.timely.reader import ByteSource, EventReader
 from capstan.interop.timely.recording_files import (
     case_beside,
-    encoding_of,
     open_recording,
     recordings_in,
     types_of,
@@ -86,7 +86,6 @@ __all__ = [
     "codec_of",
     "connect",
     "encode_event",
-    "encoding_of",
     "extract",
     "open_recording",
     "recordings_in",

@@ -32,7 +32,8 @@ class _Tuple(Codec):
         return tuple(values), at
 
     def encode(self, value: object, out: bytearray) -> None:
-        for part, element in zip(self.parts, self._elements(value), strict=True):
+        elements = _elements(self, value, len(self.parts))
+        for part, element in zip(self.parts, elements, strict=True):
             part.encode(element, out)
 
     def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
@@ -44,57 +45,36 @@ class _Tuple(Codec):
         return tuple(struct.iter_unpack(f"<{''.join(map(str, letters))}", data[at:end])), end
 
     def to_json(self, value: object) -> object:
-        elements = self._elements(value)
+        elements = _elements(self, value, len(self.parts))
         return [part.to_json(item) for part, item in zip(self.parts, elements, strict=True)]
 
     def from_json(self, value: object) -> object:
-        elements = self._elements(value)
+        elements = _elements(self, value, len(self.parts))
         return tuple(part.from_json(item) for part, item in zip(self.parts, elements, strict=True))
-
-    def _elements(self, value: object) -> Sequence[object]:
-        if not isinstance(value, tuple | list) or len(value) != len(self.parts):
-            raise misfit(value, self.name)
-        return value
-
-
-class _List(Codec):
-    __slots__ = ()
-
-    def decode(self, data: bytes, at: int) -> tuple[object, int]:
-        count, at = read_count(data, at)
-        return self.parts[0].decode_many(data, at, count)
-
-    def encode(self, value: object, out: bytearray) -> None:
-        elements = self._elements(value)
-        write_count(len(elements), out)
-        self.parts[0].encode_many(elements, out)
-
-    def to_json(self, value: object) -> object:
-        return [self.parts[0].to_json(element) for element in self._elements(value)]
-
-    def from_json(self, value: object) -> object:
-        return self.parts[0].from_json_many(self._elements(value))
-
-    def _elements(self, value: object) -> Sequence[object]:
-        if not isinstance(value, tuple | list):
-            raise misfit(value, self.name)
-        return value
 
 
 @dataclass(frozen=True, slots=True)
-class _Array(_List):
-    length: int = 0
+class _List(Codec):
+    """An array of `length` values; or without it any number of values, after their count."""
+
+    length: int | None = None
 
     def decode(self, data: bytes, at: int) -> tuple[object, int]:
-        return self.parts[0].decode_many(data, at, self.length)
+        count, at = read_count(data, at) if self.length is None else (self.length, at)
+        return self.parts[0].decode_many(data, at, count)
 
     def encode(self, value: object, out: bytearray) -> None:
-        self.parts[0].encode_many(self._elements(value), out)
+        elements = _elements(self, value, self.length)
+        if self.length is None:
+            write_count(len(elements), out)
+        self.parts[0].encode_many(elements, out)
 
-    def _elements(self, value: object) -> Sequence[object]:
-        if not isinstance(value, tuple | list) or len(value) != self.length:
-            raise misfit(value, self.name)
-        return value
+    def to_json(self, value: object) -> object:
+        elements = _elements(self, value, self.length)
+        return [self.parts[0].to_json(element) for element in elements]
+
+    def from_json(self, value: object) -> object:
+        return self.parts[0].from_json_many(_elements(self, value, self.length))
 
 
 class _Option(Codec):
@@ -117,6 +97,12 @@ class _Option(Codec):
 
     def from_json(self, value: object) -> object:
         return None if value is None else self.parts[0].from_json(value)
+
+
+def _elements(codec: Codec, value: object, length: int | None) -> Sequence[object]:
+    if not isinstance(value, tuple | list) or length not in (None, len(value)):
+        raise misfit(value, codec.name)
+    return value
 
 
 def tuple_of(parts: Sequence[Codec]) -> Codec:
@@ -156,7 +142,7 @@ def array_of(part: Codec, length: int) -> Codec:
     if not 1 <= length <= _LONGEST_ARRAY or length * _sized(part).least > _LONGEST_ARRAY * 16:
         raise _refused(f"[{part.name}; {length}]", "an array has 1 to 65,536 values")
     name = f"[{part.name}; {length}]"
-    return _Array(name, length * part.least, Shape.LIST, (part,), plain=part.plain, length=length)
+    return _List(name, length * part.least, Shape.LIST, (part,), plain=part.plain, length=length)
 
 
 def option_of(part: Codec) -> Codec:

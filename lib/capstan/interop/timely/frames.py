@@ -14,16 +14,13 @@ else that is not a frame is damage, and nothing after it can be trusted.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final
 
-from capstan.core.protocol import Event, Fault, Item, Messages, Progress, Rule
+from capstan.core.protocol import Event, Item, Messages, Progress
 from capstan.core.times import Time
 from capstan.interop.timely.codec import MisfitError, ShortError, end_of, read_count, write_count
+from capstan.interop.timely.decoder import MAX_FRAME, Damage, Decoder, Torn
 from capstan.interop.timely.event_types import EventTypes, records_of
-
-MAX_FRAME: Final = 64 * 2**20
-"""Maximum length of a frame in bytes, a thousand times that of timely's own."""
 
 _LENGTH: Final = struct.Struct("<Q")
 PREFIX: Final = _LENGTH.size
@@ -36,45 +33,6 @@ _LEAST_PROGRESS: Final = _TAG.size + _LENGTH.size
 # Records without bytes: a count alone could otherwise demand any amount of memory.
 _MOST_EMPTY: Final = 2**20
 _DIFFS: Final = (-(2**63), 2**63 - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Torn:
-    """The unfinished last frame of a recording.
-
-    Attributes:
-        offset: Its start, in bytes.
-        bytes: Number of bytes present.
-        missing: Number of bytes missing; None if unknown.
-        about: The same in words.
-    """
-
-    offset: int
-    bytes: int
-    missing: int | None
-    about: str
-
-    def to_json(self) -> dict[str, object]:
-        """The tail as reports show it."""
-        return {
-            "offset": self.offset,
-            "bytes": self.bytes,
-            "missing": self.missing,
-            "about": self.about,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Damage(Fault):
-    """A position from which a recording cannot be read.
-
-    Attributes:
-        code: The error code.
-        offset: The position, in bytes.
-    """
-
-    code: str
-    offset: int
 
 
 class _TagError(MisfitError):
@@ -109,30 +67,16 @@ def encode_event(types: EventTypes, event: Event) -> bytes:
     return bytes(body)
 
 
-class FrameDecoder:
-    """Incremental decoder: takes bytes as they arrive, yields complete events; does no I/O.
+class FrameDecoder(Decoder):
+    """Decoder of frames; it holds at most one frame and one chunk of input."""
 
-    It holds at most one frame and one chunk of input.
+    __slots__ = ("_at", "_buffer", "_types")
 
-    Attributes:
-        offset: Start of the next frame, in bytes.
-        seq: Number of events yielded.
-        torn: The unfinished last frame, once `finish` was called and `next` has reached it.
-        over: Whether no more events will be yielded: the end was reached, or damage.
-    """
-
-    __slots__ = ("_at", "_buffer", "_ended", "_most", "_types", "offset", "over", "seq", "torn")
-
-    def __init__(self, types: EventTypes, max_frame: int = MAX_FRAME) -> None:
+    def __init__(self, types: EventTypes, longest: int = MAX_FRAME) -> None:
+        super().__init__(longest)
         self._types = types
-        self._most = max_frame
         self._buffer = bytearray()
         self._at = 0
-        self._ended = False
-        self.offset = 0
-        self.seq = 0
-        self.torn: Torn | None = None
-        self.over = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -140,22 +84,15 @@ class FrameDecoder:
         self._at = 0
         self._buffer += data
 
-    def finish(self) -> None:
-        """Mark the end of the input."""
-        self._ended = True
-
-    def next(self) -> Item | None:
-        """The next event, or the damage in its place; None if bytes are missing, or at the end."""
-        if self.over:
-            return None
+    def _next(self) -> Item | None:
         available = len(self._buffer) - self._at
         if available < _LENGTH.size:
             return self._wait(available, None)
         (length,) = _LENGTH.unpack_from(self._buffer, self._at)
-        if not _LEAST_PROGRESS <= length <= self._most:
-            return self._damaged(
+        if not _LEAST_PROGRESS <= length <= self._longest:
+            return self._not_a_frame(
                 "CAP-FRAME-LENGTH",
-                f"its length is {length} bytes; {_LEAST_PROGRESS} to {self._most} are allowed",
+                f"its length is {length} bytes; {_LEAST_PROGRESS} to {self._longest} are allowed",
             )
         if available < _LENGTH.size + length:
             return self._wait(available, length)
@@ -163,8 +100,7 @@ class FrameDecoder:
         event = self._decoded(bytes(memoryview(self._buffer)[start : start + length]), length)
         if not isinstance(event, Damage):
             self._at = start + length
-            self.offset += _LENGTH.size + length
-            self.seq += 1
+            self._advance(_LENGTH.size + length)
         return event
 
     def _wait(self, available: int, length: int | None) -> Damage | None:
@@ -194,16 +130,14 @@ class FrameDecoder:
             if torn:
                 return None
             reason = f"its contents do not fit into its {length} bytes: {error}"
-            return self._damaged("CAP-FRAME-TYPES", reason)
+            return self._not_a_frame("CAP-FRAME-TYPES", reason)
         except _TagError as error:
-            return self._damaged("CAP-FRAME-TAG", str(error))
+            return self._not_a_frame("CAP-FRAME-TAG", str(error))
         except MisfitError as error:
-            return self._damaged("CAP-FRAME-TYPES", str(error))
+            return self._not_a_frame("CAP-FRAME-TYPES", str(error))
 
-    def _damaged(self, code: str, reason: str) -> Damage:
-        self.over = True
-        detail = f"the frame at byte {self.offset}: {reason}"
-        return Damage(Rule.SHAPE, detail, code, self.offset)
+    def _not_a_frame(self, code: str, reason: str) -> Damage:
+        return self._damaged(code, f"the frame at byte {self.offset}: {reason}")
 
 
 def _event(types: EventTypes, body: bytes, length: int) -> Event:

@@ -9,35 +9,26 @@ from dataclasses import replace
 
 from capstan.core.protocol import Fault, Item, Rule, read_transcript, transcript_minimum
 from capstan.interop.timely.codec import MisfitError
+from capstan.interop.timely.decoder import MAX_FRAME, Decoder, Torn
 from capstan.interop.timely.event_types import EventTypes
-from capstan.interop.timely.frames import MAX_FRAME, Damage, Torn
 
 
-class LineDecoder:
-    """Takes bytes as they arrive, yields the event of each complete line; does no I/O.
+class LineDecoder(Decoder):
+    """Yields the event of each complete line.
 
     A last line without a newline counts as it is: in a file, anything that is not an event is a
     fault of shape. On a connection, a line that stops in the middle is a torn tail, and the events
     before it count. The decoder holds at most one line and one chunk of input.
-
-    Attributes:
-        offset: Start of the next line, in bytes.
-        seq: Number of events and faults yielded.
-        torn: The unfinished last line of a connection, once `next` has reached it.
-        over: Whether no more events will be yielded.
     """
 
-    __slots__ = (
-        "_connected", "_ended", "_items", "_lines", "_most", "_rest", "_types",
-        "offset", "over", "seq", "torn",
-    )  # fmt: skip
+    __slots__ = ("_connected", "_items", "_lines", "_rest", "_types")
 
     def __init__(
         self,
         minimum: object,
         types: EventTypes | None = None,
         worker: int | None = None,
-        max_line: int = MAX_FRAME,
+        longest: int = MAX_FRAME,
         *,
         connected: bool = False,
     ) -> None:
@@ -48,24 +39,19 @@ class LineDecoder:
             types: Types of times and records, to which `data` is converted; by default any JSON is
                 accepted and kept as it is.
             worker: Worker of the recording; by default that of the first line.
-            max_line: Maximum length of a line, in bytes.
+            longest: Maximum length of a line, in bytes.
             connected: Whether the bytes come over a connection, which can end anywhere.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
         """
+        super().__init__(longest)
         transcript_minimum(minimum)
         self._connected = connected
         self._types = types
-        self._most = max_line
         self._lines: deque[bytes] = deque()
         self._rest: list[bytes] = []
-        self._ended = False
         self._items = read_transcript(self._next_lines(), minimum, worker)
-        self.offset = 0
-        self.seq = 0
-        self.torn: Torn | None = None
-        self.over = False
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -78,23 +64,16 @@ class LineDecoder:
 
     def finish(self) -> None:
         """Mark the end of the input."""
-        self._ended = True
+        super().finish()
         if self._rest:
             self._lines.append(b"".join(self._rest))
             self._rest = []
 
-    def next(self) -> Item | None:
-        """The event of the next line, or the fault in its place; None without a complete line.
-
-        A line that is too long is damage; nothing is yielded after it.
-        """
-        if self.over:
-            return None
+    def _next(self) -> Item | None:
         longest = len(self._lines[0]) if self._lines else sum(map(len, self._rest))
-        if longest > self._most:
-            self.over = True
-            detail = f"the line at byte {self.offset} is longer than {self._most} bytes"
-            return Damage(Rule.SHAPE, detail, "CAP-FRAME-LENGTH", self.offset)
+        if longest > self._longest:
+            detail = f"the line at byte {self.offset} is longer than {self._longest} bytes"
+            return self._damaged("CAP-FRAME-LENGTH", detail)
         if not self._lines:
             self.over = self._ended
             return None
@@ -105,8 +84,7 @@ class LineDecoder:
             self.torn = Torn(self.offset, size, None, about)
             return None
         item = self._typed(next(self._items))
-        self.offset += size
-        self.seq += 1
+        self._advance(size)
         return item
 
     def _next_lines(self) -> Iterator[bytes]:

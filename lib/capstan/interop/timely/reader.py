@@ -8,8 +8,8 @@ from typing import Final, Protocol
 from capstan.core.protocol import Event, Fault, Item, Rule
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely.closing import Closing
-from capstan.interop.timely.encoding import Decoder, Encoding
-from capstan.interop.timely.frames import Damage, Torn
+from capstan.interop.timely.decoder import Damage, Torn
+from capstan.interop.timely.encoding import Encoding
 
 _PIECE: Final = 2**20
 
@@ -55,7 +55,7 @@ class EventReader(Closing):
         # `read` of a buffered file waits until all requested bytes are available.
         self._source = source
         self._read = getattr(source, "read1", source.read)
-        self._decoder: Decoder = encoding.decoder(connected=connected)
+        self._decoder = encoding.decoder(connected=connected)
         self._piece = piece
         self.ended = False
         self.failure = ""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding, Frames, Lines
+from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding
 from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.reader import EventReader
 
@@ -110,24 +110,6 @@ def open_recording(path: Path, encoding: Encoding) -> EventReader:
         return EventReader(path.open("rb", buffering=0), encoding, str(path))
     except OSError as error:
         raise unreadable(path, error.strerror or str(error)) from error
-
-
-def encoding_of(path: Path, types: EventTypes, worker: int | None = None) -> Encoding:
-    """The encoding that a file's suffix stands for.
-
-    Args:
-        path: The file.
-        types: Its types.
-        worker: Worker of a transcript; None reads it from the first line.
-
-    Raises:
-        InvalidRequestError: `CAP-FILE`, the suffix is unknown.
-    """
-    if path.suffix == FRAMES_SUFFIX:
-        return Frames(types)
-    if path.suffix == LINES_SUFFIX:
-        return Lines.of(types, worker)
-    raise unreadable(path, f"its suffix is neither {LINES_SUFFIX} nor {FRAMES_SUFFIX}")
 
 
 def unreadable(path: Path, reason: str) -> InvalidRequestError:

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Event, Messages, Progress, StreamChecker
-from capstan.core.times import Antichain, ChangeBatch, MutableAntichain
+from capstan.core.times import Antichain, MutableAntichain
 from capstan.interop.timely.capture import violation_error
 from capstan.interop.timely.event_link import EventSource, source_of
 
@@ -74,7 +74,7 @@ class Replayed:
     @property
     def frontier(self) -> Antichain:
         """The frontier of the whole replay."""
-        return _meet(self.frontiers)
+        return Antichain(tuple(time for frontier in self.frontiers for time in frontier))
 
     @property
     def closed(self) -> bool:
@@ -121,7 +121,7 @@ class ReplayWorker:
         if violation is not None:
             raise violation_error(violation, self._width, name or f"recording {recording}")
         if isinstance(event, Progress):
-            self._held.apply(ChangeBatch(event.updates).items())
+            self._held.update(event.updates)
             return None
         self.records += event.records
         return event
@@ -274,10 +274,3 @@ def replay_into(
             return replayer.replayed
         if replayer.events == events_before:
             pause()
-
-
-def _meet(frontiers: Iterable[Antichain]) -> Antichain:
-    met = Antichain()
-    for frontier in frontiers:
-        met = met.meet(frontier)
-    return met

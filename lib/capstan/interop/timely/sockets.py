@@ -13,7 +13,6 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from capstan.core.protocol import Event
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
@@ -27,7 +26,7 @@ _RECEIVED: Final = 64 * 2**10
 _LAST_PORT: Final = 65_535
 
 
-class SocketWriter(Closing):
+class SocketWriter(EventWriter):
     """An `EventWriter` over a connection, which it closes.
 
     Attributes:
@@ -38,20 +37,12 @@ class SocketWriter(Closing):
         """Start a recording on a new, blocking connection."""
         self._connection = connection
         self.peer = _address(connection.getpeername())
-        self._writer = EventWriter(_Sending(connection), encoding, self.peer)
-
-    def push(self, event: Event) -> None:
-        """Append an event; see `EventWriter.push`."""
-        self._writer.push(event)
-
-    def flush(self) -> None:
-        """Send the buffered bytes; see `EventWriter.flush`."""
-        self._writer.flush()
+        super().__init__(_Sending(connection), encoding, self.peer)
 
     def close(self) -> None:
         """Send the buffered bytes and close the connection; idempotent."""
         try:
-            self._writer.close()
+            super().close()
         finally:
             self._connection.close()
 

@@ -10,6 +10,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from capstan.errors import InvalidRequestError
 from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.recording_format import Form
+from capstan.storage import delta
+from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import payload_of
@@ -85,9 +87,25 @@ def add_new_workers(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
     return len(fresh)
 
 
-def lost_commit_error(tape: Tape) -> InvalidRequestError:
-    """The error for an interrupted commit whose content the table's log no longer states."""
-    return InvalidRequestError(
+def interrupted_commit(tape: Tape, transaction: Txn, key: str) -> object | None:
+    """What an interrupted commit noted under `key` with its records; None without such a commit.
+
+    Args:
+        tape: The tape.
+        transaction: The transaction that wrote the records of the commit.
+        key: A key of the commit's note.
+
+    Raises:
+        InvalidRequestError: `CAP-HALF-DONE`, the table's log no longer has the note.
+    """
+    table = delta.open_table(tape.paths.records)
+    if table.transaction_version(transaction.app) != transaction.version:
+        return None
+    # Not the newest entry: maintenance may have written since, with a note of its own.
+    for note in map(delta.note_of, delta.history(tape.paths.records)):
+        if key in note:
+            return note[key]
+    raise InvalidRequestError(
         "CAP-HALF-DONE",
         f"stream {tape.name}: its last commit was interrupted after its records, so long ago that "
         "the table's log no longer describes it; nothing was written",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -25,7 +25,7 @@ from capstan.instrumentation import emit
 from capstan.interop.transfer.destination_tape import (
     add_workers,
     existing_tape,
-    lost_commit_error,
+    interrupted_commit,
 )
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
@@ -108,16 +108,9 @@ class RecaptureResult:
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
-        return {
-            "stream": self.stream,
-            "cut": self.cut,
-            "into": self.into,
-            "workers": self.workers,
-            "commit": self.commit,
-            "records": self.records,
-            "frontier": self.frontier,
-            "stood": self.unchanged,
-        }
+        fields = asdict(self)
+        stood = fields.pop("unchanged")
+        return {**fields, "stood": stood}
 
 
 def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> RecaptureResult:
@@ -148,7 +141,8 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     verify(spark, lake, tape, workers=tuple(workers), cut=cut).require_valid(tape)
     copy = _copy(spark, lake, request, tape, len(workers))
     commit = newest_cut(copy).commit + 1
-    cut = _pinned(copy, commit, cut, tape)
+    played = interrupted_commit(copy, _transaction(copy, commit), "cut")
+    cut = cut if played is None else index.find_cut(tape, int(str(played)))
     states = [s for s in index.worker_states(tape, cut) if s.worker in workers]
     after = index.frontier_of(tape, states)
     # The new workers are on the roster before the first commit, and hold the minimum.
@@ -243,19 +237,6 @@ def _count(copy: Tape) -> int:
 
 def _transaction(copy: Tape, commit: int) -> Txn:
     return Txn(f"recapture:{copy.name}", commit)
-
-
-def _pinned(copy: Tape, commit: int, cut: Cut, tape: Tape) -> Cut:
-    """The cut of an interrupted re-capture of this commit; else the requested one."""
-    table = delta.open_table(copy.paths.records)
-    if table.transaction_version(_transaction(copy, commit).app) != commit:
-        return cut
-    # Not the newest entry: maintenance may have written since, with a note of its own.
-    notes = map(delta.note_of, delta.history(copy.paths.records))
-    played = next((int(str(note["cut"])) for note in notes if "cut" in note), None)
-    if played is None:
-        raise lost_commit_error(copy)
-    return index.find_cut(tape, played)
 
 
 def _distributed(records: DataFrame, commit: int, count: int) -> DataFrame:

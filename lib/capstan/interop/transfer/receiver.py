@@ -97,11 +97,6 @@ class Inbox:
             self._over = True
             self._changed.notify_all()
 
-    def wake(self) -> None:
-        """Wake the thread in `take`, although the inbox is not full."""
-        with self._changed:
-            self._changed.notify_all()
-
 
 @dataclass(slots=True)
 class Receiver:

@@ -12,6 +12,7 @@ from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
+    Codec,
     Encoding,
     EventTypes,
     Frames,
@@ -71,11 +72,8 @@ class Form:
         case = case_beside(place)
         known = (time_type or case.get("time_type")) and (record_type or case.get("record_type"))
         if known or form is Format.TIMELY:
-            types = types_of(place, time_type, record_type, minimum)
-            return cls(form, types, types.minimum_json)
-        start = minimum if minimum is not None else case.get("minimum", 0)
-        transcript_minimum(start)
-        return cls(form, None, start)
+            return cls._typed(form, types_of(place, time_type, record_type, minimum))
+        return cls._untyped(form, case.get("minimum", 0) if minimum is None else minimum)
 
     @classmethod
     def from_options(
@@ -92,17 +90,14 @@ class Form:
             InvalidRequestError: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
         """
         if time_type is not None and record_type is not None:
-            types = EventTypes.of(time_type, record_type, minimum)
-            return cls(form, types, types.minimum_json)
+            return cls._typed(form, EventTypes.of(time_type, record_type, minimum))
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: their bytes do not state them",
                 "give --time-type and --record-type, for example u64 and string",
             )
-        start = 0 if minimum is None else minimum
-        transcript_minimum(start)
-        return cls(form, None, start)
+        return cls._untyped(form, 0 if minimum is None else minimum)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
@@ -113,20 +108,33 @@ class Form:
                 them.
         """
         if value.get("time_type") is not None:
-            types = EventTypes.from_json(value)
-            return cls(form, types, types.minimum_json)
+            return cls._typed(form, EventTypes.from_json(value))
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: the stream was imported without types",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
             )
-        return cls(form, None, value.get("minimum", 0))
+        return cls._untyped(form, value.get("minimum", 0))
+
+    @classmethod
+    def _typed(cls, form: Format, types: EventTypes) -> Form:
+        return cls(form, types, types.minimum_json)
+
+    @classmethod
+    def _untyped(cls, form: Format, minimum: object) -> Form:
+        transcript_minimum(minimum)
+        return cls(form, None, minimum)
 
     def to_json(self) -> dict[str, object]:
         """The types and the minimum, as in `case.json`."""
         types = {} if self.types is None else self.types.to_json()
         return {"minimum": self.minimum, **types}
+
+    @property
+    def record(self) -> Codec | None:
+        """The type of records; None for arbitrary JSON."""
+        return None if self.types is None else self.types.record
 
     @property
     def time_type(self) -> TimeType:

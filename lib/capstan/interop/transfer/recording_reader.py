@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -72,7 +72,7 @@ class FileSurvey:
 
     def to_text(self) -> str:
         """The survey as JSON text, which `from_text` reads."""
-        return json.dumps({name: getattr(self, name) for name in self.__slots__})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_text(cls, text: str) -> FileSurvey:
@@ -144,7 +144,7 @@ def first_oversized_number(event: Event | None, form: Form) -> str | None:
             for value in time:
                 require_bigint(value)
         if isinstance(event, Messages):
-            payload_array(None if form.types is None else form.types.record, event.data or ())
+            payload_array(form.record, event.data or ())
     except NotBigintError as error:
         return str(error)
     return None
@@ -267,7 +267,7 @@ def record_schema(form: Form) -> pa.Schema:
             ("batch", pa.int64()),
             ("time", time),
             ("pos", pa.int64()),
-            ("data", payload_type(None if form.types is None else form.types.record)),
+            ("data", payload_type(form.record)),
         ]
     )
 
@@ -318,7 +318,6 @@ def record_batch(
     Raises:
         NotBigintError: A number does not fit a BIGINT.
     """
-    record = None if form.types is None else form.types.record
     data = [value for _, event in events for value in event.data or ()]
     batches = [position for position, event in events for _ in range(event.records)]
     fields = [
@@ -330,7 +329,7 @@ def record_batch(
         pa.array(batches, pa.int64()),
         pa.StructArray.from_arrays(fields, list(form.time_type.names)),
         pa.array(range(pos, pos + len(data)), pa.int64()),
-        payload_array(record, data),
+        payload_array(form.record, data),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

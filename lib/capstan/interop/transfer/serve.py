@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import asdict, dataclass
+from itertools import chain, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -94,14 +94,7 @@ class ServeResult:
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
-        return {
-            "stream": self.stream,
-            "cut": self.cut,
-            "peers": [
-                {"to": peer.to, "workers": list(peer.workers), "events": peer.events}
-                for peer in self.peers
-            ],
-        }
+        return asdict(self)
 
 
 def serve(
@@ -211,12 +204,5 @@ class _Peer:
 
 def interleaved(recordings: Sequence[Iterator[Event]]) -> Iterator[Event]:
     """Events in turn, one of each recording, until all have ended."""
-    active = list(recordings)
-    while active:
-        unfinished = []
-        for recording in active:
-            event = next(recording, None)
-            if event is not None:
-                yield event
-                unfinished.append(recording)
-        active = unfinished
+    for turn in zip_longest(*recordings):
+        yield from (event for event in turn if event is not None)

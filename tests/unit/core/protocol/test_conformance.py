@@ -91,7 +91,7 @@ def test_all_recordings_of_a_run_add_up(case):
     for stream in expected["streams"]:
         path = TIMELY / case / f"worker-{stream['worker']}.jsonl"
         verdict = judged(incremental, path, expected["minimum"], stream["worker"])
-        together.update_batch(verdict.holdings)
+        together.update(verdict.holdings)
     assert listed(together.items()) == expected["final_holdings"]
     assert [as_written(time) for time in together.frontier] == expected["final_frontier"]
 

@@ -65,18 +65,18 @@ def test_as_json():
     }
 
 
-def test_from_json_by_name_or_by_position():
-    expected = Box((None, 0), (None, None))
-    assert Box.from_json(BOTH, {"since": {"day": "1970-01-01"}}) == expected
-    assert Box.from_json(BOTH, {"since": [None, "1970-01-01"], "until": None}) == expected
+def test_a_bound_by_name_or_by_position():
+    assert Box.bound_of_text(BOTH, "day=1970-01-01") == (None, 0)
+    assert Box.bound_of_text(BOTH, '[null, "1970-01-01"]') == (None, 0)
+    assert Box.bound_of_text(BOTH, None) == (None, None)
 
 
 @pytest.mark.parametrize(
-    "since", [3, [3], {"days": "1970-01-01"}, {"day": 3}, [1.0, None], ["1970-01-01", 3]]
+    "text", ["3", "[3]", "days=1970-01-01", "day=3", "[1.0, null]", '["1970-01-01", 3]']
 )
-def test_bounds_that_are_refused(since):
+def test_bounds_that_are_refused(text):
     with pytest.raises(InvalidRequestError, match="CAP-TIME"):
-        Box.from_json(BOTH, {"since": since})
+        Box.bound_of_text(BOTH, text)
 
 
 BITEMPORAL = TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP)

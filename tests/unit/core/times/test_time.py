@@ -25,12 +25,6 @@ def test_times_of_different_types_are_not_compared(a, b):
         Time(a).less_equal(b)
 
 
-def test_bounds_are_taken_coordinate_by_coordinate():
-    assert Time.of(2, 1).join(Time.of(1, 3)) == Time.of(2, 3)
-    assert Time.of(2, 1).meet(Time.of(1, 3)) == Time.of(1, 1)
-    assert type(Time.of(2, 1).join((1, 3))) is Time
-
-
 def test_a_time_equals_the_plain_tuple_and_has_no_room_for_more():
     assert {Time.of(1, 2): "x"}[(1, 2)] == "x"
     assert not hasattr(Time.of(1), "__dict__")
@@ -39,10 +33,8 @@ def test_a_time_equals_the_plain_tuple_and_has_no_room_for_more():
 def test_a_change_batch_adds_up_and_forgets_what_cancels():
     batch = ChangeBatch([(Time.of(2), 1), (Time.of(1), 3), (Time.of(2), -1), (Time.of(0), 0)])
     assert batch.items() == ((Time.of(1), 3),)
-    assert len(batch) == 1
     assert batch
     batch.update(Time.of(1), -3)
-    assert batch.is_empty
     assert not batch
     assert batch == ChangeBatch()
     assert ChangeBatch([(Time.of(1), 3)]) != ChangeBatch([(Time.of(1), 2)])
@@ -54,8 +46,6 @@ def test_an_antichain_keeps_only_the_minimal():
     assert frontier.elements == (Time.of(0, 1), Time.of(2, 0))
     assert frontier == Antichain((Time.of(2, 0), Time.of(0, 1), Time.of(5, 5)))
     assert frontier.less_equal((0, 1))
-    assert not frontier.less_than((0, 1))
-    assert frontier.less_than((1, 1))
     assert not frontier.less_equal((1, 0))
 
 
@@ -71,17 +61,16 @@ def test_the_empty_frontier_is_the_furthest():
     some = Antichain.of([(3,)])
     assert some.dominates(Antichain())
     assert not Antichain().dominates(some)
-    assert some.join(Antichain()).is_empty
-    assert some.meet(Antichain()) == some
 
 
-def test_a_mutable_antichain_says_how_its_frontier_moved():
+def test_a_mutable_antichain_moves_with_its_counts():
     held = MutableAntichain.from_items([((0,), 1)])
-    assert held.update_batch([((0,), -1), ((2,), 1), ((7,), 1)]) == (((0,), -1), ((2,), 1))
-    assert held.update_batch([((2,), 1), ((7,), -1)]) == ()
+    held.update([((0,), -1), ((2,), 1), ((7,), 1)])
+    assert held.frontier == Antichain.of([(2,)])
+    held.update([((2,), 2), ((7,), -1), ((2,), -1)])
     assert held.items() == (((2,), 2),)
     assert held.frontier == Antichain.of([(2,)])
-    assert held.update_batch([((2,), -2)]) == (((2,), -1),)
+    held.update([((2,), -2)])
     assert held.is_empty
     assert held.frontier.is_empty
 
@@ -89,8 +78,8 @@ def test_a_mutable_antichain_says_how_its_frontier_moved():
 def test_a_dropped_element_uncovers_what_it_covered():
     held = MutableAntichain.from_items([((0, 0), 1), ((1, 1), 1), ((0, 3), 1), ((2, 2), 1)])
     assert held.frontier == Antichain.of([(0, 0)])
-    moved = held.update_batch([((0, 0), -1)])
-    assert moved == (((0, 0), -1), ((0, 3), 1), ((1, 1), 1))
+    held.update([((0, 0), -1)])
+    assert held.frontier == Antichain.of([(0, 3), (1, 1)])
 
 
 def test_counts_below_zero_hold_nothing():
@@ -98,7 +87,7 @@ def test_counts_below_zero_hold_nothing():
     assert held.frontier == Antichain.of([(5,)])
     assert held.count((0,)) == -1
     assert not held.less_equal((4,))
-    held.update_batch([((0,), 2)])
+    held.update([((0,), 2)])
     assert held.frontier == Antichain.of([(0,)])
 
 

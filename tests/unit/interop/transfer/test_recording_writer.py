@@ -49,7 +49,7 @@ def test_each_worker_has_a_file(tmp_path):
 def test_an_event_that_nobody_could_read_is_told_and_leaves_no_file(
     tmp_path, monkeypatch: pytest.MonkeyPatch
 ):
-    short = partial(Lines, FORM.minimum, FORM.types, max_line=100)
+    short = partial(Lines, FORM.minimum, FORM.types, longest=100)
     monkeypatch.setattr(Form, "encoding", lambda _, worker: short(worker=worker))
     found = told(tmp_path, rows(1, "a"), rows(2, "b", "x" * 100), rows(3, "c"))
     assert [row["worker"] for row in found] == [1, 2]
