@@ -12,9 +12,8 @@ import pyarrow as pa
 
 from capstan.core.times import Kind, TimeType
 from capstan.pipeline import TIME, pipelines
-from capstan.pipeline.input_range import everything
-from capstan.pipeline.spark.local_runner import run_locally
 from tests.bench.workloads import nexmark_queries
+from tests.support.local_runner import everything, run_locally
 
 if TYPE_CHECKING:
     from bytewax.dataflow import Stream

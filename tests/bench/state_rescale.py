@@ -26,7 +26,6 @@ from capstan.pipeline import (
     Sink,
     Stage,
 )
-from capstan.pipeline.input_range import everything
 from capstan.pipeline.operators import count_rows, sum_of
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.runner import play
@@ -39,6 +38,7 @@ from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench
 from tests.bench.measures import Line
+from tests.support.local_runner import everything
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

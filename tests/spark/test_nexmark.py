@@ -17,7 +17,6 @@ from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
-from capstan.pipeline.input_range import everything
 from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.tape_input import play_tape
 from capstan.storage.lake import Lake
@@ -25,6 +24,7 @@ from capstan.storage.tape import index
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from tests.bench.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
 from tests.support.jvmless_lake import lay_records
+from tests.support.local_runner import everything
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

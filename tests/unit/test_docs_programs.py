@@ -11,9 +11,8 @@ from capstan.cli import main
 from capstan.core.times import Kind, TimeType
 from capstan.pipeline import TIME, DagBuilder, Pipeline, Pipelines, Sink
 from capstan.pipeline.definition import register
-from capstan.pipeline.input_range import everything
-from capstan.pipeline.spark.local_runner import run_locally
 from tests.support.docs import PAGES, blocks, page
+from tests.support.local_runner import everything, run_locally
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -90,23 +90,10 @@ def reach_of(pipeline: Pipeline, time_type: TimeType, box: Box, frontier: Antich
     return Reach(time_type, at, reads, writes, last, complete)
 
 
-def everything(time_type: TimeType, coordinate: int = 0) -> Reach:
-    """Return the range of all times, for workers that are all closed."""
-    box = Box.everything(time_type)
-    return Reach(time_type, coordinate, box, box, END, complete=True)
-
-
 def resuming(reach: Reach, read: int) -> Reach:
     """Return the range of a run after an earlier one, which has read all times before `read`."""
     since = _at(reach.reads.since, reach.coordinate, read)
     return replace(reach, reads=Box(since, reach.reads.until))
-
-
-def within(reach: Reach, since: int | None, until: int | None) -> Reach:
-    """Return the same input range, but keep only outputs at these times."""
-    unbounded = (None,) * len(reach.writes.since)
-    at = reach.coordinate
-    return replace(reach, writes=Box(_at(unbounded, at, since), _at(unbounded, at, until)))
 
 
 def _last(reads: Box, at: int, frontier: Antichain, *, complete: bool) -> int:

@@ -34,7 +34,7 @@ from capstan.pipeline import (
 )
 from capstan.pipeline.definition import register
 from capstan.pipeline.graph.errors import LateOutput, OperatorFailed, RestoreFailed, StateChanged
-from capstan.pipeline.input_range import resuming, within
+from capstan.pipeline.input_range import resuming
 from capstan.pipeline.keyed.messages import Data
 from capstan.pipeline.keyed.stateful_functions import Output
 from capstan.pipeline.operators import (
@@ -51,12 +51,12 @@ from capstan.pipeline.operators import (
     last_of,
     sum_of,
 )
-from capstan.pipeline.spark.local_runner import LocalRun, run_locally
 from capstan.pipeline.spark.rescale import Rescaling, headers_of
 from capstan.pipeline.spark.state_rows import StateKind, StateRow
 from capstan.pipeline.spark.wire_format import NoteKind
 from capstan.pipeline.state.errors import Misplaced, NotWhole, SnapshotCorrupt
 from tests.support.graph_samples import Row, multiset, rows, schema_of
+from tests.support.local_runner import LocalRun, run_locally
 
 TIMES = TimeType.of(t=Kind.BIGINT)
 LARGEST = 13
@@ -366,7 +366,8 @@ def test_a_run_over_a_range_is_the_runs_over_its_pieces(
 
 def resumed(reach: Reach, before: Reach) -> Reach:
     """What is left of a reach after a run with another one."""
-    return resuming(within(reach, before.until, reach.until), before.last)
+    rest = Box((before.until,), (reach.until,))
+    return resuming(replace(reach, writes=rest), before.last)
 
 
 def rescaled(law: Pipeline, state: tuple[StateRow, ...], before: int, after: int) -> list[StateRow]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
@@ -125,13 +125,6 @@ def noted(
         *(pa.nulls(count, field.type) for field in list(schema)[len(HEAD) :]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def marks(notes: pa.RecordBatch) -> Iterator[tuple[str, int]]:
-    """Yield node and watermark of notes about watermarks."""
-    for text in notes.column(NOTE).to_pylist():
-        mark = json.loads(text)
-        yield mark["node"], mark["watermark"]
 
 
 def unpacked(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch | None:

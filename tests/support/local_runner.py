@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.times import Box, TimeType
 from capstan.pipeline.definition import Pipeline
-from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.stage_planner import Plan, Stage, StageInput
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.operators.ordering import ordered
@@ -25,6 +26,12 @@ from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hashes
 
 _TASK = "#seat"
+
+
+def everything(time_type: TimeType) -> Reach:
+    """Return the range of all times, for workers that are all closed."""
+    box = Box.everything(time_type)
+    return Reach(time_type, 0, box, box, END, complete=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +141,9 @@ class _LocalStages:
         notes = result.filter(pc.is_valid(result.column(KIND)))
         marks = pc.equal(notes.column(KIND), NoteKind.MARK.value)
         for batch in notes.filter(marks).to_batches():
-            for node, mark in wire_format.marks(batch):
-                self._marks.setdefault(node, []).append(mark)
+            for text in batch.column(wire_format.NOTE).to_pylist():
+                mark = json.loads(text)
+                self._marks.setdefault(mark["node"], []).append(mark["watermark"])
         is_state = pc.equal(notes.column(KIND), NoteKind.STATE.value)
         for row in notes.filter(is_state).to_pylist():
             self.state.append(StateRow.from_place(json.loads(row[wire_format.NOTE]), row[BLOB]))
