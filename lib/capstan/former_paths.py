@@ -32,7 +32,7 @@ dag: pipeline pipeline.engine.multicast_buffer pipeline.engine.checkpoint_coordi
 dag.* pipeline.*: operators
 dag.* pipeline.engine.*: barriers channels=multicast_buffer checkpoint
   coordinator=checkpoint_coordinator engine=scheduler executor gate=source_gate metrics node
-  recording=sink_recorder replaying=recording_bridge snapshot=checkpointing view=executor_view
+  recording=sink_recorder replaying=recording_bridge snapshot=checkpointing view=executor
   watermarks
 dag.* pipeline.graph.*: arrow=arrow_ipc builder changelog checks=validation errors event=events
   explain graph operator signature stages=stage_planner views=materialized_views

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from capstan.pipeline.engine.checkpoint import DagCheckpoint, NodeCheckpoint
@@ -59,31 +59,38 @@ class Restoring:
     checkpoint: DagCheckpoint
     signatures: Signatures
 
-    def check(self, *, allow_missing: bool) -> None:
-        """Check everything that can be checked before the first change.
+    def run(self) -> None:
+        """Restore all of the checkpoint, or nothing when it fails.
 
         Raises:
-            RestoreFailed: A node is missing, or changes would be lost.
-            StateChanged: Another operator saved a state.
+            RestoreFailed: Names the node and the reason; nothing was changed.
+            StateChanged: Another operator saved a state; nothing was changed.
+            OperatorFailed: The restore failed, and an operator could not return to its previous
+                state.
         """
-        if not allow_missing:
-            _check_names(self.nodes, self.checkpoint)
+        _check_names(self.nodes, self.checkpoint)
         require_unchanged(self.checkpoint.signatures, self.signatures)
         for node in self.nodes:
             self._check_changes(node.node)
-
-    def operators(self) -> Iterator[tuple[NodeContext, Operator, OperatorState]]:
-        """Yield the operators whose state is restored, each with its node and the state."""
         states = self.checkpoint.operators
-        for node in self.nodes:
-            if node.operator is not None and node.node in states:
-                yield node, node.operator, states[node.node]
+        targets = [(node, node.operator) for node in self.nodes if node.operator is not None]
+        # All states are saved before the first change, so that a failure here needs no undo.
+        before = [_save(node, operator) for node, operator in targets]
+        for number, (node, operator) in enumerate(targets):
+            state = states[node.node]
+            try:
+                operator.restore(state.version, state.data)
+            except Exception as error:
+                # The failed operator guarantees that it is unchanged.
+                _undo(node, before[:number])
+                raise _failed(node.node, str(error)) from error
+        self._restore_nodes()
 
-    def apply(self) -> None:
+    def _restore_nodes(self) -> None:
         """Restore everything but the states of operators; this cannot fail."""
         outputs = self.checkpoint.outputs
         for node in self.nodes:
-            saved = self.checkpoint.nodes.get(node.node, NodeCheckpoint())
+            saved = self.checkpoint.nodes[node.node]
             node.watermark = saved.watermark
             node.timers = saved.timers
             node.queue.clear()
@@ -105,30 +112,6 @@ class Restoring:
         if len(changes) > self.changelog.capacity:
             reason = f"its changelog holds {self.changelog.capacity} of {len(changes)} changes"
             raise _failed(node, reason)
-
-
-def restore_all(parts: Sequence[Restoring], *, allow_missing: bool) -> None:
-    """Restore checkpoints: all of them, or none when one fails.
-
-    Raises:
-        RestoreFailed: Names the node and the reason; nothing was changed.
-        StateChanged: Another operator saved a state; nothing was changed.
-        OperatorFailed: The restore failed, and an operator could not return to its previous state.
-    """
-    for part in parts:
-        part.check(allow_missing=allow_missing)
-    targets = [target for part in parts for target in part.operators()]
-    # All states are saved before the first change, so that a failure here needs no undo.
-    before = [_save(node, operator) for node, operator, _ in targets]
-    for number, (node, operator, state) in enumerate(targets):
-        try:
-            operator.restore(state.version, state.data)
-        except Exception as error:
-            # The failed operator guarantees that it is unchanged.
-            _undo(node, before[:number])
-            raise _failed(node.node, str(error)) from error
-    for part in parts:
-        part.apply()
 
 
 def _state_of(node: NodeContext, signature: Signature | None) -> OperatorState | None:

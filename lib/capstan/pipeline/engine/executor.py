@@ -9,13 +9,13 @@ and a sink's outputs always precede the watermark that completes them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from capstan.pipeline.engine.barriers import CheckpointBarrier
 from capstan.pipeline.engine.checkpoint import DagCheckpoint
-from capstan.pipeline.engine.checkpointing import Restoring, restore_all, snapshot_of
-from capstan.pipeline.engine.executor_view import ExecutorView
-from capstan.pipeline.engine.multicast_buffer import MulticastBuffer
+from capstan.pipeline.engine.checkpointing import Restoring, snapshot_of
+from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetrics
 from capstan.pipeline.engine.node import NodeContext
 from capstan.pipeline.engine.scheduler import Engine
 from capstan.pipeline.engine.source_gate import SourceGate
@@ -29,7 +29,7 @@ from capstan.pipeline.graph.signature import Signatures
 CAPACITY: Final = 2048
 
 
-class DagExecutor(ExecutorView):
+class DagExecutor:
     """The execution of a graph by one replay worker.
 
     Methods take a node's id or name. A node without an operator forwards events. The executor
@@ -43,15 +43,16 @@ class DagExecutor(ExecutorView):
             reader has made room, which counts as a stall.
     """
 
-    __slots__ = ("_gate", "_registered", "capacity", "worker")
+    __slots__ = ("_engine", "_gate", "_registered", "capacity", "dag", "worker")
 
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
         if capacity < 1:
             message = f"a queue needs a capacity of at least 1, not {capacity}"
             raise ValueError(message)
-        super().__init__(dag, Engine(dag, worker, capacity))
+        self.dag = dag
         self.worker = worker
         self.capacity = capacity
+        self._engine = Engine(dag, worker, capacity)
         self._gate = SourceGate(dag.sources, capacity)
         self._registered: set[str] = set()
 
@@ -65,6 +66,48 @@ class DagExecutor(ExecutorView):
         """Whether an operator has timers; then it should not get rows of several times at once."""
         kinds = [type(node.operator) for node in self._engine.nodes if node.operator is not None]
         return any(kind.on_timer is not Operator.on_timer for kind in kinds)
+
+    def watermark(self, node: NodeRef) -> int | None:
+        """Return the watermark of a node, or None before its first one.
+
+        Raises:
+            NodeNotFound: The graph has no such node.
+        """
+        return self._engine.tracker.get(node)
+
+    def effective_watermark(self, node: NodeRef) -> int | None:
+        """Return the watermark that a node's inputs allow; for a source, its own.
+
+        Raises:
+            NodeNotFound: The graph has no such node.
+        """
+        return self._engine.tracker.effective_watermark(node)
+
+    def metrics(self) -> DagExecutorMetrics:
+        """Return a copy of the executor's counters."""
+        return replace(self._engine.counters)
+
+    def node_metrics(self, node: NodeRef) -> OperatorNodeMetrics:
+        """Return a copy of a node's counters.
+
+        Raises:
+            NodeNotFound: The graph has no such node.
+        """
+        return replace(self._at(node).metrics)
+
+    def reset_metrics(self) -> None:
+        """Reset all counters to zero."""
+        self._engine.counters = DagExecutorMetrics()
+        for node in self._engine.nodes:
+            node.metrics = OperatorNodeMetrics()
+
+    def input_count(self, node: NodeRef) -> int:
+        """Return the number of a node's inputs.
+
+        Raises:
+            NodeNotFound: The graph has no such node.
+        """
+        return len(self.dag.inputs(node))
 
     @classmethod
     def from_dag(cls, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> DagExecutor:
@@ -181,22 +224,6 @@ class DagExecutor(ExecutorView):
                 outputs[OutputKey(node.node, OutputKind.CHANGE)] = changes
         return outputs
 
-    def share_sink_outputs(self, node: NodeRef, ring: MulticastBuffer[Event]) -> int:
-        """Move the outputs collected at a node without readers to a ring, as far as they fit.
-
-        Returns:
-            The number of events left, until the ring's slowest reader has read more.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
-        waiting = self._at(node).data
-        moved = min(ring.free, len(waiting))
-        for event in waiting[:moved]:
-            ring.publish(event)
-        del waiting[:moved]
-        return len(waiting)
-
     def checkpoint(self) -> DagCheckpoint:
         """Return the state of the whole executor, nodes in order of execution.
 
@@ -237,41 +264,26 @@ class DagExecutor(ExecutorView):
                 self.process_watermark(held.node, held.item)
         return checkpoint
 
-    def restore(self, checkpoint: DagCheckpoint, *, allow_missing: bool = False) -> None:
-        """Restore a checkpoint: all of it or nothing.
+    def restore(self, checkpoint: DagCheckpoint) -> None:
+        """Restore a result of `checkpoint` or `process_checkpoint_barrier`: all of it or nothing.
 
         A failed executor is usable again afterwards. Counters keep their values.
 
-        Args:
-            checkpoint: Result of `checkpoint` or `process_checkpoint_barrier`.
-            allow_missing: Ignore nodes that only the checkpoint has, and leave operators unchanged
-                whose nodes only this graph has.
-
         Raises:
             RestoreFailed: Names the node and the reason; nothing was changed.
             StateChanged: Another operator saved a state; nothing was changed.
         """
-        self.restore_together([(self, checkpoint)], allow_missing=allow_missing)
-
-    @classmethod
-    def restore_together(
-        cls, pairs: Sequence[tuple[DagExecutor, DagCheckpoint]], *, allow_missing: bool = False
-    ) -> None:
-        """Restore a checkpoint into each of several executors: all of them or none.
-
-        Raises:
-            RestoreFailed: Names the node and the reason; nothing was changed.
-            StateChanged: Another operator saved a state; nothing was changed.
-        """
-        parts = [executor._restoring(checkpoint) for executor, checkpoint in pairs]
+        engine = self._engine
+        restoring = Restoring(engine.nodes, self.changelog, checkpoint, self._signatures())
         try:
-            restore_all(parts, allow_missing=allow_missing)
+            restoring.run()
         except OperatorFailed as error:
-            for executor, _ in pairs:
-                executor._engine.failure = error
+            engine.failure = error
             raise
-        for executor, checkpoint in pairs:
-            executor._restored(checkpoint)
+        engine.tracker.restore([node.watermark for node in engine.nodes])
+        engine.settle()
+        engine.failure = None
+        self._gate.reset(checkpoint.checkpoint_id or 0)
 
     def checkpoint_watermarks(self) -> tuple[int | None, ...]:
         """Return the watermarks by node id; None for nodes without one."""
@@ -288,6 +300,9 @@ class DagExecutor(ExecutorView):
             node.watermark = mark
         self._engine.settle()
 
+    def _at(self, node: NodeRef) -> NodeContext:
+        return self._engine.nodes[self.dag.node_id(node)]
+
     def _ready(self, node: NodeRef) -> NodeContext:
         context = self._at(node)
         self._engine.check()
@@ -301,16 +316,6 @@ class DagExecutor(ExecutorView):
         except OperatorFailed as error:
             self._engine.failure = error
             raise
-
-    def _restoring(self, checkpoint: DagCheckpoint) -> Restoring:
-        return Restoring(self._engine.nodes, self.changelog, checkpoint, self._signatures())
-
-    def _restored(self, checkpoint: DagCheckpoint) -> None:
-        engine = self._engine
-        engine.tracker.restore([node.watermark for node in engine.nodes])
-        engine.settle()
-        engine.failure = None
-        self._gate.reset(checkpoint.checkpoint_id or 0)
 
     def _signatures(self) -> Signatures:
         # The graph does not describe operators that were registered by hand.

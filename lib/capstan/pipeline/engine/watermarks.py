@@ -33,24 +33,6 @@ class WatermarkTracker:
         number = self._dag.node_id(node)
         return self._allowed(number) if self._inputs[number] else self._marks[number]
 
-    def update_watermark(self, node: NodeRef, to: int) -> list[tuple[NodeId, int]]:
-        """Raise the watermark of a node and of all nodes after it.
-
-        Returns:
-            The nodes that moved with their new watermarks, in order of execution; none when `to` is
-            not beyond the node's watermark.
-        """
-        start = self._dag.node_id(node)
-        if not self.raise_to(start, to):
-            return []
-        moved = [(start, to)]
-        for current in self._dag.execution_order:
-            if current != start and self.follow(current):
-                mark = self._marks[current]
-                assert mark is not None
-                moved.append((current, mark))
-        return moved
-
     def raise_to(self, node: NodeId, to: int) -> bool:
         """Raise one node's watermark; return whether it moved."""
         mark = self._marks[node]

@@ -140,10 +140,14 @@ def test_a_tracker_alone_moves_all_that_follow():
     builder = DagBuilder().source("a").source("b").stateless_operator("join")
     dag = builder.connect("a", "join").connect("b", "join").sink_for("join", "out").build()
     tracker = WatermarkTracker(dag)
-    assert tracker.update_watermark("a", 10) == [(0, 10)]
-    assert tracker.update_watermark("b", 4) == [(1, 4), (2, 4), (3, 4)]
+
+    def moved():
+        return [node for node in dag.execution_order if tracker.follow(node)]
+
+    assert (tracker.raise_to(0, 10), tracker.raise_to(0, 9), moved()) == (True, False, [])
+    assert (tracker.raise_to(1, 4), moved(), tracker.get("out")) == (True, [2, 3], 4)
     tracker.hold(1, 5)
-    assert tracker.update_watermark("b", 12) == [(1, 12), (2, 5), (3, 5)]
+    assert (tracker.raise_to(1, 12), moved(), tracker.get("out")) == (True, [2, 3], 5)
     assert tracker.effective_watermark("join") == 5
     tracker.hold(1, None)
     assert tracker.effective_watermark("join") == 10

@@ -226,23 +226,18 @@ def test_the_end_is_an_epoch_of_its_own():
     assert [(row["key"], row["total"]) for row in taken(made)] == [("a", 3), ("b", 2)]
 
 
-def restore(executors, checkpoints):
-    DagExecutor.restore_together([(each, checkpoints[w]) for w, each in executors.items()])
-
-
-def test_restore_is_all_or_nothing_over_all_workers():
+def test_a_restore_that_fails_changes_nothing():
     spec = logic(Total())
     whole = checkpoint_of(spec, *ROWS)
     rows, kept, edge = tables_from_bytes(whole.nodes["op"].state.data)
     broken = with_state(whole, [rows, kept.drop_columns(["#state"]), edge])
-    executors = {worker: executor(spec, ("z", 9, 5)) for worker in (0, 1, 2)}
-    before = {worker: each.checkpoint() for worker, each in executors.items()}
+    made = executor(spec, ("z", 9, 5))
+    before = made.checkpoint()
     with pytest.raises(RestoreFailed):
-        restore(executors, {0: whole, 1: whole, 2: broken})
-    assert {worker: each.checkpoint() for worker, each in executors.items()} == before
-    restore(executors, {0: whole, 1: whole, 2: whole})
-    for each in executors.values():
-        assert each.checkpoint().nodes["op"] == whole.nodes["op"]
+        made.restore(broken)
+    assert made.checkpoint() == before
+    made.restore(whole)
+    assert made.checkpoint().nodes["op"] == whole.nodes["op"]
 
 
 class Breaks(Operator):
@@ -265,40 +260,37 @@ class Breaks(Operator):
         self.count = int(state)
 
 
-def crew():
-    """Executors with a row each, their operators, and what they knew before it."""
+def with_a_row():
+    """An executor with a row, its operator, and what it knew before it."""
     dag = DagBuilder().source("in", SCHEMA).operator("op", key=GLOBAL).connect("in", "op").build()
-    executors = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
-    operators = {worker: Breaks() for worker in executors}
-    for worker, operator in operators.items():
-        executors[worker].register_operator("op", operator)
-    before = {worker: each.checkpoint() for worker, each in executors.items()}
-    for each in executors.values():
-        each.process_event("in", ROW)
-    return executors, operators, before
+    made, operator = DagExecutor.from_dag(dag), Breaks()
+    made.register_operator("op", operator)
+    before = made.checkpoint()
+    made.process_event("in", ROW)
+    return made, operator, before
 
 
 ROW = Event(1, pa.record_batch([["a"], [1], [1]], schema=SCHEMA))
 
 
-def test_executors_are_restored_together_after_one_failed():
-    executors, operators, before = crew()
-    operators[1].broken = True
+def test_an_executor_is_restored_after_it_failed():
+    made, operator, before = with_a_row()
+    operator.broken = True
     with pytest.raises(OperatorFailed):
-        executors[1].process_event("in", ROW)
-    operators[1].broken = False
-    restore(executors, before)
-    assert [operator.count for operator in operators.values()] == [0, 0]
-    executors[1].process_event("in", ROW)
-    assert operators[1].count == 1
+        made.process_event("in", ROW)
+    operator.broken = False
+    made.restore(before)
+    assert operator.count == 0
+    made.process_event("in", ROW)
+    assert operator.count == 1
 
 
-def test_executors_are_unchanged_when_one_cannot_save_its_state():
-    executors, operators, before = crew()
-    operators[1].unkept = True
+def test_an_executor_is_unchanged_when_it_cannot_save_its_state():
+    made, operator, before = with_a_row()
+    operator.unkept = True
     with pytest.raises(RestoreFailed, match="cannot be saved"):
-        restore(executors, before)
-    assert [operator.count for operator in operators.values()] == [1, 1]
+        made.restore(before)
+    assert operator.count == 1
 
 
 SUM = KeyedAggregate((sum_of("number"),), ("key",), every=10)
@@ -519,7 +511,8 @@ def test_a_session_goes_on_with_its_new_owner():
     whole = checkpoint_of(spec, ("a", 1, 1), ("b", 10, 2))
     dealt = rescaled(stage_of(spec), {0: whole})
     executors = {w: DagExecutor.from_dag(graph(spec)) for w in dealt}
-    restore(executors, dealt)
+    for worker, each in executors.items():
+        each.restore(dealt[worker])
     put(executors[PLACEMENT.owner("a", (0, 1, 2))], ("a", 2, 4))
     for each in executors.values():
         each.finish()
