@@ -50,12 +50,13 @@ from capstan.pipeline.state.chunk_rescale import (
     require_none_lost,
     rescale_chunk,
 )
-from capstan.pipeline.state.chunks import PLACEMENT, StateHeader, assemble, split
+from capstan.pipeline.state.chunks import StateHeader, assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import Misplaced
 from capstan.pipeline.state.key_hash import key_hash, key_hashes
 from capstan.pipeline.state.key_placement import Modulo, Rendezvous
 from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot, prove
+from capstan.pipeline.state.state_tables import PLACEMENT
 from tests.support.graph_samples import (
     event_of,
     feed,

@@ -21,9 +21,9 @@ from capstan.pipeline.spark.side_tables import side_rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.state_rows import StateRow
 from capstan.pipeline.spark.wire_format import AT, BLOB, KIND, NoteKind, part
-from capstan.pipeline.state.chunks import PLACEMENT
 from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hashes
+from capstan.pipeline.state.state_tables import PLACEMENT
 
 _TASK = "#seat"
 

@@ -14,7 +14,7 @@ from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetr
 from capstan.pipeline.engine.recording_bridge import IntoExecutors, SinkCapture
 from capstan.pipeline.engine.sink_recorder import Recorded, SinkRecorder, watermark_of
 from capstan.pipeline.engine.watermarks import WatermarkTracker
-from capstan.pipeline.graph.builder import DagBuilder, FanOut
+from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.changelog import Change, Changelog
 from capstan.pipeline.graph.events import END, TIME, WEIGHT, Event, OutputKey, OutputKind, Timer
 from capstan.pipeline.graph.explain import explain, mermaid
@@ -66,7 +66,6 @@ __all__ = [
     "DagExecutorMetrics",
     "Edge",
     "Event",
-    "FanOut",
     "IntoExecutors",
     "Key",
     "KeyedAggregate",

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from capstan.core.protocol import Messages, Progress
 from capstan.core.times import Antichain, Time
 from capstan.pipeline.graph.errors import LateOutput
-from capstan.pipeline.graph.events import END, TIME, Event
+from capstan.pipeline.graph.events import END, TIME, Event, runs_of
 
 
 def watermark_of(frontier: Antichain, coordinate: int = 0) -> int:
@@ -104,8 +104,4 @@ def _by_time(output: Event) -> Iterator[tuple[int, pa.RecordBatch]]:
         return
     order = pc.sort_indices(output.batch, sort_keys=[(TIME, "ascending")])
     batch = output.batch.take(order)
-    runs = pc.run_end_encode(batch.column(TIME))
-    start = 0
-    for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield time, batch.slice(start, end - start)
-        start = end
+    yield from runs_of(batch, batch.column(TIME))

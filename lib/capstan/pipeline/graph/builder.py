@@ -31,6 +31,18 @@ class DagBuilder:
         self._nodes: dict[str, Declared] = {}
         self._pairs: list[tuple[str, str]] = []
 
+    def declare(self, declared: Declared) -> Self:
+        """Declare a node of any kind.
+
+        Raises:
+            DuplicateNode: Another node has this name.
+        """
+        if declared.name in self._nodes:
+            message = f"two nodes have the name {declared.name}"
+            raise DuplicateNode.create(message, name=declared.name)
+        self._nodes[declared.name] = declared
+        return self
+
     def source(self, name: str, schema: pa.Schema | None = None) -> Self:
         """Declare a source of events.
 
@@ -41,7 +53,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self._add(Declared(name, NodeKind.SOURCE, schema=schema))
+        return self.declare(Declared(name, NodeKind.SOURCE, schema=schema))
 
     def operator(
         self,
@@ -62,7 +74,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self._add(Declared(name, NodeKind.OPERATOR, operator, schema, key))
+        return self.declare(Declared(name, NodeKind.OPERATOR, operator, schema, key))
 
     def stateless_operator(
         self,
@@ -76,7 +88,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self._add(Declared(name, NodeKind.STATELESS, operator, schema))
+        return self.declare(Declared(name, NodeKind.STATELESS, operator, schema))
 
     def materialized_view(
         self,
@@ -91,7 +103,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self._add(Declared(name, NodeKind.VIEW, operator, schema, key))
+        return self.declare(Declared(name, NodeKind.VIEW, operator, schema, key))
 
     def sink(self, name: str, schema: pa.Schema | None = None) -> Self:
         """Declare a sink, which collects events.
@@ -99,7 +111,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self._add(Declared(name, NodeKind.SINK, schema=schema))
+        return self.declare(Declared(name, NodeKind.SINK, schema=schema))
 
     def sink_for(self, upstream: str, name: str, schema: pa.Schema | None = None) -> Self:
         """Declare a sink and connect `upstream` to it.
@@ -119,10 +131,6 @@ class DagBuilder:
             raise CycleDetected.create(f"{source} would read itself", name=source)
         self._pairs.append((source, target))
         return self
-
-    def fan_out(self, shared: str) -> FanOut:
-        """Declare several readers of one node without calling `connect`."""
-        return FanOut(self, shared)
 
     def build(self) -> Dag:
         """Validate the declarations and return the graph.
@@ -148,49 +156,3 @@ class DagBuilder:
         ids = {name: number for number, name in enumerate(names)}
         edges = numbered((ids[source], ids[target]) for source, target in self._pairs)
         return Dag(tuple(nodes[name] for name in names), edges, order)
-
-    def _add(self, declared: Declared) -> Self:
-        if declared.name in self._nodes:
-            message = f"two nodes have the name {declared.name}"
-            raise DuplicateNode.create(message, name=declared.name)
-        self._nodes[declared.name] = declared
-        return self
-
-
-class FanOut:
-    """Declares readers of one node; `done` returns the builder."""
-
-    __slots__ = ("_builder", "_shared")
-
-    def __init__(self, builder: DagBuilder, shared: str) -> None:
-        self._builder = builder
-        self._shared = shared
-
-    def branch(
-        self,
-        name: str,
-        operator: OperatorSpec | None = None,
-        *,
-        schema: pa.Schema | None = None,
-        key: Key | None = None,
-    ) -> Self:
-        """Declare a stateful operator that reads the shared node."""
-        self._builder.operator(name, operator, schema=schema, key=key)
-        self._builder.connect(self._shared, name)
-        return self
-
-    def stateless_branch(
-        self,
-        name: str,
-        operator: OperatorSpec | None = None,
-        *,
-        schema: pa.Schema | None = None,
-    ) -> Self:
-        """Declare a stateless operator that reads the shared node."""
-        self._builder.stateless_operator(name, operator, schema=schema)
-        self._builder.connect(self._shared, name)
-        return self
-
-    def done(self) -> DagBuilder:
-        """Return the builder."""
-        return self._builder

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TIME: Final = "_time"
 """Column with each row's own time (int64), for batches whose rows have several times."""
@@ -16,6 +18,8 @@ WEIGHT: Final = "_weight"
 
 END: Final = 2**63 - 1
 """The final watermark; nothing follows it."""
+
+Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +71,13 @@ class OutputKey:
     node: str
     kind: OutputKind = OutputKind.DATA
     name: str = ""
+
+
+def runs_of(rows: Rows, values: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, Rows]]:
+    """Yield the rows of each run of equal values, with the value."""
+    values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    runs = pc.run_end_encode(values)
+    start = 0
+    for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        yield value, rows.slice(start, end - start)
+        start = end

@@ -206,6 +206,22 @@ class Stateless:
         return None
 
 
+class KeyedBy:
+    """Base of specifications of operators whose key is the columns `by`, on every port."""
+
+    __slots__ = ()
+    by: tuple[str, ...]
+
+    @property
+    def key(self) -> Key:
+        """The key columns."""
+        return Key.of(*self.by)
+
+    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
+        """The key columns."""
+        return frozenset(self.by)
+
+
 def check_version(version: int, known: int = 1) -> None:
     """Refuse a state whose version is not the known one.
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from capstan.pipeline.graph.builder import DagBuilder
-from capstan.pipeline.graph.graph import Dag, Edge, Node, NodeId, NodeKind, NodeRef
+from capstan.pipeline.graph.graph import Dag, Edge, Node, NodeId, NodeRef
 from capstan.pipeline.graph.operator import Key
+from capstan.pipeline.graph.validation import Declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +263,9 @@ def _sub_dag(
     for entry in inputs:
         builder.source(entry.source, _known_columns(dag.node(entry.producer).schema))
     for number in group:
-        _redeclare(builder, dag.nodes[number])
+        node = dag.nodes[number]
+        schema = _known_columns(node.schema)
+        builder.declare(Declared(node.name, node.kind, node.operator, schema, node.key))
     source_of = {(reader, port): i.source for i in inputs for reader, port in i.readers}
     for number in group:
         name = dag.nodes[number].name
@@ -272,20 +275,6 @@ def _sub_dag(
     for producer, name in exits.items():
         builder.sink_for(producer, name)
     return builder.build()
-
-
-def _redeclare(builder: DagBuilder, node: Node) -> None:
-    schema = _known_columns(node.schema)
-    if node.kind is NodeKind.SOURCE:
-        builder.source(node.name, schema)
-    elif node.kind is NodeKind.SINK:
-        builder.sink(node.name, schema)
-    elif node.kind is NodeKind.OPERATOR:
-        builder.operator(node.name, node.operator, schema=schema, key=node.key)
-    elif node.kind is NodeKind.STATELESS:
-        builder.stateless_operator(node.name, node.operator, schema=schema)
-    else:
-        builder.materialized_view(node.name, node.operator, schema=schema, key=node.key)
 
 
 def _known_columns(schema: pa.Schema) -> pa.Schema | None:

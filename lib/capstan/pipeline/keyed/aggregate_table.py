@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.pipeline.operators.exact_sums import cast_sums, concat_sums, widened
-from capstan.pipeline.operators.group_reduce import Step, reduce_groups, sum_forms
+from capstan.pipeline.operators.exact_sums import cast_sums, concat_sums, means, widened
+from capstan.pipeline.operators.group_reduce import Step, by_order, reduce_groups, sum_forms
 from capstan.pipeline.operators.ordering import (
     first_of_each,
     group_ids,
@@ -79,7 +79,7 @@ class AggregateTable:
         self._schema = schema
         self._by = list(by)
         self._aggregates = tuple(aggregates)
-        order = [a.column for a in aggregates if a.column is not None and _by_order(a, schema)]
+        order = [a.column for a in aggregates if a.column is not None and by_order(a, schema)]
         self._sorting = list(dict.fromkeys([TIME, *ties, *order])) if order else []
         used = [a.column for a in aggregates if a.column is not None]
         names = dict.fromkeys([*by, *used, *(ties if order else ()), TIME])
@@ -241,9 +241,7 @@ class AggregateTable:
             case AggregateKind.COUNT_DISTINCT:
                 return self._distinct_counts(a, state)
             case AggregateKind.MEAN:
-                total = pc.cast(state.column(f"#sum:{a.column}"), kind, safe=False)
-                count = pc.cast(state.column(f"#count:{a.column}"), kind)
-                return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+                return means(state.column(f"#sum:{a.column}"), state.column(f"#count:{a.column}"))
             case AggregateKind.SUM:
                 return cast_sums(state.column(f"#sum:{a.column}"), kind, str(a))
             case _:
@@ -257,10 +255,3 @@ class AggregateTable:
         count = state.num_rows
         counts = np.bincount(ids[count:], minlength=int(ids.max(initial=-1)) + 1)
         return pa.chunked_array([pa.array(counts[ids[:count]], pa.int64())])
-
-
-def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
-    if a.kind in _ENDS:
-        return True
-    summed = a.kind in (AggregateKind.SUM, AggregateKind.MEAN)
-    return summed and pa.types.is_floating(field_of(schema, a.column or "").type)

@@ -11,26 +11,22 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
-from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.events import END, TIME, runs_of
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
 from capstan.pipeline.keyed.aggregate_table import AggregateTable
 from capstan.pipeline.operators.aggregates import Aggregate
-from capstan.pipeline.operators.group_reduce import Reducer
-from capstan.pipeline.operators.ordering import check_sortable
+from capstan.pipeline.operators.group_reduce import result_columns
 from capstan.pipeline.operators.time_buffer import (
     Length,
     RowBuffer,
     constant,
     emit_timed,
-    field_of,
     floor_to,
     input_schemas,
     is_timed,
     on_time,
-    unique,
     units,
     with_time,
 )
@@ -39,7 +35,7 @@ _STEP: Final = "#step"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedAggregate:
+class KeyedAggregate(KeyedBy):
     """Aggregates of all rows of a key so far: in steps of time, or once at the end.
 
     With steps, each key with rows in a step is emitted once the step is complete, at the last time
@@ -71,27 +67,13 @@ class KeyedAggregate:
             message = f"a step must be at least one unit, not {self.every}"
             raise ValueError(message)
 
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the key columns, the results, and `_time` if timed.
 
         Raises:
             ValueError: A column is missing, has an unsupported type, or appears twice.
         """
-        (schema,) = input_schemas(inputs)
-        keys = [field_of(schema, name) for name in self.by]
-        check_sortable(schema, self.by)
-        results = Reducer(with_time(schema), self.aggregates, self.ties).fields()
-        columns = pa.schema([*keys, *results])
-        return unique(with_time(columns) if is_timed(schema) else columns)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The key columns."""
-        return frozenset(self.by)
+        return result_columns(inputs, self.by, self.aggregates, self.ties)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator with empty state."""
@@ -162,11 +144,8 @@ class _KeyedAggregateOperator(Operator):
         assert self._every is not None
         step = floor_to(rows.column(TIME), self._every)
         rows = rows.append_column(_STEP, step).sort_by(_STEP).combine_chunks()
-        runs = pc.run_end_encode(rows.column(_STEP).combine_chunks())
-        start = 0
-        for first, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            yield rows.slice(start, end - start).drop_columns([_STEP]), first + self._every - 1
-            start = end
+        for first, in_step in runs_of(rows.drop_columns([_STEP]), rows.column(_STEP)):
+            yield in_step, first + self._every - 1
 
     def _emit(self, results: pa.Table, context: Context) -> None:
         emit_timed(results.select(self._names), context, timed=self._timed)

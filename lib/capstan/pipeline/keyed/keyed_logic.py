@@ -11,7 +11,7 @@ import pyarrow as pa
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.graph import operator_id
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
 from capstan.pipeline.keyed.keyed_operator import KeyedOperator
 from capstan.pipeline.keyed.messages import Data, Epoch, Message
 from capstan.pipeline.keyed.stateful_functions import SomeLogic, StatefulLogic
@@ -39,7 +39,7 @@ _STATE_FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class KeyedLogic:
+class KeyedLogic(KeyedBy):
     """Calls a logic for each row whose time is complete, in order of time.
 
     Rows with the same time are ordered by the columns `ties`, then by all columns, never by
@@ -71,11 +71,6 @@ class KeyedLogic:
             message = "a keyed logic needs key columns, input columns and output columns"
             raise ValueError(message)
 
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
-
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the key columns, those of `output`, and `_time` if timed.
 
@@ -89,10 +84,6 @@ class KeyedLogic:
         check_sortable(used, used.names)
         columns = pa.schema([*(field_of(schema, name) for name in self.by), *self.output])
         return unique(with_time(columns) if is_timed(schema) else columns)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The key columns."""
-        return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator with empty state."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
 from capstan.pipeline.operators.ordering import check_sortable, first_of_each, group_ids, ordered
 from capstan.pipeline.operators.time_buffer import (
     Length,
@@ -27,7 +27,7 @@ from capstan.pipeline.operators.time_buffer import (
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicate:
+class Deduplicate(KeyedBy):
     """Passes the first row of each key and drops its duplicates.
 
     Rows are ordered by time, then by the columns `ties`, then by all columns, never by arrival. A
@@ -48,11 +48,6 @@ class Deduplicate:
         if self.within is not None and units(self.within) < 1:
             message = f"within must be at least one unit, not {self.within}"
             raise ValueError(message)
-
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the columns of its input.

@@ -103,6 +103,12 @@ def cast_sums(sums: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Chunked
         raise ValueError(message) from error
 
 
+def means(sums: pa.ChunkedArray, counts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the means (float) of groups with these sums and counts; null without values."""
+    total, count = pc.cast(sums, pa.float64(), safe=False), pc.cast(counts, pa.float64())
+    return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+
+
 def _as(table: pa.Table, kinds: Mapping[str, pa.DataType]) -> pa.Table:
     for name, kind in kinds.items():
         position = table.schema.get_field_index(name)

@@ -14,9 +14,22 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.pipeline.operators.exact_sums import SumForm, cast_sums, concat_sums, summable, widened
+from capstan.pipeline.operators.exact_sums import (
+    SumForm,
+    cast_sums,
+    concat_sums,
+    means,
+    summable,
+    widened,
+)
 from capstan.pipeline.operators.ordering import check_sortable, one_of_equal, ordered, positions
-from capstan.pipeline.operators.time_buffer import field_of
+from capstan.pipeline.operators.time_buffer import (
+    field_of,
+    input_schemas,
+    is_timed,
+    unique,
+    with_time,
+)
 
 
 class Reducer:
@@ -54,7 +67,7 @@ class Reducer:
         forms = sum_forms(self._aggregates, schema) if self.partial else {}
         self._forms = {f"#{name}:sum": form for name, form in forms.items()}
         self.widens = any(form.widens for form in forms.values())
-        ordering = [a.column for a in aggregates if _by_order(a, schema) and a.column is not None]
+        ordering = [a.column for a in aggregates if by_order(a, schema) and a.column is not None]
         self._sorting = list(dict.fromkeys([TIME, *ties, *ordering])) if ordering else []
         used = [a.column for a in aggregates if a.column is not None]
         self._columns = list(dict.fromkeys([*used, *(ties if ordering else ())]))
@@ -107,12 +120,31 @@ class Reducer:
             return rows.column(a.column).take(grouped.column(_part_name(a, f"{a.kind}-at")))
         kind = a.result_type(self._schema)
         if a.kind is AggregateKind.MEAN:
-            total = pc.cast(grouped.column(_part_name(a, "sum")), pa.float64(), safe=False)
-            count = pc.cast(grouped.column(_part_name(a, "count")), pa.float64())
-            return pc.divide(total, pc.if_else(pc.equal(count, 0.0), 1.0, count))
+            sums, counts = (grouped.column(_part_name(a, part)) for part in ("sum", "count"))
+            return means(sums, counts)
         if a.kind is AggregateKind.SUM:
             return cast_sums(grouped.column(_part_name(a, "sum")), kind, str(a))
         return pc.cast(grouped.column(_part_name(a, a.kind.value)), kind)
+
+
+def result_columns(
+    inputs: Sequence[pa.Schema],
+    by: Sequence[str],
+    aggregates: Sequence[Aggregate],
+    ties: Sequence[str],
+    between: Sequence[pa.Field] = (),
+) -> pa.Schema:
+    """Return the output columns of aggregates by key: keys, `between`, results, `_time` if timed.
+
+    Raises:
+        ValueError: A column is missing, has an unsupported type, or appears twice.
+    """
+    (schema,) = input_schemas(inputs)
+    keys = [field_of(schema, column) for column in by]
+    check_sortable(schema, by)
+    results = Reducer(with_time(schema), aggregates, ties).fields()
+    columns = pa.schema([*keys, *between, *results])
+    return unique(with_time(columns) if is_timed(schema) else columns)
 
 
 Step = tuple[str | None, str, str]
@@ -143,10 +175,11 @@ def _row_steps(a: Aggregate) -> list[Step]:
 
 def _partial(a: Aggregate, schema: pa.Schema) -> bool:
     unmergeable = (AggregateKind.COUNT_DISTINCT, AggregateKind.FIRST, AggregateKind.LAST)
-    return a.kind not in unmergeable and not _by_order(a, schema)
+    return a.kind not in unmergeable and not by_order(a, schema)
 
 
-def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
+def by_order(a: Aggregate, schema: pa.Schema) -> bool:
+    """Whether a result depends on the order of rows: first, last, sums and means of floats."""
     if a.kind in (AggregateKind.FIRST, AggregateKind.LAST):
         return True
     summed = a.kind in (AggregateKind.SUM, AggregateKind.MEAN)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, Key, Operator
 from capstan.pipeline.operators.hash_join import How, Sides, unmatched, unpaired
 from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     Length,
     RowBuffer,
     emit_timed,
@@ -135,13 +135,14 @@ class WindowJoin(_Join):
         return f"{self.how} join on {self.key} in windows of {self.size}"
 
 
-class _JoinOperator(Operator):
+class _JoinOperator(BufferedOperator):
     """State of a join: rows of both sides whose time is incomplete."""
 
     def __init__(self, sides: Sides, reach: int) -> None:
         self._sides = sides
         self._reach = reach
         self._waiting = (RowBuffer(sides.left), RowBuffer(sides.right))
+        self._buffers = self._waiting
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._reach)
@@ -168,6 +169,7 @@ class _IntervalJoinOperator(_JoinOperator):
         self._matched = RowBuffer(self._sides.left)
         self._single = RowBuffer(self._sides.left)
         self._right = RowBuffer(self._sides.right)
+        self._buffers = (*self._waiting, self._matched, self._single, self._right)
 
     def on_watermark(self, watermark: int, context: Context) -> None:
         parts = [self._pairs(watermark)]
@@ -181,18 +183,6 @@ class _IntervalJoinOperator(_JoinOperator):
             pairs = unpaired(positions(expired.num_rows))
             parts.append(self._sides.rows(expired, no_rows, pairs, time))
         self._emit(parts, context)
-
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([buffer.table() for buffer in self._buffers()])
-
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        tables = tables_from_bytes(state)
-        for buffer, table in zip(self._buffers(), tables, strict=True):
-            buffer.replace(table)
-
-    def _buffers(self) -> tuple[RowBuffer, ...]:
-        return (*self._waiting, self._matched, self._single, self._right)
 
     def _pairs(self, watermark: int) -> pa.Table:
         new_left = self._waiting[0].take_before(watermark)
@@ -271,15 +261,6 @@ class _WindowJoinOperator(_JoinOperator):
             pairs = pa.concat_tables([pairs, unpaired(unmatched(left.num_rows, pairs.column("l")))])
         last = pc.add_checked(left.column(_BUCKET).take(pairs.column("l")), self._size - 1)
         self._emit([self._sides.rows(left, right, pairs, last)], context)
-
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([buffer.table() for buffer in self._waiting])
-
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        left, right = tables_from_bytes(state)
-        self._waiting[0].replace(left)
-        self._waiting[1].replace(right)
 
     def _closed(self, buffer: RowBuffer, edge: int) -> pa.Table:
         rows = buffer.take_before(edge).combine_chunks()

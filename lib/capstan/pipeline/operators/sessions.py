@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, Operator, check_version
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import Reducer
 from capstan.pipeline.operators.ordering import group_ids
@@ -26,7 +26,7 @@ from capstan.pipeline.operators.time_buffer import (
     units,
     with_time,
 )
-from capstan.pipeline.operators.windows import window_fields, window_rows
+from capstan.pipeline.operators.windows import WindowSpec, window_rows
 
 _SESSION = "#session"
 _START, _STOP = "#start", "#stop"
@@ -34,7 +34,7 @@ _Times = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionWindow:
+class SessionWindow(WindowSpec):
     """Windows that last as long as the rows of a key are less than `gap` apart.
 
     A session reaches from its first row to `gap` after its last one, excluding its end: a row
@@ -59,19 +59,6 @@ class SessionWindow:
         if units(self.gap) < 1:
             message = f"a session needs a gap of at least one unit, not {self.gap}"
             raise ValueError(message)
-
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the key columns, `window_start`, `window_end` and the results."""
-        return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The key columns."""
-        return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator without open sessions."""

@@ -13,12 +13,12 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, Stateless, check_version
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, Stateless
 from capstan.pipeline.operators.duckdb_sql import check_query, connect, run_query
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     Length,
     RowBuffer,
     constant,
@@ -79,7 +79,7 @@ class Sql(Stateless):
 
 
 @dataclass(frozen=True, slots=True)
-class SqlWindow:
+class SqlWindow(KeyedBy):
     """One SELECT over all rows of each tumbling window, once it has closed.
 
     The query gets the rows in an order that follows from their values. Its results have the last
@@ -102,11 +102,6 @@ class SqlWindow:
         if units(self.size) < 1:
             message = f"a window needs a size of at least one unit, not {self.size}"
             raise ValueError(message)
-
-    @property
-    def key(self) -> Key:
-        """The key columns, the same for all inputs."""
-        return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the columns that the query selects.
@@ -149,25 +144,25 @@ class _SqlOperator(Operator):
             context.emit(result)
 
 
-class _SqlWindowOperator(Operator):
+class _SqlWindowOperator(BufferedOperator):
     """State: the rows of open windows."""
 
     def __init__(self, spec: SqlWindow, inputs: Sequence[pa.Schema]) -> None:
         self._query, self._tables = spec.query, spec.tables
         self._size = units(spec.size)
         self._timed = any(map(is_timed, inputs))
-        self._rows = [RowBuffer(with_time(schema)) for schema in inputs]
+        self._buffers = [RowBuffer(with_time(schema)) for schema in inputs]
         self.state_ports = tuple(range(len(inputs)))
         self._duckdb = connect()
 
     def process(self, batch: pa.RecordBatch, context: Context) -> None:
         rows = on_time(batch, context, self._size)
         if rows is not None:
-            self._rows[context.port].add(rows)
+            self._buffers[context.port].add(rows)
 
     def on_watermark(self, watermark: int, context: Context) -> None:
         edge = watermark // self._size * self._size
-        closed = [buffer.take_before(edge) for buffer in self._rows]
+        closed = [buffer.take_before(edge) for buffer in self._buffers]
         closed = [ordered(rows, [(TIME, "ascending")]).combine_chunks() for rows in closed]
         while any(rows.num_rows for rows in closed):
             first = min(rows.column(TIME)[0].as_py() for rows in closed if rows.num_rows)
@@ -184,11 +179,3 @@ class _SqlWindowOperator(Operator):
             )
             result = result.append_column(TIME, constant(stop - 1, result.num_rows))
             emit_timed(result, context, timed=self._timed)
-
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([buffer.table() for buffer in self._rows])
-
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        for buffer, rows in zip(self._rows, tables_from_bytes(state), strict=True):
-            buffer.replace(rows)

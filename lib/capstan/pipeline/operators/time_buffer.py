@@ -13,8 +13,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import Context
+from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
+from capstan.pipeline.graph.events import END, TIME, runs_of
+from capstan.pipeline.graph.operator import Context, Operator, check_version
 
 NO_TIME: Final = "no-time"
 """Side output of rows whose `_time` is null."""
@@ -168,13 +169,9 @@ def emit_timed(rows: pa.Table, context: Context, *, timed: bool) -> None:
             context.emit(batch, least)
         return
     rows = rows.take(pc.sort_indices(rows, sort_keys=[(TIME, "ascending")])).combine_chunks()
-    runs = pc.run_end_encode(rows.column(TIME).combine_chunks())
-    rows = rows.drop_columns([TIME])
-    start = 0
-    for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        for batch in rows.slice(start, end - start).to_batches():
+    for time, at_time in runs_of(rows.drop_columns([TIME]), rows.column(TIME)):
+        for batch in at_time.to_batches():
             context.emit(batch, time)
-        start = end
 
 
 class RowBuffer:
@@ -200,10 +197,6 @@ class RowBuffer:
         self.least = least if self.least is None else min(self.least, least)
         self._batches += rows.to_batches() if isinstance(rows, pa.Table) else [rows]
 
-    def has_before(self, time: int) -> bool:
-        """Whether any row is before a time."""
-        return self.least is not None and self.least < time
-
     def table(self) -> pa.Table:
         """Return all rows, and keep them."""
         return pa.Table.from_batches(self._batches, self.schema)
@@ -215,9 +208,26 @@ class RowBuffer:
 
     def take_before(self, time: int) -> pa.Table:
         """Remove and return the rows before a time."""
-        if not self.has_before(time):
+        if self.least is None or self.least >= time:
             return self.schema.empty_table()
         rows = self.table()
         due = pc.less(rows.column(TIME), time)
         self.replace(rows.filter(pc.invert(due)).combine_chunks())
         return rows.filter(due)
+
+
+class BufferedOperator(Operator):
+    """Base of running operators whose state is the rows of some buffers."""
+
+    _buffers: Sequence[RowBuffer]
+
+    def checkpoint(self) -> bytes:
+        """Return the rows of all buffers."""
+        return tables_to_bytes([buffer.table() for buffer in self._buffers])
+
+    def restore(self, version: int, state: bytes) -> None:
+        """Restore the rows of all buffers."""
+        check_version(version)
+        tables = tables_from_bytes(state)
+        for buffer, rows in list(zip(self._buffers, tables, strict=True)):
+            buffer.replace(rows)

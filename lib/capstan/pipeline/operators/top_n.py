@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
 from capstan.pipeline.operators.ordering import (
     Direction,
     check_sortable,
@@ -22,6 +22,7 @@ from capstan.pipeline.operators.ordering import (
 from capstan.pipeline.operators.time_buffer import (
     Length,
     RowBuffer,
+    constant,
     emit_timed,
     field_of,
     floor_to,
@@ -38,7 +39,7 @@ _COMPACT = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class TopN:
+class TopN(KeyedBy):
     """The `n` first rows of each key by the columns `order`.
 
     Rows that are equal in these columns are ordered by their other values, never by arrival.
@@ -69,11 +70,6 @@ class TopN:
         if self.n < 1 or not self.order or (self.window is not None and units(self.window) < 1):
             message = f"no rows: the first {self.n} by {self.order} in {self.window}"
             raise ValueError(message)
-
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the columns of its input, then the rank.
@@ -126,7 +122,7 @@ class _TopNOperator(Operator):
             return
         times = rows.column(TIME)
         if self._window is None:
-            stop = pa.repeat(pa.scalar(END, pa.int64()), rows.num_rows)
+            stop = constant(END, rows.num_rows)
         else:
             stop = pc.add_checked(floor_to(times, self._window), self._window)
         self._rows.add(rows.append_column(_STOP, stop))

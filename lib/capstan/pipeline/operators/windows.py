@@ -12,19 +12,17 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator, check_version
+from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
 from capstan.pipeline.operators.aggregates import Aggregate
-from capstan.pipeline.operators.group_reduce import Reducer
-from capstan.pipeline.operators.ordering import check_sortable, ordered
+from capstan.pipeline.operators.group_reduce import Reducer, result_columns
+from capstan.pipeline.operators.ordering import ordered
 from capstan.pipeline.operators.time_buffer import (
     Length,
     emit_timed,
-    field_of,
     floor_to,
     input_schemas,
     is_timed,
     on_time,
-    unique,
     units,
     with_time,
 )
@@ -40,25 +38,22 @@ _STOP: Final = "#end"
 _COMPACT: Final = 65_536
 
 
-def window_fields(
-    inputs: Sequence[pa.Schema],
-    by: Sequence[str],
-    aggregates: Sequence[Aggregate],
-    ties: Sequence[str],
-    bounds: pa.DataType,
-) -> pa.Schema:
-    """Return the output columns of a window: keys, bounds, results, and `_time` if timed.
+class WindowSpec(KeyedBy):
+    """Base of windows that aggregate the rows of each key."""
 
-    Raises:
-        ValueError: A column is missing, has an unsupported type, or appears twice.
-    """
-    (schema,) = input_schemas(inputs)
-    keys = [field_of(schema, column) for column in by]
-    check_sortable(schema, by)
-    results = Reducer(with_time(schema), aggregates, ties).fields()
-    ends = [pa.field(START, bounds), pa.field(STOP, bounds)]
-    columns = pa.schema([*keys, *ends, *results])
-    return unique(with_time(columns) if is_timed(schema) else columns)
+    __slots__ = ()
+    aggregates: tuple[Aggregate, ...]
+    ties: tuple[str, ...]
+    bounds: pa.DataType
+
+    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
+        """Return the key columns, `window_start`, `window_end`, the results, `_time` if timed.
+
+        Raises:
+            ValueError: A column is missing, has an unsupported type, or appears twice.
+        """
+        ends = [pa.field(START, self.bounds), pa.field(STOP, self.bounds)]
+        return result_columns(inputs, self.by, self.aggregates, self.ties, ends)
 
 
 def window_rows(
@@ -83,7 +78,7 @@ def _as_bounds(times: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Window(WindowSpec):
     """Windows `[start, start + size)` of event time, one every `slide`; each closes once.
 
     A window closes when the watermark reaches its end, and emits one row per key at its last
@@ -141,19 +136,6 @@ class Window:
         """Create windows that overlap: each row is in `size / slide` of them."""
         kind = pa.int64() if bounds is None else bounds
         return cls(size, slide, tuple(aggregates), tuple(by), tuple(ties), offset, kind)
-
-    @property
-    def key(self) -> Key:
-        """The key columns."""
-        return Key.of(*self.by)
-
-    def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the key columns, `window_start`, `window_end` and the results."""
-        return window_fields(inputs, self.by, self.aggregates, self.ties, self.bounds)
-
-    def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
-        """The key columns."""
-        return frozenset(self.by)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator without open windows."""

@@ -34,11 +34,6 @@ Keep = Callable[["DataFrame"], "DataFrame"]
 """Stores a stage's output for several reads, and returns it."""
 
 _ASIDE = "node STRING, output STRING, name STRING, worker INT, time BIGINT, row STRING"
-_METRICS = (
-    "stage INT, worker INT, node STRING, events_in BIGINT, events_out BIGINT, invocations BIGINT, "
-    "total_time_ns BIGINT, rows_in BIGINT, rows_out BIGINT, late_rows BIGINT, side_rows BIGINT, "
-    "timers_fired BIGINT"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +58,7 @@ class PipelineRun:
         sinks: Rows of each chosen sink: the time, then the sink's own columns.
         aside: Rows that operators diverted: `node`, `output` (`late`, `side` or `change`), `name`
             (of a side output), `worker`, `time` (an integer), and the `row` as JSON.
-        metrics: Counters of every node on every replay worker, for display and the ledger.
-        nodes: The same counters as values.
+        nodes: Counters of every node on every replay worker, for display and the ledger.
         trimmed: Number of rows of each sink that were dropped because their times are outside the
             range.
         put_aside: Number of diverted rows, by node and output.
@@ -74,7 +68,6 @@ class PipelineRun:
 
     sinks: Mapping[str, DataFrame]
     aside: DataFrame
-    metrics: DataFrame
     nodes: tuple[NodeMetrics, ...]
     trimmed: Mapping[str, int]
     put_aside: Mapping[tuple[str, str], int]
@@ -124,7 +117,10 @@ class StageBuilder:
             (name,) = stage.nodes
             self._frames[stage.number] = self._source(name)
             return
-        work = self._works[stage.number] = self._work(stage)
+        resumes, keeps = self._carried.state is not None, self._carried.keeps
+        work = self._works[stage.number] = StageWork.create(
+            self._plan.dag, stage, self._reach, self._peers, resumes=resumes, keeps=keeps
+        )
         for name in work.outputs:
             row_transport.spark_type(self._pipeline, name, stage.dag.node(name).schema)
         state = None
@@ -133,7 +129,7 @@ class StageBuilder:
         frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self._peers, state)
         frame = frame.mapInArrow(_body(work), from_arrow_schema(work.outgoing))
         several = len(self._readers[stage.number]) > 1
-        if several or stage.sinks or (self._carried.keeps and _has_state(stage)):
+        if several or stage.sinks or (keeps and _has_state(stage)):
             frame = self._keep(frame)
             self._kept.append(frame)
         self._frames[stage.number] = frame
@@ -167,9 +163,6 @@ class StageBuilder:
         nodes.sort(key=lambda node: (node.stage, node.node, node.worker))
         diverted = notes.where(F.col(KIND) == NoteKind.ASIDE.value)
         aside = diverted.select(F.from_json(NOTE, _ASIDE).alias("note")).select("note.*")
-        metrics = self._spark.createDataFrame(
-            [tuple(node.to_json().values()) for node in nodes], _METRICS
-        )
         put_aside = Counter[tuple[str, str]]()
         for node in nodes:
             put_aside[node.node, "late"] += node.counters.late_rows
@@ -177,7 +170,6 @@ class StageBuilder:
         return PipelineRun(
             self._sinks,
             aside,
-            metrics,
             tuple(nodes),
             dict(trimmed),
             {place: rows for place, rows in put_aside.items() if rows},
@@ -190,17 +182,6 @@ class StageBuilder:
         numbers = [stage.number for stage in self._plan.stages if _has_state(stage)]
         states = [row_transport.state_of(self._frames[number]) for number in numbers]
         return reduce(lambda one, other: one.unionByName(other), states)
-
-    def _work(self, stage: Stage) -> StageWork:
-        carried = self._carried
-        return StageWork.create(
-            self._plan.dag,
-            stage,
-            self._reach,
-            self._peers,
-            resumes=carried.state is not None,
-            keeps=carried.keeps,
-        )
 
     def _inputs(self, stage: Stage, work: StageWork) -> list[Rows]:
         """Return the inputs of a stage: its own sources, and each earlier stage once."""

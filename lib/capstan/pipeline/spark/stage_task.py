@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.graph.errors import LateOutput
-from capstan.pipeline.graph.events import END, TIME, Event, OutputKey, OutputKind
+from capstan.pipeline.graph.events import END, TIME, Event, OutputKey, OutputKind, runs_of
 from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.input_range import Reach
+from capstan.pipeline.operators.time_buffer import constant
 from capstan.pipeline.spark import wire_format
 from capstan.pipeline.spark.state_rows import Resumption, StateRow, final_state
 from capstan.pipeline.spark.wire_format import (
@@ -143,14 +144,10 @@ class _Task:
             yield from self._collect()
             return
         # Without times of their own, the rows of one time are an event. With timers, due timers
-        # must
-        # fire before the rows of the next time.
-        runs = pc.run_end_encode(times)
-        start = 0
-        for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-            self._feed(batch.slice(start, end - start), time)
+        # must fire before the rows of the next time.
+        for time, at_time in runs_of(batch, times):
+            self._feed(at_time, time)
             yield from self._collect()
-            start = end
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """Advance the watermarks to the end, and yield the remaining rows and the counters."""
@@ -305,11 +302,8 @@ def _producer(stage: Stage, source: str) -> str | None:
 
 def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
     order = pc.sort_indices(times)
-    rows, runs = rows.take(order), pc.run_end_encode(times.take(order))
-    start = 0
-    for time, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        yield Event(time, rows.slice(start, end - start))
-        start = end
+    for time, at_time in runs_of(rows.take(order), times.take(order)):
+        yield Event(time, at_time)
 
 
 def _late(node: str, time: int, since: int, worker: int) -> LateOutput:
@@ -327,7 +321,7 @@ def _concat(events: list[Event]) -> TimedRows:
     batches, times = [], []
     for event in events:
         batch = event.batch
-        event_times = pa.repeat(pa.scalar(event.time, pa.int64()), batch.num_rows)
+        event_times = constant(event.time, batch.num_rows)
         timed = TIME in batch.schema.names
         times.append(pc.coalesce(batch.column(TIME), event_times) if timed else event_times)
         batches.append(batch)

@@ -33,7 +33,7 @@ def play_tape(
     after: Antichain | None = None,
     carried: CarriedState | None = None,
 ) -> PipelineRun:
-    """Run a pipeline over chosen workers and times of a tape at a cut.
+    """Run a pipeline over chosen workers and times of a tape at a cut; otherwise as `play`.
 
     Args:
         spark: The session.
@@ -43,21 +43,11 @@ def play_tape(
         pipeline: The pipeline.
         reach: Result of `reach_of` for the requested range and `frontier`.
         frontier: Common frontier of the chosen workers at the cut; only complete times are read.
-        sinks: Sinks to compute; only what they depend on runs. None for all.
+        sinks: As `play`.
         peers: Number of replay workers; by default that of the chosen workers.
-        keep: Stores output that is read several times.
+        keep: As `play`.
         after: Frontier up to which an earlier run has read; None reads from the beginning.
         carried: State of that run, and whether to return the final state of this one.
-
-    Returns:
-        Frames that can be read any number of times, until `PipelineRun.release`.
-
-    Raises:
-        OperatorFailed: An operator raised; node, time and worker are in its fields.
-        LateOutput: A row has a time that an earlier run has already written.
-        StateError: The state is incomplete, or does not match.
-        InvalidRequestError: `CAP-PIPELINE` when the stream lacks columns that the pipeline reads;
-            `CAP-DAG-...` when the graph is invalid.
     """
     region = Region(reach.reads, below=frontier, above=after)
     records = played_records(spark, tape, cut, workers, region, place=True)

@@ -19,13 +19,11 @@ from capstan.pipeline.graph.arrow_ipc import table_from_bytes, table_to_bytes
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.state.chunks import (
-    PLACEMENT,
     Chunk,
     StateHeader,
     Total,
     count_keys,
     is_common,
-    require_owned,
     sum_of,
     total_of,
 )
@@ -57,8 +55,8 @@ def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterat
         return
     rows = table_from_bytes(chunk.data)
     hashes = state.hashes(rows, port)
-    require_owned(state, chunk.worker, state.owners(hashes, range(before), PLACEMENT))
-    owners = state.owners(hashes, range(after), PLACEMENT)
+    state.require_owned(chunk.worker, hashes, before)
+    owners = state.owners(hashes, after)
     for worker in range(after):
         owned = pc.equal(owners, worker)
         owned_rows = rows.filter(owned)
@@ -125,7 +123,7 @@ class Arrivals:
         if port is None:
             return
         hashes = state.hashes(table_from_bytes(chunk.data), port)
-        require_owned(state, self.worker, state.owners(hashes, range(self.peers), PLACEMENT))
+        state.require_owned(self.worker, hashes, self.peers)
         self._totals[place] = self._totals.get(place, Total(0, 0)) + total_of([chunk])
         self._hashes.setdefault(chunk.node, []).append(hashes)
 

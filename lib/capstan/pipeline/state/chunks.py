@@ -2,8 +2,7 @@
 
 The header has everything except the tables of states, and for each table the number of rows and the
 sum of the hashes of their keys. Chunks have the rows. Each chunk can be rescaled alone, so a
-shuffle
-rescales a state of any size; the header shows whether all of it has arrived.
+shuffle rescales a state of any size; the header shows whether all of it has arrived.
 """
 
 from __future__ import annotations
@@ -29,16 +28,12 @@ from capstan.pipeline.graph.events import Timer
 from capstan.pipeline.graph.operator import OperatorState
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.graph.stage_planner import Stage
-from capstan.pipeline.state.errors import Misplaced, NotWhole, SnapshotCorrupt
-from capstan.pipeline.state.key_placement import Modulo
+from capstan.pipeline.state.errors import NotWhole, SnapshotCorrupt
 from capstan.pipeline.state.state_tables import StateTables, ports_of
 
 CHUNK_ROWS: Final = 65_536
 WHOLE: Final = -1
 """The table number of a state that does not consist of tables."""
-
-PLACEMENT: Final = Modulo()
-"""Placement of keys on the tasks of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,18 +223,6 @@ def is_common(stage: Stage, place: tuple[str, int]) -> bool:
     return ports is not None and table != WHOLE and ports[table] is None
 
 
-def require_owned(tables: StateTables, worker: int, owners: pa.Array) -> None:
-    """Check that a worker owns all of its rows.
-
-    Raises:
-        Misplaced: Other workers own some of them.
-    """
-    wrong = pc.sum(pc.not_equal(owners, worker)).as_py()
-    if wrong:
-        text = f"{tables.node}: worker {worker} has {wrong} rows that another worker owns"
-        raise Misplaced.create(text, node=tables.node, worker=worker, misplaced=wrong)
-
-
 def sum_of(hashes: pa.Array) -> int:
     """Add up hashes modulo 2^64, signed."""
     # Sums of 64-bit integers wrap around, as intended.
@@ -299,8 +282,7 @@ def _tables(stage: Stage, worker: int, peers: int, groups: list[list[Chunk]]) ->
         table = pa.concat_tables([table_from_bytes(chunk.data) for chunk in chunks])
         port = state.ports[chunks[0].table]
         if port is not None:
-            owners = state.owners(state.hashes(table, port), range(peers), PLACEMENT)
-            require_owned(state, worker, owners)
+            state.require_owned(worker, state.hashes(table, port), peers)
         tables.append(table)
     return tables
 

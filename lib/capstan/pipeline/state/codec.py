@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from capstan.pipeline.state.errors import NoCodec
@@ -156,11 +155,6 @@ def register_codec(codec: Codec) -> None:
     if _CODECS.setdefault(codec.name, codec) is not codec:
         message = f"another codec has the name {codec.name}"
         raise ValueError(message)
-
-
-def codecs() -> Mapping[str, Codec]:
-    """Return the registered codecs by name."""
-    return MappingProxyType(_CODECS)
 
 
 def codec_named(name: str) -> Codec:

@@ -27,13 +27,6 @@ class Placement(Protocol):
         """Return the owner of `key` among `workers`, which must not be empty."""
 
 
-class HashPlacement(Placement, Protocol):
-    """A placement that depends on the hash of a key alone, so that it works on whole columns."""
-
-    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners (int64) of keys with these hashes (int64)."""
-
-
 class Rendezvous:
     """Owner is the worker with the greatest hash of key and worker; rescales move few keys.
 
@@ -59,7 +52,7 @@ class Rendezvous:
         )
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners of keys with these hashes.
+        """Return the owners (int64) of keys with these hashes (int64).
 
         Raises:
             ValueError: `workers` is empty.
@@ -95,7 +88,7 @@ class Modulo:
         return ordered[key_hash(key) % len(ordered)]
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners of keys with these hashes.
+        """Return the owners (int64) of keys with these hashes (int64).
 
         Raises:
             ValueError: `workers` is empty.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from capstan.pipeline.graph.graph import Dag, Node
 from capstan.pipeline.graph.operator import Key
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.operators.time_buffer import constant
-from capstan.pipeline.state.errors import NotKeyed
+from capstan.pipeline.state.errors import Misplaced, NotKeyed
 from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.key_placement import HashPlacement
+from capstan.pipeline.state.key_placement import Modulo
+
+PLACEMENT: Final = Modulo()
+"""Placement of keys on the tasks of a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +54,22 @@ class StateTables:
             return constant(0, rows.num_rows)
         return key_hashes([rows.column(name) for name in self.key.on(port)])
 
-    def owners(
-        self, hashes: pa.Array, workers: Sequence[int], placement: HashPlacement
-    ) -> pa.Array:
-        """Return the worker (int64) that owns each row; the first one for a global key."""
+    def owners(self, hashes: pa.Array, peers: int) -> pa.Array:
+        """Return which of `peers` workers (int64) owns each row; the first one for a global key."""
         if self.key.is_global:
-            return constant(min(workers), len(hashes))
-        return placement.owners(hashes, workers)
+            return constant(0, len(hashes))
+        return PLACEMENT.owners(hashes, range(peers))
+
+    def require_owned(self, worker: int, hashes: pa.Array, peers: int) -> None:
+        """Check that a worker owns all of its rows.
+
+        Raises:
+            Misplaced: Other workers own some of them.
+        """
+        wrong = pc.sum(pc.not_equal(self.owners(hashes, peers), worker)).as_py()
+        if wrong:
+            text = f"{self.node}: worker {worker} has {wrong} rows that another worker owns"
+            raise Misplaced.create(text, node=self.node, worker=worker, misplaced=wrong)
 
 
 def ports_of(dag: Dag, node: Node) -> tuple[int | None, ...] | None:

@@ -198,14 +198,14 @@ def test_an_operator_that_lacks_a_column_is_refused():
     assert (caught.value.fields["source"], caught.value.fields["target"]) == ("src", "p")
 
 
-def test_fan_out_connects_its_branches():
+def test_readers_of_one_node_share_it():
     dag = (
         DagBuilder()
         .source("src")
-        .fan_out("src")
-        .branch("sum", key=GLOBAL)
-        .stateless_branch("pass")
-        .done()
+        .operator("sum", key=GLOBAL)
+        .stateless_operator("pass")
+        .connect("src", "sum")
+        .connect("src", "pass")
         .build()
     )
     assert dag.shared_stages == {0: (1, 2)}

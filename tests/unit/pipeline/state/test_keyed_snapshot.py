@@ -36,11 +36,12 @@ from capstan.pipeline.operators import (
     sum_of,
 )
 from capstan.pipeline.state.chunk_rescale import Arrivals, merge_headers, rescale_chunk
-from capstan.pipeline.state.chunks import PLACEMENT, assemble, split
-from capstan.pipeline.state.codec import PLAIN, Encoded, codecs, register_codec
+from capstan.pipeline.state.chunks import assemble, split
+from capstan.pipeline.state.codec import PLAIN, Encoded, codec_named, register_codec
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.pipeline.state.key_placement import Rendezvous
 from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot
+from capstan.pipeline.state.state_tables import PLACEMENT
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 TOTAL = pa.schema([("total", pa.int64())])
@@ -548,7 +549,7 @@ def test_a_codec_has_its_name_for_itself():
     with pytest.raises(ValueError, match="plain"):
         register_codec(Other())
     register_codec(PLAIN)
-    assert codecs()["plain"] is PLAIN
+    assert codec_named("plain") is PLAIN
 
 
 @pytest.mark.parametrize("value", [object(), {1: object()}, [complex(1)], True.real + 1j])
