@@ -228,6 +228,7 @@ class BufferedOperator(Operator):
     def restore(self, version: int, state: bytes) -> None:
         """Restore the rows of all buffers."""
         check_version(version)
-        tables = tables_from_bytes(state)
-        for buffer, rows in list(zip(self._buffers, tables, strict=True)):
+        # Paired first: a state of another number of tables must change nothing.
+        pairs = list(zip(self._buffers, tables_from_bytes(state), strict=True))
+        for buffer, rows in pairs:
             buffer.replace(rows)
