@@ -23,8 +23,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from capstan.airflow.local import processes
-from capstan.spark.class_archive import pyspark_home
 from capstan.spark.java import find_java, spark_home
+from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import project_home
 from capstan.storage.lake import Lake
 from tests.support import compose

@@ -24,8 +24,8 @@ from capstan.pipeline.graph.operator import OperatorSpec
 from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
 from capstan.pipeline.keyed.keyed_logic import KeyedLogic
 from capstan.reporting.metrics import METRICS
-from capstan.spark.class_archive import pyspark_home
 from capstan.spark.jars import HADOOP_VERSION, KAFKA, S3
+from capstan.spark.local_submit import pyspark_home
 from capstan.storage.lake import TapePaths
 from tests.support.docs import ROOT, blocks, page, section, table
 

@@ -13,7 +13,7 @@ from capstan.capture.file_listing import FILES, Listing
 from capstan.capture.path_patterns import is_glob
 from capstan.core.config import Source, Stream
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
-from capstan.spark.jars import kafka_jars, s3_jars
+from capstan.spark import jars
 from capstan.spark.project_home import set_up
 from capstan.storage.lake import exists
 
@@ -140,10 +140,10 @@ def file_path(rows: DataFrame) -> Column:
 
 def _setup_hint(source: Source) -> str:
     """The command that fetches jars missing for a source; empty if none are missing."""
-    if source.format == "kafka" and not kafka_jars():
+    if source.format == "kafka" and not jars.KAFKA.fetched():
         return f"run {set_up('kafka')} first"
     on_s3 = source.path is not None and source.path.startswith("s3a://")
-    return f"run {set_up('s3')} first" if on_s3 and not s3_jars() else ""
+    return f"run {set_up('s3')} first" if on_s3 and not jars.S3.fetched() else ""
 
 
 def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:

@@ -7,7 +7,6 @@ one list of jars, which its name identifies. Without a matching archive a JVM st
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import os
 import subprocess
 import sys
@@ -19,7 +18,8 @@ from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark import jvm
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java, spark_home
-from capstan.spark.project_home import cache_folder, packages
+from capstan.spark.local_submit import pyspark_home, run_submit
+from capstan.spark.project_home import cache_folder
 
 _SECONDS = 600.0
 # The archive is filled by a small capture and a small replay.
@@ -55,18 +55,6 @@ def local_settings(master: str) -> dict[str, str]:
     """
     jars = os.pathsep.join(str(jar) for jar in spark_jars())
     return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
-
-
-def pyspark_home() -> Path:
-    """The folder of the installed PySpark, found without importing it.
-
-    Raises:
-        SystemFailureError: `CAP-SPARK` when it is not installed.
-    """
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise SystemFailureError("CAP-SPARK", "PySpark is not installed", packages("spark"))
-    return Path(spec.origin).parent
 
 
 def make_archive(say: Callable[[str], None] = print) -> Path:
@@ -106,29 +94,18 @@ def _train(java: Java, archive: Path) -> None:
         jvm.OPTIONS: options,
         "spark.driver.memory": "1g",
     }
-    conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    home = pyspark_home()
-    command = [str(home / "bin" / "spark-submit"), "--master", "local[2]", *conf, str(_TRAINING)]
     # A configuration folder would be on the class path, where an archive accepts only jars.
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
-    environment = {
-        **inherited,
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": str(spark_home(java)),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
     with tempfile.TemporaryDirectory(prefix="capstan-classes-") as folder:
         try:
-            done = subprocess.run(
-                [*command, folder],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=_SECONDS,
-                check=False,
+            done = run_submit(
+                "local[2]",
+                settings,
+                [str(_TRAINING), folder],
+                java=java,
+                folder=folder,
+                seconds=_SECONDS,
+                environment=inherited,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise _not_made(str(error)) from error

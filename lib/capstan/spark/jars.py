@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 
 from capstan.errors import CapstanError, SystemFailureError
-from capstan.spark import s3_jar_hashes
-from capstan.spark.java import find_java, spark_home
+from capstan.spark.java import find_java
+from capstan.spark.local_submit import run_submit
 from capstan.spark.project_home import cache_folder, checkout, set_up
 
 DELTA_VERSION = "4.4.0"
@@ -34,6 +34,8 @@ HADOOP_VERSION = "3.5.0"
 """The version of the Hadoop in Spark; its S3 connector must have the same version."""
 # The version that this Hadoop was built with.
 _SDK_VERSION = "2.35.4"
+HASHES = Path(__file__).with_name("jars.sha256")
+"""The SHA-256 of each published jar, by folder and name in the cache, as `sha256sum` writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,20 @@ class Jars:
         connector: The name for `capstan setup`; empty for the jars that every session needs.
         packages: Their coordinates, `group:artifact:version`.
         excludes: The dependencies that are left out.
-        files: The SHA-256 of each published file, by its name in the cache.
+        hashes: The file that has their SHA-256, like `HASHES`.
     """
 
     name: str
     connector: str
     packages: tuple[str, ...]
     excludes: tuple[str, ...]
-    files: Mapping[str, str]
+    hashes: Path = HASHES
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The SHA-256 of each published file, by its name in the cache."""
+        # Read only when needed: executors import this module from an archive of code alone.
+        return _read_hashes(self.hashes, self.name)
 
     @property
     def folder(self) -> Path:
@@ -86,6 +94,16 @@ class Jars:
         return self.there() if self.folder.is_dir() else ()
 
 
+@cache
+def _read_hashes(path: Path, folder: str) -> dict[str, str]:
+    lines = map(str.split, path.read_text(encoding="utf-8").splitlines())
+    return {
+        name.removeprefix(f"{folder}/"): digest
+        for digest, name in lines
+        if name.startswith(f"{folder}/")
+    }
+
+
 DELTA = Jars(
     "jars",
     "",
@@ -111,14 +129,6 @@ DELTA = Jars(
         "org.slf4j:*",
         "org.xerial.snappy:*",
     ),
-    {
-        f"io.delta_delta-spark_{SPARK_SERIES}_2.13-{DELTA_VERSION}.jar": (
-            "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead"
-        ),
-        f"io.delta_delta-storage-{DELTA_VERSION}.jar": (
-            "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
-        ),
-    },
 )
 KAFKA = Jars(
     "kafka",
@@ -132,20 +142,6 @@ KAFKA = Jars(
         "org.slf4j:*",
         "org.xerial.snappy:*",
     ),
-    {
-        "org.apache.commons_commons-pool2-2.13.1.jar": (
-            "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f"
-        ),
-        "org.apache.kafka_kafka-clients-3.9.2.jar": (
-            "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"
-        ),
-        f"org.apache.spark_spark-sql-kafka-0-10_2.13-{SPARK_VERSION}.jar": (
-            "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705"
-        ),
-        f"org.apache.spark_spark-token-provider-kafka-0-10_2.13-{SPARK_VERSION}.jar": (
-            "641c7947afc8aa1189e433b7c2d305293993c8691bc1c2062d6d4f513b12518c"
-        ),
-    },
 )
 S3 = Jars(
     "s3",
@@ -165,7 +161,6 @@ S3 = Jars(
         "org.slf4j:*",
         "software.amazon.awssdk:bundle",
     ),
-    s3_jar_hashes.FILES,
 )
 _FETCH_SECONDS = 900.0
 
@@ -197,31 +192,13 @@ def _spark_has_delta() -> bool:
     return any(any(Path(home, "jars").glob(name)) for home in homes if home)
 
 
-def kafka_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for Kafka; none if they were not fetched.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when some are missing or truncated.
-    """
-    return KAFKA.fetched()
-
-
-def s3_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for S3; none if they were not fetched.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when some are missing or truncated.
-    """
-    return S3.fetched()
-
-
 def spark_jars() -> tuple[Path, ...]:
     """All jars of a session in addition to Spark's own.
 
     Raises:
         SystemFailureError: `CAP-JARS` when one is missing or truncated.
     """
-    return (*delta_jars(), *kafka_jars(), *s3_jars())
+    return (*delta_jars(), *KAFKA.fetched(), *S3.fetched())
 
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
@@ -293,37 +270,18 @@ def _drop_others(jars: Jars, folder: Path) -> None:
 
 def _resolve(jars: Jars, ivy: Path) -> None:
     """Resolve packages with `spark-submit` for a program that does nothing; no session starts."""
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
     settings = {
         "spark.jars.packages": ",".join(jars.packages),
         "spark.jars.excludes": ",".join(jars.excludes),
         "spark.jars.ivy": str(ivy),
     }
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(home),
-        "JAVA_HOME": str(spark_home(find_java())),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-    }
     with tempfile.TemporaryDirectory(prefix="capstan-") as folder:
         nothing = Path(folder) / "nothing.py"
         nothing.write_text("", encoding="utf-8")
-        command = [str(home / "bin" / "spark-submit"), "--master", "local[1]"]
-        for key, value in settings.items():
-            command += ["--conf", f"{key}={value}"]
+        program, java = [str(nothing)], find_java()
         try:
-            done = subprocess.run(
-                [*command, str(nothing)],
-                env=environment,
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_FETCH_SECONDS,
-                check=False,
+            done = run_submit(
+                "local[1]", settings, program, java=java, folder=folder, seconds=_FETCH_SECONDS
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise _cannot_fetch(jars, str(error)) from error

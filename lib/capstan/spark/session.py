@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -27,6 +26,7 @@ from capstan.spark.code_archive import code_archive
 from capstan.spark.jars import delta_jars, spark_jars
 from capstan.spark.java import find_java, spark_home
 from capstan.spark.jvm import is_local
+from capstan.spark.local_submit import pyspark_home
 from capstan.structured_logging import LogContext
 
 SETTINGS = {
@@ -138,7 +138,7 @@ def build_session(
         # Avoids resolving the host name.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         _python_of(os.environ, force=True)
-        os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
+        os.environ["SPARK_HOME"] = str(pyspark_home())
     else:
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.spark import jvm
-from capstan.spark.class_archive import archive_options, local_settings, pyspark_home
+from capstan.spark.class_archive import archive_options, local_settings
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import find_java, spark_home
+from capstan.spark.local_submit import pyspark_home
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import SystemFailureError
-from capstan.spark import class_archive, submit_options
+from capstan.spark import class_archive, local_submit, submit_options
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java
 
@@ -36,10 +36,11 @@ def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (home / "jars" / "spark.jar").write_text("a", encoding="utf-8")
     delta = tmp_path / "delta.jar"
     delta.write_text("b", encoding="utf-8")
-    monkeypatch.setattr(class_archive, "pyspark_home", lambda: home)
+    for module in (class_archive, local_submit):
+        monkeypatch.setattr(module, "pyspark_home", lambda: home)
+        monkeypatch.setattr(module, "spark_home", lambda java: java.home)
     monkeypatch.setattr(class_archive, "spark_jars", lambda: (delta,))
     monkeypatch.setattr(class_archive, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(class_archive, "spark_home", lambda java: java.home)
     answer(home)
     return home
 
@@ -54,7 +55,7 @@ def answer(home: Path, *, code: int = 0, writes: bool = True) -> None:
 def test_without_pyspark_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     with pytest.raises(SystemFailureError, match="PySpark is not installed") as caught:
-        class_archive.pyspark_home()
+        local_submit.pyspark_home()
     assert caught.value.code == "CAP-SPARK"
 
 
