@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import deltalake
 import pyarrow as pa
 from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import types as T
 
 from capstan.errors import RangeLockedError
 from capstan.storage import delta
@@ -23,22 +23,27 @@ from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
 _CHECKPOINTS = {"delta.checkpointInterval": "10"}
 _ATTEMPTS = 20
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def struct(**columns: T.DataType | str) -> T.StructType:
+    """A struct of these columns; simple types go by Spark's names for them, such as `long`."""
+    made = T.StructType()
+    for name, kind in columns.items():
+        made.add(name, kind)
+    return made
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
     """The Arrow schema of a table with these Spark columns."""
     return pa.schema(_delta_schema(schema).to_arrow())
 
 
 def create_table(
     path: str,
-    schema: StructType,
+    schema: T.StructType,
     *,
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
@@ -125,6 +130,6 @@ def set_properties(path: str, properties: Mapping[str, str]) -> None:
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
-def _delta_schema(schema: StructType) -> deltalake.Schema:
+def _delta_schema(schema: T.StructType) -> deltalake.Schema:
     # Delta stores schemas in Spark's JSON format.
     return deltalake.Schema.from_json(schema.json())

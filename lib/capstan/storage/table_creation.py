@@ -15,24 +15,7 @@ from typing import TYPE_CHECKING
 from delta.tables import DeltaTable, DeltaTableBuilder
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.storage import arrow_writer, delta
 from capstan.storage.commit_lock import making
@@ -43,18 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMMON_TYPES = (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    TimestampType,
-)
+    T.BinaryType, T.BooleanType, T.ByteType, T.DateType, T.DecimalType, T.DoubleType, T.FloatType,
+    T.IntegerType, T.LongType, T.ShortType, T.TimestampType,
+)  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_]+")
 _SITE_DEFAULTS = "spark.databricks.delta.properties.defaults."
 
@@ -62,7 +36,7 @@ _SITE_DEFAULTS = "spark.databricks.delta.properties.defaults."
 def create_table(
     spark: SparkSession,
     path: str,
-    schema: StructType,
+    schema: T.StructType,
     *,
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
@@ -105,20 +79,20 @@ def _write_checksum(path: str) -> None:
         write_text(f"{entry}.crc", json.dumps(checksum))
 
 
-def _is_common(kind: DataType) -> bool:
+def _is_common(kind: T.DataType) -> bool:
     """Whether all Delta writers treat a type alike, and Spark accepts it."""
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         names = [field.name for field in kind.fields]
         return (
             len({name.lower() for name in names}) == len(names)
             and all(map(_NAME.fullmatch, names))
             and all(_is_common(field.dataType) and not field.metadata for field in kind.fields)
         )
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return _is_common(kind.elementType)
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         return _is_common(kind.keyType) and _is_common(kind.valueType)
-    return type(kind) in _COMMON_TYPES or kind == StringType()
+    return type(kind) in _COMMON_TYPES or kind == T.StringType()
 
 
 def _has_site_defaults(spark: SparkSession) -> bool:

@@ -11,16 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from capstan.storage import delta
+from capstan.storage.arrow_writer import struct
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.tables import PROPERTIES, append_rows, now
@@ -29,22 +22,11 @@ from capstan.storage.table_creation import create_table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SIDE_OUTPUTS = StructType(
-    [
-        StructField("run", StringType()),
-        StructField("attempt", IntegerType()),
-        StructField("at", TimestampType()),
-        StructField("stream", StringType()),
-        StructField("target", StringType()),
-        StructField("sink", StringType()),
-        StructField("node", StringType()),
-        StructField("output", StringType()),
-        StructField("name", StringType()),
-        StructField("replay_worker", IntegerType()),
-        StructField("time", LongType()),
-        StructField("row", StringType()),
-    ]
-)
+SIDE_OUTPUTS = struct(
+    run="string", attempt="integer", at="timestamp", stream="string", target="string",
+    sink="string", node="string", output="string", name="string", replay_worker="integer",
+    time="long", row="string",
+)  # fmt: skip
 """Columns of a table of side outputs, one row per diverted row."""
 
 

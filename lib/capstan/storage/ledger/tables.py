@@ -13,20 +13,11 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of, rows_of_files
+from capstan.storage.arrow_writer import struct
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.table_cache import cached, is_enabled
@@ -34,49 +25,43 @@ from capstan.storage.table_cache import cached, is_enabled
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
 
-_TEXT, _LONG, _INT, _BOOL = StringType(), LongType(), IntegerType(), BooleanType()
-_MOMENT, _INTS = TimestampType(), ArrayType(_INT)
-
-
-def _schema(**columns: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in columns.items()])
-
+_TEXT, _LONG, _INT, _BOOL, _MOMENT = "string", "long", "integer", "boolean", "timestamp"
 
 SCHEMAS: Final = {
-    "runs": _schema(
+    "runs": struct(
         run=_TEXT, identity=_TEXT, generation=_INT, attempt=_INT, step=_TEXT, stream=_TEXT,
         target=_TEXT, at=_MOMENT, detail=_TEXT,
     ),
-    "coverage": _schema(
+    "coverage": struct(
         target=_TEXT, stream=_TEXT, worker=_INT, since=_TEXT, until=_TEXT, region=_TEXT,
         run=_TEXT, generation=_INT, transform=_TEXT, code=_TEXT, cut=_LONG,
         target_version=_LONG, state=_TEXT, at=_MOMENT,
     ),
-    "claims": _schema(
+    "claims": struct(
         claim=_LONG, kind=_TEXT, run=_TEXT, attempt=_INT, stream=_TEXT, target=_TEXT,
-        workers=_INTS, region=_TEXT, at=_MOMENT, expires=_MOMENT,
+        workers=T.ArrayType(T.IntegerType()), region=_TEXT, at=_MOMENT, expires=_MOMENT,
     ),
-    "verified": _schema(
+    "verified": struct(
         stream=_TEXT, tape=_TEXT, worker=_INT, commit=_LONG, events=_LONG, records=_LONG,
         holdings=_TEXT, at=_MOMENT, valid=_BOOL,
     ),
-    "findings": _schema(
+    "findings": struct(
         run=_TEXT, attempt=_INT, at=_MOMENT, stream=_TEXT, cut=_LONG, target=_TEXT,
         target_version=_LONG, audit=_TEXT, kind=_TEXT, code=_TEXT, check_name=_TEXT,
         total=_LONG, worker=_INT, time=_TEXT, expected=_TEXT, actual=_TEXT, sample=_TEXT,
     ),
-    "snapshots": _schema(
+    "snapshots": struct(
         pipeline=_TEXT, snapshot=_TEXT, at=_MOMENT, event=_TEXT, peers=_INT, detail=_TEXT,
     ),
-    "retired": _schema(
+    "retired": struct(
         stream=_TEXT, tape=_TEXT, at=_MOMENT, region=_TEXT, cut=_LONG, records=_LONG,
         state=_TEXT,
     ),
-    "changes": _schema(
+    "changes": struct(
         target=_TEXT, table=_TEXT, version=_LONG, operation=_TEXT, made=_MOMENT,
         files=_TEXT, at=_MOMENT,
     ),
-    "metrics": _schema(
+    "metrics": struct(
         run=_TEXT, attempt=_INT, at=_MOMENT, pipeline=_TEXT, stage=_INT, replay_worker=_INT,
         node=_TEXT, events_in=_LONG, events_out=_LONG, invocations=_LONG,
         total_time_ns=_LONG, rows_in=_LONG, rows_out=_LONG, late_rows=_LONG,
@@ -199,7 +184,7 @@ def append_rows(
     moment = _append_time(lake, ledger, rows)
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
-    table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
+    table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrowstruct(SCHEMAS[ledger]))
     return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger})
 
 

@@ -17,37 +17,18 @@ from collections.abc import Iterable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.schema import payload_of
 
-_INTEGERS = (BooleanType, ByteType, ShortType, IntegerType, LongType)
+_INTEGERS = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _SEEDS = (1, 2)
 _HALF = 0xFFFFFFFF
 
 
-def row_hashes(fields: Iterable[StructField], at: Column | None = None) -> tuple[Column, Column]:
+def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tuple[Column, Column]:
     """Two BIGINT hash columns of a row's `fields`.
 
     Args:
@@ -91,34 +72,34 @@ def fingerprint(h1: Column, h2: Column) -> Column:
     return F.struct(sum_mod64(h1).alias("h1"), sum_mod64(h2).alias("h2"))
 
 
-def _flagged(value: Column, kind: DataType, name: str) -> list[Column]:
+def _flagged(value: Column, kind: T.DataType, name: str) -> list[Column]:
     """A value inside another one, with the flag that is there also where it is null."""
     return [F.when(value.isNull(), F.lit(0)).otherwise(F.lit(1)), _canonical(value, kind, name)]
 
 
-def _canonical(value: Column, kind: DataType, name: str) -> Column:
+def _canonical(value: Column, kind: T.DataType, name: str) -> Column:
     if isinstance(kind, _INTEGERS):
         return value.cast("bigint")
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, T.FloatType | T.DoubleType):
         # xxhash64 takes -0.0 as 0.0 and every NaN as one; golden values in the tests hold it there.
         return value.cast("double")
-    if isinstance(kind, TimestampType):
+    if isinstance(kind, T.TimestampType):
         return F.unix_micros(value)
-    if isinstance(kind, TimestampNTZType):
+    if isinstance(kind, T.TimestampNTZType):
         # Hashed as its microseconds; a cast to TIMESTAMP would go by the session's time zone.
         return value - F.lit("1970-01-01 00:00:00").cast("timestamp_ntz")
-    if isinstance(kind, DateType):
+    if isinstance(kind, T.DateType):
         return F.unix_date(value).cast("bigint")
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         # At one precision: Spark hashes up to 18 digits as a long, more as bytes.
-        return value.cast(DecimalType(38, kind.scale))
-    if isinstance(kind, StringType | BinaryType):
+        return value.cast(T.DecimalType(38, kind.scale))
+    if isinstance(kind, T.StringType | T.BinaryType):
         return value
     return _canonical_nested(value, kind, name)
 
 
-def _canonical_nested(value: Column, kind: DataType, name: str) -> Column:
-    if isinstance(kind, StructType):
+def _canonical_nested(value: Column, kind: T.DataType, name: str) -> Column:
+    if isinstance(kind, T.StructType):
         parts = [
             part.alias(f"p{index}")
             for index, part in enumerate(
@@ -128,11 +109,11 @@ def _canonical_nested(value: Column, kind: DataType, name: str) -> Column:
             )
         ]
         return F.when(value.isNotNull(), F.struct(*parts))
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         element = kind.elementType
         items = F.transform(value, lambda item: F.struct(*_flagged(item, element, name)))
         return F.when(value.isNotNull(), F.struct(F.size(value), items))
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         keys, values = kind.keyType, kind.valueType
         items = F.transform(
             F.array_sort(F.map_keys(value)),

@@ -2,128 +2,78 @@
 
 from __future__ import annotations
 
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DateType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
+from capstan.storage.arrow_writer import struct
 
 FORMAT = 2
 
-_COORDINATES: dict[Kind, DataType] = {
-    Kind.BIGINT: LongType(),
-    Kind.DATE: DateType(),
-    Kind.TIMESTAMP: TimestampType(),
-}
+_COORDINATES: dict[Kind, T.DataType] = {
+    Kind.BIGINT: T.LongType(), Kind.DATE: T.DateType(), Kind.TIMESTAMP: T.TimestampType(),
+}  # fmt: skip
 
-FINGERPRINT = StructType([StructField("h1", LongType()), StructField("h2", LongType())])
-
-WORKERS = StructType(
-    [
-        StructField("worker", IntegerType()),
-        StructField("label", StringType()),
-        StructField("opened_commit", LongType()),
-    ]
-)
-
-FEED = StructType(
-    [
-        StructField("batch", LongType()),
-        StructField("origin", StringType()),
-        StructField("checkpoint", StringType()),
-        StructField("number", LongType()),
-        StructField("part", StringType()),
-        StructField("since", LongType()),
-        StructField("until", LongType()),
-        StructField("files", ArrayType(StringType())),
-        StructField("detail", StringType()),
-    ]
-)
+FINGERPRINT = struct(h1="long", h2="long")
+WORKERS = struct(worker="integer", label="string", opened_commit="long")
+FEED = struct(
+    batch="long", origin="string", checkpoint="string", number="long", part="string",
+    since="long", until="long", files=T.ArrayType(T.StringType()), detail="string",
+)  # fmt: skip
 
 
-def time_struct(time_type: TimeType) -> StructType:
+def time_struct(time_type: TimeType) -> T.StructType:
     """A time as a struct column: one field per coordinate, in declared order."""
-    return StructType([StructField(c.name, _COORDINATES[c.kind]) for c in time_type.coordinates])
+    return struct(**{c.name: _COORDINATES[c.kind] for c in time_type.coordinates})
 
 
-def updates_array(time_type: TimeType) -> ArrayType:
+def updates_array(time_type: TimeType) -> T.ArrayType:
     """The updates of a progress event: `(time, diff BIGINT)` in recorded order."""
-    update = [StructField("time", time_struct(time_type)), StructField("diff", LongType())]
-    return ArrayType(StructType(update))
+    return T.ArrayType(struct(time=time_struct(time_type), diff="long"))
 
 
-def events_schema(time_type: TimeType) -> StructType:
+def events_schema(time_type: TimeType) -> T.StructType:
     """The columns of `events`, one row per event."""
-    return StructType(
-        [
-            StructField("worker", IntegerType()),
-            StructField("seq", LongType()),
-            StructField("kind", StringType()),
-            StructField("time", time_struct(time_type)),
-            StructField("updates", updates_array(time_type)),
-            StructField("batch", LongType()),
-            StructField("commit", LongType()),
-            StructField("records", LongType()),
-            StructField("fingerprint", FINGERPRINT),
-        ]
-    )
+    return struct(
+        worker="integer", seq="long", kind="string", time=time_struct(time_type),
+        updates=updates_array(time_type), batch="long", commit="long", records="long",
+        fingerprint=FINGERPRINT,
+    )  # fmt: skip
 
 
-def records_schema(time_type: TimeType, payload: StructType) -> StructType:
+def records_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
     """The columns of `records`, one row per record; the stream's own columns are in `data`."""
-    return StructType(
-        [
-            StructField("worker", IntegerType()),
-            StructField("batch", LongType()),
-            StructField("time", time_struct(time_type)),
-            StructField("pos", LongType()),
-            StructField("data", nullable(payload)),
-        ]
-    )
+    time, data = time_struct(time_type), nullable(payload)
+    return struct(worker="integer", batch="long", time=time, pos="long", data=data)
 
 
-def payload_of(schema: StructType) -> StructType:
+def payload_of(schema: T.StructType) -> T.StructType:
     """The stream's own columns, from a schema that has them in `data`."""
     payload = schema["data"].dataType
-    assert isinstance(payload, StructType)
+    assert isinstance(payload, T.StructType)
     return payload
 
 
-def late_schema(time_type: TimeType, payload: StructType) -> StructType:
+def late_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
     """The columns of `late`, one raw row per record that is not on tape.
 
     `worker` and `time` are null if unknown. `frontier` is the frontier that excluded the record.
     `reason` is one of malformed, late, no-time, below-minimum, unknown-worker, ahead. For text
     sources the first row adds a column `raw`.
     """
-    return StructType(
-        [
-            StructField("worker", IntegerType()),
-            StructField("batch", LongType()),
-            StructField("time", time_struct(time_type)),
-            StructField("pos", LongType()),
-            StructField("reason", StringType()),
-            StructField("frontier", ArrayType(time_struct(time_type))),
-            StructField("data", nullable(payload)),
-        ]
-    )
+    time, data = time_struct(time_type), nullable(payload)
+    return struct(
+        worker="integer", batch="long", time=time, pos="long", reason="string",
+        frontier=T.ArrayType(time), data=data,
+    )  # fmt: skip
 
 
-def nullable(payload: StructType) -> StructType:
+def nullable(payload: T.StructType) -> T.StructType:
     """The payload with all fields nullable and without metadata of the source."""
-    return StructType([StructField(f.name, f.dataType, True) for f in payload.fields])
+    return T.StructType([T.StructField(f.name, f.dataType, True) for f in payload.fields])
 
 
-def check_payload(stream: str, old: StructType, new: StructType) -> bool:
+def check_payload(stream: str, old: T.StructType, new: T.StructType) -> bool:
     """Check that rows of `new` may follow rows of `old`: columns may only be added at the end.
 
     Returns:
