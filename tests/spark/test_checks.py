@@ -22,8 +22,8 @@ from capstan.replay.run import ReplayResult, replay
 from capstan.replay.standalone_audit import TableAudit, audit_against, audit_run, plan_against
 from capstan.storage.lake import Lake, children
 from capstan.storage.ledger import runs
-from capstan.storage.ledger.findings import read_findings
 from capstan.storage.ledger.runs import Step
+from capstan.storage.ledger.tables import read_rows
 from tests.bench.counters import Watch, commits
 from tests.support import lake_contents
 from tests.support.sample_streams import SUM_BY_DAY, declared, lay, little_stream, rows
@@ -150,7 +150,7 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
     assert history.last.step is Step.FAILED
     assert history.last.detail["error"] == "CAP-CHECK"
 
-    found = read_findings(play.lake, run=history.last.run)
+    found = read_rows(play.lake, "findings", run=history.last.run)
     assert {row["code"] for row in found} == {"CAP-CHECK"}
     assert {row["check_name"]: row["total"] for row in found} == expected
     shown = Counter(row["check_name"] for row in found)
@@ -168,7 +168,7 @@ def test_a_check_that_fails_after_a_direct_write_takes_it_back(play: Play) -> No
         play("bad_direct", (MOST,), direct=True)
     table = deltalake.DeltaTable(play.lake.table("bad_direct"))
     assert table.to_pyarrow_table().num_rows == 0
-    [row, *_] = read_findings(play.lake, target=play.lake.table("bad_direct"))
+    [row, *_] = read_rows(play.lake, "findings", target=play.lake.table("bad_direct"))
     assert row["target_version"] == table.version() - 1
 
 
@@ -245,7 +245,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     assert {each["kind"] for each in shown["findings"]} == {  # type: ignore[attr-defined]
         "changed", "missing", "extra", "check",
     }  # fmt: skip
-    found = read_findings(play.lake, run=run)
+    found = read_rows(play.lake, "findings", run=run)
     totals = {(row["kind"], row["check_name"]): row["total"] for row in found}
     assert totals == {
         ("changed", None): 2, ("missing", None): 1, ("extra", None): 1,
@@ -264,14 +264,14 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     asked = TableAudit("little", "damaged", since=DAY2, until=DAY4)
     planned = plan_against(play.lake, play.declared("damaged", GOOD), asked)
     assert not audit_against(play.spark, planned, asked).passed
-    own = read_findings(play.lake, run="", target=table)
+    own = read_rows(play.lake, "findings", run="", target=table)
     assert {row["code"] for row in own} == {
         "CAP-CHANGED", "CAP-MISSING", "CAP-EXTRA", "CAP-CHECK",
     }  # fmt: skip
     version = int(str(done.certificate.target_version))
     declarations = play.declared("damaged", GOOD)
     assert audit_run(play.spark, play.lake, declarations, history, version)[1].passed
-    assert len(read_findings(play.lake, run=run)) == len(found)
+    assert len(read_rows(play.lake, "findings", run=run)) == len(found)
 
 
 def test_rows_are_read_only_of_cells_that_differ(play: Play) -> None:

@@ -12,8 +12,8 @@ from itertools import groupby
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
-from capstan.storage.ledger.findings import read_findings
 from capstan.storage.ledger.runs import History, Step, read_histories
+from capstan.storage.ledger.tables import read_rows
 
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
@@ -131,7 +131,7 @@ def view_run(lake: Lake, run: str) -> RunView:
 
 
 def _findings(lake: Lake, run: str) -> tuple[FindingsView, ...]:
-    rows = sorted(read_findings(lake, run=run), key=_when, reverse=True)
+    rows = sorted(read_rows(lake, "findings", run=run), key=_when, reverse=True)
     return tuple(
         FindingsView(at, str(part[0]["audit"]), _whole(part[0]["target_version"]), tuple(part))
         for at, part in ((at, [_parsed(row) for row in rows]) for at, rows in groupby(rows, _when))

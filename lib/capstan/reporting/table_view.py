@@ -12,7 +12,7 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import current_rows
 from capstan.storage.ledger.region_json import parse_region
-from capstan.storage.ledger.tables import read_rows
+from capstan.storage.ledger.tables import LedgerRow, read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 
@@ -77,7 +77,7 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
         target: The path of the only table to show; None for all.
     """
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))
-    by_target: dict[str, dict[str, list[Mapping[str, object]]]] = {}
+    by_target: dict[str, dict[str, list[LedgerRow]]] = {}
     for run, written in current_rows(rows).items():
         by_target.setdefault(str(written[0]["target"]), {})[run] = written
     labels = _Labels(lake)
@@ -111,7 +111,7 @@ class _Labels:
 
 
 def _written(
-    runs: Mapping[str, list[Mapping[str, object]]], visible: Collection[str], labels: _Labels
+    runs: Mapping[str, list[LedgerRow]], visible: Collection[str], labels: _Labels
 ) -> tuple[WrittenView, ...]:
     newest = sorted(runs.items(), key=lambda item: -_whole(item[1][0]["target_version"]))
     views: list[WrittenView] = []

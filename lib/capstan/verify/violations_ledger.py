@@ -14,8 +14,8 @@ from datetime import datetime
 
 from capstan.core.protocol import Rule
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.findings import AuditSubject, Finding, read_findings, write_findings
-from capstan.storage.ledger.tables import as_text
+from capstan.storage.ledger.findings import AuditSubject, Finding, write_findings
+from capstan.storage.ledger.tables import as_text, read_rows
 from capstan.storage.tape.tape import Tape
 from capstan.verify.result import Verification, WorkerVerdict
 
@@ -55,7 +55,7 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
     No JVM is needed.
     """
     newest: dict[tuple[str, str, object], KnownViolation | None] = {}
-    for row in read_findings(lake, audit=AUDIT, **equal):
+    for row in read_rows(lake, "findings", audit=AUDIT, **equal):
         known = _known(row)
         newest[known.stream, known.tape, known.worker] = known if row["total"] else None
     present = [violation for violation in newest.values() if violation is not None]

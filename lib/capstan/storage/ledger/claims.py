@@ -12,7 +12,7 @@ abandoned attempts in the target itself (`abandoned`); this leaves no gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -25,7 +25,7 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.runs import TERMINAL, Step
-from capstan.storage.ledger.tables import append_rows, now, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows
 
 LEASE = timedelta(hours=12)
 """The lifetime of a claim that is not renewed."""
@@ -187,7 +187,7 @@ def _append(
 def last_attempt(lake: Lake, run: str) -> int:
     """The newest attempt of a run that has a claim; 0 without one."""
     rows = read_rows(lake, "claims", ("attempt",), run=run)
-    return max((int(str(row["attempt"])) for row in rows), default=0)
+    return max((row["attempt"] for row in rows), default=0)
 
 
 def release(lake: Lake, run: str, attempt: int) -> None:
@@ -256,8 +256,8 @@ def _read(lake: Lake, target: str, *, finished: bool = True) -> list[tuple[Claim
 
 
 def _claim_states(
-    rows: list[dict[str, object]],
-    steps: list[dict[str, object]],
+    rows: list[LedgerRow],
+    steps: list[LedgerRow],
     moment: datetime,
     *,
     finished: bool = True,
@@ -271,8 +271,7 @@ def _claim_states(
     claim_rows = [row for row in rows if row["kind"] == "claim"]
     newest: dict[str, int] = {}
     for row in claim_rows:
-        run = str(row["run"])
-        newest[run] = max(int(str(row["attempt"])), newest.get(run, 0))
+        newest[row["run"]] = max(row["attempt"], newest.get(row["run"], 0))
 
     def state(claim: Claim) -> ClaimState:
         key = (claim.run, claim.attempt)
@@ -311,21 +310,14 @@ def _range_locked(holder: Claim) -> RangeLockedError:
     )
 
 
-def _parse_claim(row: Mapping[str, object]) -> Claim:
-    at, expires, workers = row["at"], row["expires"], row["workers"]
-    assert isinstance(at, datetime)
-    assert isinstance(expires, datetime)
-    scope = Scope(
-        str(row["target"]),
-        tuple(workers) if isinstance(workers, list) else None,
-        parse_region(str(row["region"])),
-    )
+def _parse_claim(row: LedgerRow) -> Claim:
+    workers = None if row["workers"] is None else tuple(row["workers"])
     return Claim(
-        int(str(row["claim"])),
-        str(row["run"]),
-        int(str(row["attempt"])),
-        str(row["stream"]),
-        scope,
-        at,
-        expires,
+        ordinal=row["claim"],
+        run=row["run"],
+        attempt=row["attempt"],
+        stream=row["stream"],
+        scope=Scope(row["target"], workers, parse_region(row["region"])),
+        at=row["at"],
+        expires=row["expires"],
     )

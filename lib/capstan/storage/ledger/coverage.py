@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from capstan.core.times import TimeType
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
-from capstan.storage.ledger.tables import append_rows, as_text, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows
 
 PUBLISHED, ROLLED_BACK, GONE = "published", "rolled-back", "gone"
 
@@ -61,22 +61,17 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "target_version": covered.target_version,
         "state": state,
     }
-    workers: Iterable[int | None] = (
-        (None,) if covered.scope.workers is None else covered.scope.workers
-    )
+    workers = (None,) if covered.scope.workers is None else covered.scope.workers
     append_rows(lake, "coverage", [{**row, "worker": worker} for worker in workers])
 
 
 def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
     """Record that the publishes of these runs were lost with the target's table."""
-    gone = [
-        {**row, "state": GONE}
-        for row in read_rows(lake, "coverage", target=target)
-        if row["run"] in runs and row["state"] == PUBLISHED
-    ]
-    for row in gone:
+    rows = read_rows(lake, "coverage", target=target)
+    lost = [row for row in rows if row["run"] in runs and row["state"] == PUBLISHED]
+    for row in lost:
         del row["at"]
-    append_rows(lake, "coverage", gone)
+    append_rows(lake, "coverage", [{**row, "state": GONE} for row in lost])
 
 
 def current(lake: Lake, target: str) -> list[Covered]:
@@ -94,9 +89,7 @@ def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
     return sorted(publishes, key=lambda covered: covered.target_version)
 
 
-def current_rows(
-    rows: Iterable[Mapping[str, object]],
-) -> dict[str, list[Mapping[str, object]]]:
+def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
     """Ledger rows in effect by run: neither rolled back nor lost with their table.
 
     Args:
@@ -104,13 +97,13 @@ def current_rows(
     """
     rows = list(rows)
     rolled_back = {row["run"] for row in rows if row["state"] == ROLLED_BACK}
-    by_run: dict[str, list[Mapping[str, object]]] = {}
+    by_run: dict[str, list[LedgerRow]] = {}
     for row in rows:
         if row["state"] == PUBLISHED and row["run"] not in rolled_back:
-            by_run.setdefault(str(row["run"]), []).append(row)
+            by_run.setdefault(row["run"], []).append(row)
         else:
             # A run that was killed before its certificate may publish again, into a new table.
-            by_run.pop(str(row["run"]), None)
+            by_run.pop(row["run"], None)
     return by_run
 
 
@@ -123,19 +116,19 @@ def published_after(lake: Lake, covered: Covered) -> list[Covered]:
     ]
 
 
-def _parse_covered(rows: list[Mapping[str, object]]) -> Covered:
+def _parse_covered(rows: list[LedgerRow]) -> Covered:
     row = rows[0]
-    workers = {int(str(row["worker"])) for row in rows if row["worker"] is not None}
-    region = parse_region(str(row["region"]))
+    workers = {row["worker"] for row in rows} - {None}
+    region = parse_region(row["region"])
     return Covered(
-        str(row["run"]),
-        int(str(row["generation"])),
-        str(row["stream"]),
-        Scope(str(row["target"]), tuple(sorted(workers)) or None, region),
-        str(row["transform"]),
-        str(row["code"]),
-        int(str(row["cut"])),
-        int(str(row["target_version"])),
+        run=row["run"],
+        generation=row["generation"],
+        stream=row["stream"],
+        scope=Scope(row["target"], tuple(sorted(workers)) or None, region),
+        transform=row["transform"],
+        code=row["code"],
+        cut=row["cut"],
+        target_version=row["target_version"],
     )
 
 

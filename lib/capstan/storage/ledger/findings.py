@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.tables import append_rows, as_text, now, read_rows
+from capstan.storage.ledger.tables import append_rows, as_text, now
 
 CODES = {
     "missing": "CAP-MISSING",
@@ -104,11 +104,6 @@ def write_findings(lake: Lake, subject: AuditSubject, findings: Sequence[Finding
         for finding in findings
     ]
     append_rows(lake, "findings", rows)
-
-
-def read_findings(lake: Lake, **equal: object) -> list[dict[str, object]]:
-    """Rows of the ledger with these column values, oldest first, read without a JVM."""
-    return read_rows(lake, "findings", **equal)
 
 
 def _text(value: Mapping[str, object] | None) -> str | None:

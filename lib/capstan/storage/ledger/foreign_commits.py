@@ -17,7 +17,7 @@ import pyarrow as pa
 from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.tables import append_rows, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, read_rows
 
 Bounds = Mapping[str, object]
 """Column bounds of a file's rows: `min.<column>`, `max.<column>`, `partition.<column>`."""
@@ -102,17 +102,18 @@ def _read_recorded(lake: Lake, path: str) -> tuple[int, list[Touched]]:
         return -1, []
     table = str(delta.open_table(path).metadata().id)
     rows = [row for row in rows if row["table"] == table]
-    seen = max((int(str(row["version"])) for row in rows), default=-1)
+    seen = max((row["version"] for row in rows), default=-1)
     # Two concurrent processes may record a commit twice.
-    by_version = {int(str(row["version"])): row for row in rows if row["operation"] is not None}
+    by_version = {row["version"]: row for row in rows if row["operation"] is not None}
     return seen, [_parse_touched(row) for _, row in sorted(by_version.items())]
 
 
-def _parse_touched(row: Mapping[str, object]) -> Touched:
-    at = row["made"]
-    assert isinstance(at, datetime)
-    files = tuple(_decode_bounds(bounds) for bounds in json.loads(str(row["files"])))
-    return Touched(int(str(row["version"])), str(row["operation"]), at, files)
+def _parse_touched(row: LedgerRow) -> Touched:
+    files = tuple(
+        {name: _decode_value(value) for name, value in bounds.items()}
+        for bounds in json.loads(row["files"])
+    )
+    return Touched(row["version"], row["operation"], row["made"], files)
 
 
 def _read_log(path: str, since: int) -> Iterator[Touched]:
@@ -166,10 +167,6 @@ def _encode_bounds(bounds: Bounds) -> dict[str, object]:
         elif isinstance(value, int) or (isinstance(value, str) and len(value) <= _MAX_LENGTH):
             encoded[name] = value
     return encoded
-
-
-def _decode_bounds(bounds: Mapping[str, object]) -> Bounds:
-    return {name: _decode_value(value) for name, value in bounds.items()}
 
 
 def _decode_value(value: object) -> object:

@@ -78,14 +78,13 @@ def read_retired(lake: Lake, tape: Tape) -> list[Retired]:
     for row in rows:
         if row["tape"] != identity:
             continue
-        text, at = str(row["region"]), row["at"]
-        assert isinstance(at, datetime)
+        text = row["region"]
         first = by_region.get(text)
         by_region[text] = Retired(
             parse_region(text).box,
-            int(str(row["cut"])),
-            int(str(row["records"])),
-            at if first is None else first.at,
+            row["cut"],
+            row["records"],
+            row["at"] if first is None else first.at,
             row["state"] == State.DONE or (first is not None and first.done),
         )
     return list(by_region.values())

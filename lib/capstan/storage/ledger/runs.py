@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from capstan.core.times.region import Region
 from capstan.error_translation import root_message, translate
@@ -56,12 +57,12 @@ class Row:
     stream: str
     target: str
     at: datetime
-    detail: Mapping[str, object]
+    detail: Mapping[str, Any]
 
     @property
     def target_version(self) -> int:
         """The version of the target: before an intent, after a publish or a rollback."""
-        return int(str(self.detail["target_version"]))
+        return int(self.detail["target_version"])
 
     @property
     def certificate(self) -> Certificate:
@@ -173,7 +174,7 @@ class History:
         An attempt that lost its claim may write its intent after its successor has published.
         """
         if self.done is not None:
-            return self.intent(int(str(self.done.detail["attempt"])))
+            return self.intent(self.done.detail["attempt"])
         return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)
 
     @property
@@ -186,7 +187,8 @@ def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
     """Histories by run, from the rows with these column values, in the order the runs started."""
     grouped: dict[str, list[Row]] = {}
     for row in read_rows(lake, "runs", **equal):
-        grouped.setdefault(str(row["run"]), []).append(_row(row))
+        parsed = {**row, "step": Step(row["step"]), "detail": json.loads(row["detail"])}
+        grouped.setdefault(row["run"], []).append(Row(**parsed))
     return {run: History(tuple(rows)) for run, rows in grouped.items()}
 
 
@@ -206,7 +208,7 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     columns = ("run", "identity")
     rows = read_rows(lake, "runs", columns, prefix)
     for row in [*rows, *read_rows(lake, "runs", columns, identity=identity)]:
-        run = str(row["run"])
+        run = row["run"]
         if row["identity"] == identity:
             existing = run
         elif run.startswith(first.stem):
@@ -271,8 +273,8 @@ class _Summary:
 def _summaries(lake: Lake, **equal: object) -> dict[str, _Summary]:
     summaries: dict[str, _Summary] = {}
     for row in read_rows(lake, "runs", ("run", "generation", "step"), **equal):
-        summary = summaries.setdefault(str(row["run"]), _Summary(0, set()))
-        summary.generation = int(str(row["generation"]))
+        summary = summaries.setdefault(row["run"], _Summary(0, set()))
+        summary.generation = row["generation"]
         summary.steps.add(row["step"])
     return summaries
 
@@ -318,19 +320,3 @@ def write_step(
         "detail": as_text(detail),
     }
     append_rows(lake, "runs", [row])
-
-
-def _row(row: Mapping[str, object]) -> Row:
-    at = row["at"]
-    assert isinstance(at, datetime)
-    return Row(
-        str(row["run"]),
-        str(row["identity"]),
-        int(str(row["generation"])),
-        int(str(row["attempt"])),
-        Step(str(row["step"])),
-        str(row["stream"]),
-        str(row["target"]),
-        at,
-        json.loads(str(row["detail"])),
-    )

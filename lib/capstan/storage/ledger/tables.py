@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,6 +24,9 @@ from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
+
+LedgerRow = dict[str, Any]
+"""A row as read, by column; timestamps are aware datetimes."""
 
 _TEXT, _LONG, _INT, _BOOL, _MOMENT = "string", "long", "integer", "boolean", "timestamp"
 
@@ -90,10 +93,10 @@ def read_rows(
     ranges: Mapping[str, tuple[object, object]] | None = None,
     /,
     **equal: object,
-) -> list[dict[str, object]]:
+) -> list[LedgerRow]:
     """Rows of a ledger with these column values, in order of `at`; claims by ordinal.
 
-    Timestamps are aware datetimes. A ledger that does not exist has no rows.
+    A ledger that does not exist has no rows.
 
     Args:
         lake: The lake.
@@ -115,9 +118,8 @@ def read_rows(
         files = cached("rows", path, lambda: _all_rows(path))
     else:
         files = rows_of_files(path, _matching_files(path, equal, ranges or {}))
-    table = files.to_table(columns=selected, filter=condition)
-    table = table.sort_by(order)
-    rows: list[dict[str, object]] = table.select(columns or table.column_names).to_pylist()
+    table = files.to_table(columns=selected, filter=condition).sort_by(order)
+    rows: list[LedgerRow] = table.select(columns or table.column_names).to_pylist()
     return rows
 
 
@@ -184,7 +186,7 @@ def append_rows(
     moment = _append_time(lake, ledger, rows)
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
-    table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrowstruct(SCHEMAS[ledger]))
+    table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
     return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger})
 
 
@@ -198,10 +200,8 @@ def _append_time(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) 
     filters = {column: next(iter(values))} if len(values) == 1 else {}
     selected = column, "at"
     for previous in read_rows(lake, ledger, selected, **filters) if values else ():
-        last = previous["at"]
-        assert isinstance(last, datetime)
         if previous[column] in values:
-            moment = max(moment, last + timedelta(microseconds=1))
+            moment = max(moment, previous["at"] + timedelta(microseconds=1))
     return moment
 
 
