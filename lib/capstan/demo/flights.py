@@ -38,7 +38,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.spark.project_home import packages
+from capstan.spark.project_home import packages, replacing
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 
@@ -190,19 +190,14 @@ def _by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _write_file(path: Path, part: pa.Table, day: int) -> None:
-    # Spark ignores names that begin with a dot, so it never reads a half-written file.
-    hidden = path.with_name(f".{path.name}.{os.getpid()}")
     # Readers of new files follow modification times. One second per day keeps the order, and keeps
     # the year within the week after which Spark forgets older files (maxFileAge).
     modified = _FIRST_MODIFIED + day
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            pq.write_table(part, hidden, store_schema=False)
-            os.utime(hidden, (modified, modified))
-            hidden.replace(path)
-        finally:
-            hidden.unlink(missing_ok=True)
+        with replacing(path) as unfinished:
+            pq.write_table(part, unfinished, store_schema=False)
+            os.utime(unfinished, (modified, modified))
     except OSError as error:
         raise SystemFailureError(
             "CAP-FLIGHTS",

@@ -25,6 +25,7 @@ from capstan import error_translation
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
 from capstan.spark.owner_watch import watch_owner
+from capstan.spark.project_home import replacing
 from capstan.storage.lake import Lake
 from capstan.structured_logging import Log, LogFormat, logging
 
@@ -159,9 +160,5 @@ def _ended(error: CapstanError, log: Log | None = None) -> int:
 
 def _write(path: Path, value: JsonObject) -> None:
     """Write the result file atomically."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)

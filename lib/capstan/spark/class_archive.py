@@ -19,7 +19,7 @@ from capstan.spark import jvm
 from capstan.spark.jars import spark_jars
 from capstan.spark.java import Java, find_java, spark_home
 from capstan.spark.local_submit import pyspark_home, run_submit
-from capstan.spark.project_home import cache_folder
+from capstan.spark.project_home import cache_folder, replacing
 
 _SECONDS = 600.0
 # The archive is filled by a small capture and a small replay.
@@ -75,12 +75,8 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
     if not path.is_file():
         say("class archive: starting Spark once, so that it starts faster from now on")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            _train(java, temporary)
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(path) as unfinished:
+            _train(java, unfinished)
     for other in path.parent.glob("*.jsa"):
         if other != path:
             other.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import hashlib
 import importlib.util
-import os
 import py_compile
 import shutil
 import sys
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.spark.project_home import cache_folder
+from capstan.spark.project_home import cache_folder, replacing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,27 +92,23 @@ def _digest(sources: Mapping[str, Path]) -> str:
 
 
 def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
-    temporary = archive.with_name(f".{archive.name}.{os.getpid()}")
-    try:
-        with (
-            tempfile.TemporaryDirectory(prefix="capstan-code-") as folder,
-            zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as file,
-        ):
-            compiled = Path(folder) / "module.pyc"
-            for name, path in sources.items():
-                py_compile.compile(
-                    str(path),
-                    str(compiled),
-                    name,
-                    doraise=True,
-                    # A zip has local times: in another zone it could be older than its source.
-                    invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-                )
-                file.write(path, name)
-                file.write(compiled, f"{name}c")
-        temporary.replace(archive)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        replacing(archive) as unfinished,
+        tempfile.TemporaryDirectory(prefix="capstan-code-") as folder,
+        zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED) as file,
+    ):
+        compiled = Path(folder) / "module.pyc"
+        for name, path in sources.items():
+            py_compile.compile(
+                str(path),
+                str(compiled),
+                name,
+                doraise=True,
+                # A zip has local times: in another zone it could be older than its source.
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+            )
+            file.write(path, name)
+            file.write(compiled, f"{name}c")
     return archive
 
 

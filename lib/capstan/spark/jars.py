@@ -25,7 +25,7 @@ from pathlib import Path
 from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark.java import find_java
 from capstan.spark.local_submit import run_submit
-from capstan.spark.project_home import cache_folder, checkout, set_up
+from capstan.spark.project_home import cache_folder, checkout, replacing, set_up
 
 DELTA_VERSION = "4.4.0"
 SPARK_SERIES = "4.2"
@@ -241,9 +241,8 @@ def _fetch(jars: Jars) -> tuple[Path, ...]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     for name in jars.files:
-        temporary = folder / f"{name}.{os.getpid()}"
-        shutil.copyfile(ivy / "jars" / name, temporary)
-        temporary.replace(folder / name)
+        with replacing(folder / name) as unfinished:
+            shutil.copyfile(ivy / "jars" / name, unfinished)
     _drop_others(jars, folder)
     return jars.there()
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.errors import CapstanError, SystemFailureError
-from capstan.spark.project_home import cache_folder, checkout, packages, project_home
+from capstan.spark.project_home import cache_folder, checkout, packages, project_home, replacing
 
 MAJORS = (17, 21)
 LOCK = "requirements-java.lock"
@@ -163,11 +163,10 @@ def build_shim(home: Path, shim: Path) -> Path:
     if program.is_file() and program.read_text(encoding="utf-8") == text:
         return shim
     program.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, because another process may be starting the same shim.
-    temporary = program.with_name(f"java.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.chmod(0o755)
-    temporary.replace(program)
+    # Another process may be starting the same shim.
+    with replacing(program) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.chmod(0o755)
     return shim
 
 

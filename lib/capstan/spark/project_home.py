@@ -1,8 +1,10 @@
-"""The checkout, if this is one, and the cache folder of jars, Java and class archives."""
+"""The checkout, if this is one; the cache folder of jars, Java and class archives; its files."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -50,3 +52,15 @@ def cache_folder() -> Path:
     from platformdirs import user_cache_path
 
     return user_cache_path("capstan")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A path to write; what is there at the end of the `with` block replaces `path` atomically."""
+    # Spark ignores names that begin with a dot.
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

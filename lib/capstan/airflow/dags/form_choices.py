@@ -6,12 +6,13 @@ DAG files are parsed often, so nothing here opens a lake.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from capstan.airflow.settings import Settings
 from capstan.core.config import ByColumn, ByKey, Stream
+from capstan.spark.project_home import replacing
 
 _LIST = "workers.json"
 
@@ -32,13 +33,10 @@ def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> No
     known = {**_read(setting.work), stream: tuple(labels)}
     if known == _read(setting.work):
         return
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.write_text(json.dumps(known, sort_keys=True), encoding="utf-8")
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
+        with replacing(path) as unfinished:
+            unfinished.write_text(json.dumps(known, sort_keys=True), encoding="utf-8")
 
 
 def _declared(stream: Stream) -> tuple[str, ...]:
