@@ -8,8 +8,8 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 
@@ -49,13 +49,13 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     findings = [
         _python(),
         _java(),
-        _package("pyspark", "spark", lambda v: v.startswith(f"{jars.SPARK_SERIES}.")),
-        _package("delta-spark", "spark", lambda v: v == jars.DELTA_VERSION),
+        _package("pyspark", f"{jars.SPARK_SERIES}.*"),
+        _package("delta-spark", jars.DELTA_VERSION),
         _jars(),
         _connector("Kafka", jars.KAFKA),
         _connector("S3", jars.S3),
-        _package("pyarrow", "spark", _any_version),
-        _package("deltalake", "spark", _any_version),
+        _package("pyarrow"),
+        _package("deltalake"),
         _airflow(),
         _disk(lake),
     ]
@@ -64,10 +64,6 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     if deep:
         findings.append(_spark())
     return findings
-
-
-def _any_version(version: str) -> bool:
-    return bool(version)
 
 
 def _python() -> Diagnosis:
@@ -87,14 +83,15 @@ def _java() -> Diagnosis:
     return Diagnosis("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
 
 
-def _package(name: str, extra: str, fits: Callable[[str], bool]) -> Diagnosis:
+def _package(name: str, versions: str = "*") -> Diagnosis:
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
-        return Diagnosis(name, False, "not installed", packages(extra))
-    if fits(version):
+        return Diagnosis(name, False, "not installed", packages("spark"))
+    if fnmatch(version, versions):
         return Diagnosis(name, True, version)
-    return Diagnosis(name, False, f"Capstan does not work with version {version}", packages(extra))
+    problem = f"Capstan does not work with version {version}"
+    return Diagnosis(name, False, problem, packages("spark"))
 
 
 def _jars() -> Diagnosis:

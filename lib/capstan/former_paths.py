@@ -52,8 +52,8 @@ interop.* interop.timely.*: capture closing codec composites encoding event_type
   events=event_link extract files=recording_files floats frames lines=json_lines reader replay
   scalars sockets types=type_names writer
 launcher: airflow.local
-launcher.* airflow.local.*: __main__ api checks components database home launch=launcher processes
-  settings
+launcher.* airflow.local.*: __main__ api checks=settings components database home
+  launch=launcher processes settings
 ledger: storage.ledger
 ledger.* storage.ledger.*: tables
 protocol: core.protocol
@@ -72,7 +72,7 @@ state.* pipeline.keyed.*: aggregating=keyed_aggregate folding=aggregate_table ke
   logic=stateful_functions messages per_record=keyed_logic
 state.* pipeline.live.*: epochs inputs=aligned_input outputs=partitioned_output
   snapshots=snapshot_store
-state.* pipeline.state.*: checkpoints=chunk_rescale chunks codec dealing=chunk_rescale errors
+state.* pipeline.state.*: chunks codec dealing=chunk_rescale errors
   hashing=key_hash keys=keyed_snapshot placement=key_placement tables=state_tables
 state.live.* pipeline.live.*: agenda alignment cluster coordinator distributor job rescaling
   routing wire worker

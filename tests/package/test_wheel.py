@@ -55,6 +55,7 @@ def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
         "reporting/templates/page.html",
         "scaffold/templates/capstan_dags.py",
         "scaffold/templates/streams.yaml",
+        "spark/jars.sha256",
         "spark/log4j2.properties",
     ):
         assert f"capstan/{needed}" in names

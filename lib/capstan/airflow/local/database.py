@@ -16,7 +16,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,13 +150,8 @@ class Postgres:
         if setpriv is None:
             raise _broken("it does not run as root, and there is no setpriv to switch users")
         user = [f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"]
-        return [
-            setpriv,
-            *user,
-            "--inh-caps=+dac_override",
-            "--ambient-caps=+dac_override",
-            *command,
-        ]
+        capabilities = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+        return [setpriv, *user, *capabilities, *command]
 
 
 def embedded(folder: Path) -> Postgres:
@@ -196,10 +191,9 @@ def check_url(url: str) -> str:
     return f"postgresql+psycopg2://{rest}"
 
 
-def _broken(reason: str, fields: Mapping[str, object] | None = None) -> SystemFailureError:
+def _broken(reason: str) -> SystemFailureError:
     return SystemFailureError(
         "CAP-DATABASE",
         f"PostgreSQL could not be started: {reason}",
         "run as an ordinary user, or name your own database with --database",
-        **(fields or {}),
     )

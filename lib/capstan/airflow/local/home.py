@@ -28,6 +28,7 @@ from pathlib import Path
 from capstan.airflow.local import processes
 from capstan.airflow.local.processes import Process
 from capstan.errors import RangeLockedError, SystemFailureError
+from capstan.spark.project_home import replacing
 
 USER = "admin"
 _MARK = "CAPSTAN_LAUNCHED"
@@ -190,17 +191,15 @@ class Home:
 
 def write_private(path: Path, text: str) -> None:
     """Write a file atomically, readable by its owner only."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    unfinished.replace(path)
+    with replacing(path) as unfinished:
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(text, encoding="utf-8")
 
 
-def tail(path: Path, lines: int = 15) -> str:
-    """The last lines of a log, indented."""
+def tail(path: Path) -> str:
+    """The last 15 lines of a log, indented."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
+    return "\n".join(f"    {line}" for line in text.splitlines()[-15:])

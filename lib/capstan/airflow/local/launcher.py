@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import sys
@@ -15,20 +16,23 @@ from pathlib import Path
 
 from capstan.airflow.local import components, processes
 from capstan.airflow.local.api import make_pool, unready
-from capstan.airflow.local.checks import (
-    free_port,
-    is_there,
-    require_airflow,
-    require_folder,
-    whole_lake,
-)
 from capstan.airflow.local.components import AIRFLOW, Component, airflow_command
 from capstan.airflow.local.database import Postgres, check_url, embedded
 from capstan.airflow.local.home import USER, Home, tail, write_private
-from capstan.airflow.local.settings import POOL, Setup, apps_at_once, config_text, environment
-from capstan.errors import SystemFailureError
+from capstan.airflow.local.settings import (
+    POOL,
+    Setup,
+    apps_at_once,
+    config_text,
+    environment,
+    free_port,
+    is_there,
+    whole_lake,
+)
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.class_archive import archive_path
 from capstan.spark.java import find_java
+from capstan.spark.project_home import packages
 
 _READY_SECONDS = 180.0
 _DATABASE_SECONDS = 60.0
@@ -96,8 +100,12 @@ class Launcher:
                 running in this case either.
         """
         processes.require_proc()
-        require_airflow()
-        require_folder(self.options.dags)
+        if importlib.util.find_spec("airflow") is None:
+            raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", packages("airflow"))
+        dags = self.options.dags
+        if not dags.is_dir():
+            hint = "give --dags an existing folder"
+            raise InvalidRequestError("CAP-DAGS", f"there is no folder {dags}", hint, field="dags")
         url = None if self.options.database is None else check_url(self.options.database)
         with self._home.held():
             self._end_orphans()

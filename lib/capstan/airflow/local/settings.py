@@ -1,4 +1,4 @@
-"""Configuration of a local Airflow: `airflow.cfg`, and the environment of its components.
+"""Configuration of a local Airflow: `airflow.cfg`, its port, and its components' environment.
 
 Secrets are in `airflow.cfg`, not in the environment: Spark apps inherit the environment, and do not
 need the signing keys.
@@ -10,12 +10,14 @@ import configparser
 import io
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.airflow.local.home import USER, Home
+from capstan.errors import InvalidRequestError
 from capstan.spark.java import find_java, spark_home
 
 LOOPBACK = "127.0.0.1"
@@ -164,3 +166,36 @@ def _no_proxy(given: Mapping[str, str]) -> dict[str, str]:
     excluded = given.get("no_proxy") or given.get("NO_PROXY") or ""
     listed = ",".join(part for part in (excluded, LOOPBACK, "localhost") if part)
     return {"no_proxy": listed, "NO_PROXY": listed}
+
+
+def free_port(wanted: int) -> int:
+    """A free port on loopback: `wanted`, or any for 0.
+
+    Raises:
+        InvalidRequestError: `CAP-PORT` when the port is taken or invalid.
+    """
+    try:
+        with socket.socket() as probe:
+            # Like the server: a connection in TIME_WAIT does not block the port.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((LOOPBACK, wanted))
+            port: int = probe.getsockname()[1]
+            return port
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidRequestError(
+            "CAP-PORT",
+            f"port {wanted} of {LOOPBACK} is not available: {reason}",
+            "choose another with --port; 0 takes a free one",
+            field="port",
+        ) from error
+
+
+def whole_lake(lake: str) -> str:
+    """The lake as an absolute path or a URI."""
+    return lake if "://" in lake else str(Path(lake).absolute())
+
+
+def is_there(lake: str) -> bool:
+    """Whether a lake in a folder exists; always true for a URI."""
+    return "://" in lake or Path(lake).is_dir()

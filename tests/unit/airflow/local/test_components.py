@@ -197,7 +197,7 @@ def test_ready_is_what_has_beaten_since_it_was_started(
 
 
 def test_an_api_that_does_not_answer_is_not_ready() -> None:
-    from capstan.airflow.local.checks import free_port
+    from capstan.airflow.local.settings import free_port
 
     assert unready(free_port(0), datetime.now(UTC)) == ["api-server"]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from capstan.airflow.local.checks import free_port, is_there, require_folder, whole_lake
 from capstan.airflow.local.database import check_url
 from capstan.airflow.local.home import Home
 from capstan.airflow.local.settings import (
@@ -19,7 +18,10 @@ from capstan.airflow.local.settings import (
     apps_at_once,
     config_text,
     environment,
+    free_port,
+    is_there,
     sections,
+    whole_lake,
 )
 from capstan.errors import InvalidRequestError
 
@@ -137,12 +139,6 @@ def test_a_database_that_is_not_postgresql_is_refused(url: str) -> None:
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
 def test_a_database_is_named_as_sqlalchemy_needs_it(scheme: str) -> None:
     assert check_url(f"{scheme}://u:p@h:5432/x?a=b") == "postgresql+psycopg2://u:p@h:5432/x?a=b"
-
-
-def test_a_folder_of_dags_must_be_there(tmp_path: Path) -> None:
-    require_folder(tmp_path)
-    with pytest.raises(InvalidRequestError, match="CAP-DAGS"):
-        require_folder(tmp_path / "none")
 
 
 def test_a_lake_means_the_same_in_every_folder(
