@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from os import scandir
@@ -311,10 +312,12 @@ def _local_files(folder: str, above: frozenset[str] = frozenset()) -> Iterator[t
             "remove the link from the source's folder",
             path=folder,
         )
-    with scandir(folder) as entries:
+    # Files and folders may be deleted meanwhile.
+    with suppress(FileNotFoundError), scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir():
                 yield from _local_files(entry.path, above | {here})
             elif entry.is_file():
-                state = entry.stat()
-                yield entry.path, File(state.st_size, state.st_mtime_ns // _MS)
+                with suppress(FileNotFoundError):
+                    state = entry.stat()
+                    yield entry.path, File(state.st_size, state.st_mtime_ns // _MS)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from capstan.errors import SystemFailureError
 from capstan.storage import delta
-from capstan.storage.lake import Lake, is_table
+from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import LedgerRow, append_rows, read_rows
 
 Bounds = Mapping[str, object]
@@ -57,7 +57,7 @@ def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
         path: The table.
         since: Only commits after this version are returned.
     """
-    seen, recorded = _read_recorded(lake, path)
+    seen, recorded = _read_recorded(lake, path, _identity(path))
     yield from (commit for commit in recorded if commit.version > since)
     yield from _read_log(path, max(since, seen))
 
@@ -73,12 +73,14 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
     Returns:
         The number of recorded commits.
     """
-    seen, _ = _read_recorded(lake, path)
     newest = delta.version_of(path)
-    if newest is None or newest <= max(seen, since):
+    if newest is None:
+        return 0
+    table = _identity(path)
+    seen, _ = _read_recorded(lake, path, table)
+    if newest <= max(seen, since):
         return 0
     commits = [c for c in _read_log(path, max(seen, since)) if c.version <= newest]
-    table = str(delta.open_table(path).metadata().id)
     rows = [
         {
             "target": path,
@@ -95,13 +97,14 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
     return len(commits)
 
 
-def _read_recorded(lake: Lake, path: str) -> tuple[int, list[Touched]]:
+def _identity(path: str) -> str:
+    """The identity of the table at a path."""
+    return str(delta.open_table(path).metadata().id)
+
+
+def _read_recorded(lake: Lake, path: str, table: str) -> tuple[int, list[Touched]]:
     """The last version of a table that was examined, and the commits recorded up to it."""
-    rows = read_rows(lake, _LEDGER, target=path)
-    if not rows or not is_table(path):
-        return -1, []
-    table = str(delta.open_table(path).metadata().id)
-    rows = [row for row in rows if row["table"] == table]
+    rows = [row for row in read_rows(lake, _LEDGER, target=path) if row["table"] == table]
     seen = max((row["version"] for row in rows), default=-1)
     # Two concurrent processes may record a commit twice.
     by_version = {row["version"]: row for row in rows if row["operation"] is not None}
