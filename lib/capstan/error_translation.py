@@ -8,6 +8,7 @@ messages of the operating system.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ DAMAGED_FILE_HINT = (
     "restore it from a backup; `capstan verify STREAM --deep` lists all missing files of a tape"
 )
 """The hint for a file that cannot be read."""
+_OTHER_PATH = f"choose another path, or let the user of this process write there; {_RETRY}"
 # File paths as Spark, Arrow and the operating system write them.
 _PATH = r"(?:file:/*(?=/)|s3a?://)?(?P<path>/?[^\s\x1b:'\"]*/[^\s\x1b:'\"]+)"
 
@@ -92,6 +94,12 @@ _FAILURES = (
             "Unexpected end of stream",
         ),
     ),
+    _Failure(
+        "CAP-NO-ACCESS",
+        "a file or folder cannot be created",
+        _OTHER_PATH,
+        ("Cannot create directory", "Mkdirs failed to create", "Operation not permitted"),
+    ),
 )
 # Patterns for the path in a message.
 _PATHS = tuple(
@@ -100,8 +108,9 @@ _PATHS = tuple(
         rf"reading file {_PATH}\.\s",
         rf"Object at location {_PATH} not found",
         rf"(?:Cannot (?:create|delete)|Failed to open)(?: directory|(?: local)? file)? '?{_PATH}",
-        rf"{_PATH} \((?:No space left|Read-only|Permission denied)",
-        rf"(?:denied|system|device|directory|exists): '?{_PATH}",
+        rf"Mkdirs failed to create {_PATH}",
+        rf"{_PATH} \((?:No space left|Read-only|Permission denied|Operation not permitted)",
+        rf"(?:denied|system|device|directory|exists|permitted): '?{_PATH}",
         rf'path: "{_PATH}"',
         # Relative to its table.
         r"Parquet input source '(?P<path>[^']+)'",
@@ -119,8 +128,9 @@ def translate(error: BaseException) -> CapstanError | None:
 
     Returns:
         A Capstan error as it is. For a known failure, a `SystemFailureError`: `CAP-DISK-FULL`,
-        `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a missing or unreadable file or log. Its `fields`
-        have the `path` if the message names one. None for an unknown exception.
+        `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a missing or unreadable file or log. Any other error
+        of the operating system about a path is `CAP-NO-ACCESS`. Its `fields` have the `path` if
+        the message names one. None for an unknown exception.
     """
     if isinstance(error, CapstanError):
         return error
@@ -129,11 +139,25 @@ def translate(error: BaseException) -> CapstanError | None:
         text = f"{error.strerror}: {error.filename}"
     kind = next((kind for kind in _FAILURES if re.search("|".join(kind.patterns), text)), None)
     if kind is None:
-        return None
+        return _refused_path(error)
     path = next((match["path"] for pattern in _PATHS if (match := pattern.search(text))), None)
     if path is None:
         return SystemFailureError(kind.code, kind.message, kind.hint)
     return SystemFailureError(kind.code, f"{kind.message}: {path}", kind.hint, path=path)
+
+
+def _refused_path(error: BaseException) -> SystemFailureError | None:
+    """The error for a path that the operating system refuses for a reason of its own.
+
+    A pseudo file system such as `/proc` has no folder to create, and reports even that as missing.
+    """
+    if not isinstance(error, OSError) or not isinstance(error.filename, str | bytes):
+        return None
+    path = os.fsdecode(error.filename)
+    reason = (error.strerror or type(error).__name__).lower()
+    return SystemFailureError(
+        "CAP-NO-ACCESS", f"cannot create or open a path ({reason}): {path}", _OTHER_PATH, path=path
+    )
 
 
 @contextmanager

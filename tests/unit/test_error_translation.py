@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 
 import pytest
 
@@ -34,6 +35,11 @@ NO_LOG = (
 )
 LOST = "Object at location /l/events/p.parquet not found\n \x1b[31m↳\x1b[0m No such file"
 ARROW = "{} '/l/x'. Detail: [errno 30] Read-only file system"
+MISSING = "{} '/l/x'. Detail: [errno 2] No such file or directory"
+MKDIRS = (
+    "An error occurred while calling o1.save.\n: java.io.IOException: Mkdirs failed to create "
+    "file:/p/x/_delta_log (exists=false, cwd=file:/work)"
+)
 KERNEL = "Kernel error: Generic delta kernel error: Expected contiguous commit files, but found gap"
 HOLE = (
     "An error occurred while calling o1.load.\n: org.apache.spark.sql.delta.DeltaIllegalState"
@@ -58,6 +64,10 @@ HOLE = (
         (OSError(errno.EROFS, ARROW.format("Cannot delete directory")), "NO-ACCESS", "/l/x"),
         (OSError(errno.EROFS, ARROW.format("Cannot delete file")), "NO-ACCESS", "/l/x"),
         (OSError(errno.ENOSPC, ARROW.format("Failed to open local file")), "NO-ACCESS", "/l/x"),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory", "/p/x"), "NO-ACCESS", "/p/x"),
+        (PermissionError(errno.EPERM, "Operation not permitted", "/p/x"), "NO-ACCESS", "/p/x"),
+        (OSError(errno.ENOENT, MISSING.format("Cannot create directory")), "NO-ACCESS", "/l/x"),
+        (Py4JJavaError(MKDIRS), "NO-ACCESS", "/p/x/_delta_log"),
         (ValueError(KERNEL), "DAMAGED", None),
         (Py4JJavaError(HOLE), "DAMAGED", None),
     ],
@@ -108,3 +118,15 @@ def test_frames_of_java_and_python_are_left_out() -> None:
     raised = "capstan.errors.Odd: first\n\nDuring handling\nValueError: the last one"
     assert root_message(Py4JJavaError(STREAMING.format(raised))) == "ValueError: the last one"
     assert root_message(ValueError("x" * 1000)) == "x" * 300 + "..."
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+@pytest.mark.parametrize("path", ["/proc/x", f"/tmp/{'x' * 300}"])
+def test_a_path_that_cannot_exist_is_named_with_the_reason(path: str) -> None:
+    with pytest.raises(OSError) as caught:
+        Path(path).mkdir(parents=True)
+    found = to_capstan_error(caught.value, "unused")
+    assert (found.code, found.fields["path"]) == ("CAP-NO-ACCESS", path)
+    assert f"{caught.value.strerror}".lower() in found.message
+    assert found.message.endswith(f": {path}")
+    assert "choose another path" in found.hint

@@ -16,6 +16,7 @@ from uuid import uuid4
 from pyarrow import NativeFile, fs
 
 from capstan.core.config import READ_OTHERWISE, check_name, is_name
+from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
 
 LEDGERS = (
@@ -197,7 +198,7 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
         filesystem, inside = fs.FileSystem.from_uri(path)
     except (OSError, ValueError) as error:
         raise SystemFailureError(
-            "CAP-LAKE", f"cannot reach {path}: {error}", "check the URI"
+            "CAP-LAKE", f"cannot reach {path}: {root_message(error)}", "check the URI"
         ) from error
     return filesystem, inside
 
