@@ -6,13 +6,18 @@ from typing import Annotated
 
 import typer
 
+from capstan.core.config.names import split_names
 from capstan.errors import InvalidRequestError
 
 Stream = Annotated[str, typer.Argument(help="The stream's name.", metavar="STREAM")]
 Run = Annotated[str, typer.Argument(help="The run's name, from `capstan runs`.", metavar="RUN")]
 Workers = Annotated[
     str | None,
-    typer.Option(help="Workers by label or number, comma-separated; default: all.", metavar="LIST"),
+    typer.Option(
+        help="Workers by label or number, comma-separated; a label with a comma or outer blanks in "
+        "double quotes; default: all.",
+        metavar="LIST",
+    ),
 ]
 Since = Annotated[
     str | None,
@@ -44,11 +49,20 @@ def names(text: str | None, option: str) -> tuple[str, ...] | None:
     """The names in a comma-separated list; None when the option was not given.
 
     Raises:
-        InvalidRequestError: `CAP-LIST` when the list is empty.
+        InvalidRequestError: `CAP-LIST` when the list is empty, or quotes do not enclose a name.
     """
     if text is None:
         return None
-    listed = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    try:
+        listed = tuple(dict.fromkeys(split_names(text)))
+    except ValueError:
+        raise InvalidRequestError(
+            "CAP-LIST",
+            f"{option} has quotes that do not enclose a whole name: {text[:80]!r}",
+            "put a name with a comma or with outer blanks in double quotes, as in 'EWR,\"a,b\"', "
+            "and double each quote inside",
+            option=option,
+        ) from None
     if not listed:
         raise InvalidRequestError(
             "CAP-LIST",

@@ -184,6 +184,7 @@ def test_an_unknown_run_is_refused(command, run, lake, refused):
         (["--peers", "10001"], "CAP-PEERS"),
         (["--workers", " , "], "CAP-LIST"),
         (["--keys", ","], "CAP-LIST"),
+        (["--workers", 'EWR,"a,b'], "CAP-LIST"),
         (["--keys", "a b"], "CAP-NAME"),
         (["--follow", "f", "--until", "3"], "CAP-FOLLOW"),
         (["--direct", "--hold"], "CAP-DIRECT"),

@@ -15,6 +15,7 @@ from airflow.sdk import Param
 from capstan.airflow.dags.form import replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve
 from capstan.airflow.settings import Settings
+from capstan.core.config import join_names, split_names
 
 _LONGEST = 2_000
 # Any other text stays text, which a request rejects.
@@ -80,7 +81,7 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
     kind = _kind(schema)
     value = param.value if given is None else _read(kind, [text[:_LONGEST] for text in given])
     if isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
+        value = join_names(map(str, value))
     texts = schema.get("values_display") or {}
     offered = schema.get("enum") or schema.get("examples") or ()
     options = tuple(
@@ -117,7 +118,10 @@ def _request_value(field: Field) -> object:
     if isinstance(field.value, bool) or not field.value:
         return field.value or None
     if field.kind == "list":
-        return [part.strip() for part in field.value.split(",") if part.strip()]
+        try:
+            return split_names(field.value)
+        except ValueError:
+            return [field.value]  # No such worker, so the request is refused.
     if field.kind == "whole" and _WHOLE.fullmatch(field.value):
         return int(field.value)
     return field.value

@@ -31,6 +31,8 @@ from capstan.core.config.names import (
     check_name,
     check_target,
     is_name,
+    join_names,
+    split_names,
 )
 from capstan.core.config.registry import Registry, transform, transforms
 from capstan.core.config.row_checks import Check, Range
@@ -63,11 +65,13 @@ __all__ = [
     "default_path",
     "format_duration",
     "is_name",
+    "join_names",
     "load_config",
     "load_optional",
     "load_sound",
     "parse_duration",
     "parse_instant",
+    "split_names",
     "transform",
     "transforms",
 ]

@@ -15,6 +15,10 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
 READ_OTHERWISE = re.compile(r"\\|%[0-9A-Fa-f]{2}")
 """Sequences that Delta readers without a JVM decode to another character, as in a URI."""
+# A name of a list and the blanks around it, up to the next comma.
+_LISTED = re.compile(
+    r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>(?:[^,"\s][^,]*?)?))\s*(?=,|\Z)', re.DOTALL
+)
 _MAX_PATH = 1024
 _MAX_SHOWN = 80
 
@@ -86,6 +90,39 @@ def check_target(text: str) -> str:
         f"give a table's name ({NAME_RULE}), or a path such as /data/march or s3a://bucket/march",
         kind="target",
         name=text,
+    )
+
+
+def split_names(text: str) -> list[str]:
+    """The names in a comma-separated list, without blanks around them and without empty ones.
+
+    A name with a comma, or with blanks at its ends, stands in double quotes; a quote inside is
+    doubled: `EWR, "a,b", "5"" disk "`.
+
+    Raises:
+        ValueError: When quotes do not enclose a whole name.
+    """
+    names: list[str] = []
+    place = 0
+    while place < len(text):
+        match = _LISTED.match(text, place)
+        if match is None:
+            raise ValueError(text)
+        if match["quoted"] is not None:
+            names.append(match["quoted"].replace('""', '"'))
+        elif match["plain"]:
+            names.append(match["plain"])
+        place = match.end() + 1
+    return names
+
+
+def join_names(names: Iterable[str]) -> str:
+    """The names as a list that `split_names` reads, each quoted if it must be."""
+    return ", ".join(
+        name
+        if name == name.strip() and name and "," not in name and not name.startswith('"')
+        else '"{}"'.format(name.replace('"', '""'))
+        for name in names
     )
 
 

@@ -45,6 +45,23 @@
     }
   });
 
+  // The names in a comma-separated list; one with a comma or outer blanks is quoted.
+  const listed = (text) => {
+    const one = /\s*(?:"((?:[^"]|"")*)"|([^,"\s][^,]*?)?)\s*(?:,|$)/y;
+    const names = [];
+    while (one.lastIndex < text.length) {
+      const match = one.exec(text);
+      if (!match) {
+        return [text];
+      }
+      const name = match[1] === undefined ? match[2] : match[1].replaceAll('""', '"');
+      if (name !== undefined) {
+        names.push(name);
+      }
+    }
+    return names;
+  };
+
   const read = (form) => {
     const conf = {};
     for (const field of form.querySelectorAll("[data-kind]")) {
@@ -53,7 +70,7 @@
       if (kind === "switch") {
         conf[field.name] = field.checked;
       } else if (kind === "list") {
-        const parts = text.split(",").map((part) => part.trim()).filter(Boolean);
+        const parts = listed(text);
         conf[field.name] = parts.length ? parts : null;
       } else if (kind === "whole") {
         conf[field.name] = text ? Number(text) : null;

@@ -13,8 +13,10 @@ from capstan.core.config import (
     check_name,
     check_target,
     format_duration,
+    join_names,
     parse_duration,
     parse_instant,
+    split_names,
 )
 from capstan.errors import InvalidRequestError
 
@@ -181,3 +183,27 @@ def test_instants_are_in_utc(text: str, instant: datetime) -> None:
 def test_other_instants_are_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(ValueError, match="ISO 8601"):
         parse_instant(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("EWR, New York ,,LGA,", ["EWR", "New York", "LGA"]),
+        ('"a,b", "x ",plain', ["a,b", "x ", "plain"]),
+        ('5" disk,"5"" disk ",""', ['5" disk', '5" disk ', ""]),
+        (" , ", []),
+    ],
+)
+def test_a_name_with_a_comma_or_outer_blanks_stands_in_quotes(text: str, names: list[str]) -> None:
+    assert split_names(text) == names
+
+
+@pytest.mark.parametrize("text", ['"a', '"a"b', 'a,"b', '"a" "b"'])
+def test_quotes_around_a_part_of_a_name_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match='"'):
+        split_names(text)
+
+
+@given(st.lists(st.text(alphabet='a ,"\n', max_size=4)))
+def test_any_names_are_read_as_they_were_listed(names: list[str]) -> None:
+    assert split_names(join_names(names)) == names
