@@ -144,6 +144,44 @@ def test_what_of_a_query_depends_on_the_order_of_rows(spark: SparkSession) -> No
     assert {query: found_in(spark.sql(query)) for query in QUERIES} == QUERIES
 
 
+AGGREGATES = {
+    "round(avg(id))": ("sum(id) / count(id)", "round(sum(id) / count(id))"),
+    "round(avg(DISTINCT id) FILTER (WHERE i > 1))": (
+        "sum(id) / count(id)",
+        "round(sum(DISTINCT id) FILTER (WHERE i > 1) / count(DISTINCT id) FILTER (WHERE i > 1))",
+    ),
+    "round(sum(x), 2)": (
+        "CAST(x AS DECIMAL(28, 6))",
+        "round(sum(CAST(x AS DECIMAL(28, 6))), 2)",
+    ),
+}
+NUMBERED = (
+    "SELECT k, x FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at{}) AS r"
+    " FROM records) WHERE r = 1"
+)
+LAGGING = "SELECT k, x, lag(i) OVER (PARTITION BY k ORDER BY at{}) AS l FROM records"
+LIMITED = "SELECT k, x FROM records ORDER BY at{} LIMIT 3"
+
+
+@pytest.mark.usefixtures("records")
+def test_what_a_refusal_says_to_write_is_accepted(spark: SparkSession) -> None:
+    for refused, (remedy, written) in AGGREGATES.items():
+        (cause,) = examine(
+            plan_of(spark.sql(f"SELECT {refused} AS c FROM records"))
+        ).columns.values()
+        assert remedy in cause.remedy
+        assert found_in(spark.sql(f"SELECT {written} AS c FROM records")) == {}
+    for query in (NUMBERED, LAGGING, LIMITED):
+        depends = examine(plan_of(spark.sql(query.format(""))))
+        (cause,) = (*depends.rows, *depends.columns.values())
+        assert "ORDER BY" in cause.remedy
+        added = cause.remedy.rpartition(": ")[2]
+        assert found_in(spark.sql(query.format(f", {added}"))) == {}
+    # Of no rows both are NULL, and nothing is divided by zero.
+    empty = "SELECT sum(id) / count(id) AS mean FROM (SELECT CAST(NULL AS BIGINT) AS id)"
+    assert spark.sql(empty).collect()[0]["mean"] is None
+
+
 def test_what_of_a_function_depends_on_the_order_of_rows(records: DataFrame) -> None:
     by_k = records.groupBy("k").agg(F.sum("x").alias("x"), F.first("s").alias("s"))
     assert found_in(by_k) == {"x": Grade.CLOSE, "s": Grade.FREE}

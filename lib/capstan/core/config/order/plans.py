@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from capstan.core.config.order.needs import needed
 from capstan.core.config.order.rules import Cause, Grade, Rules, columns_of, worst
 from capstan.core.config.order.tree import FLOATS, Expression, Node
-from capstan.core.config.order.windows import ORDER, over_window
+from capstan.core.config.order.windows import over_window, whole_order
 
 Key = frozenset[int]
 
@@ -124,14 +124,15 @@ class _Walk:
         return [key for key in (*both, *left) if key <= output]
 
     def _window(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
-        kept = self._needs[id(node)] & frozenset(node.children[0].ids)
+        below = node.children[0]
+        kept = self._needs[id(node)] & frozenset(below.ids)
 
-        def total(covered: Key, taken: Key) -> bool:
-            return _is_total(covered, kept | taken, keys[0])
+        def undecided(covered: Key, taken: Key) -> tuple[str, ...]:
+            return _undecided(below, covered, kept | taken, keys[0])
 
         for column in node.expressions:
             if column.kind == "Alias" and column.id is not None:
-                self._name(column, over_window(self.rules, column.children[0], total))
+                self._name(column, over_window(self.rules, column.children[0], undecided))
         return keys[0]
 
     def _limit(self, node: Node, keys: list[Key]) -> list[Key]:
@@ -143,9 +144,9 @@ class _Walk:
             order = [sort_order.children[0] for sort_order in below.expressions]
             self._use(order, "rows are cut off in the order of it")
             covered = columns_of(order)
-        kept = self._needs[id(node)]
-        if not _is_total(covered, kept, keys):
-            self.rows.append(Cause(Grade.FREE, "LIMIT", _CUT, ORDER))
+        missing = _undecided(node, covered, self._needs[id(node)], keys)
+        if missing:
+            self.rows.append(Cause(Grade.FREE, "LIMIT", _CUT, whole_order(missing)))
         return keys
 
     def _sample(self, node: Node, keys: Sequence[list[Key]]) -> list[Key]:
@@ -219,6 +220,13 @@ _NUMBER = "number the rows of each key by row_number() in a whole order, and kee
 def _is_total(covered: Key, kept: Key, keys: Iterable[Key]) -> bool:
     """Whether columns identify rows, or rows equal in them are equal in all kept columns."""
     return kept <= covered or any(key <= covered for key in keys)
+
+
+def _undecided(node: Node, covered: Key, kept: Key, keys: Iterable[Key]) -> tuple[str, ...]:
+    """The names of a step's kept columns in which rows equal in the covered ones may differ."""
+    if _is_total(covered, kept, keys):
+        return ()
+    return tuple(c.name for c in node.output if c.id in kept and c.id not in covered)
 
 
 def _value(one: Expression) -> Expression:

@@ -14,7 +14,8 @@ _DISTINCT = re.compile(r"\w+\(DISTINCT ")
 _SKETCH = "is a sketch of the rows in the order they come"
 _SORT = "sort_array(...) gives the elements an order"
 _SUM = "adds up floats, and is rounded at each step"
-_EXACT = "cast what is summed to DECIMAL, whose sums are exact"
+_EXACT = "cast what is summed to DECIMAL, whose sums are exact, as in CAST({} AS DECIMAL(28, 6))"
+_RATIO = "write sum({0}) / count({0}), each with the same DISTINCT, FILTER or OVER: both are exact"
 
 
 class Grade(IntEnum):
@@ -173,14 +174,16 @@ def _summed(one: Expression) -> Cause | None:
     kinds = [each.type for each in one.children[:1]]
     if one.kind == "Average" and kinds == ["bigint"]:
         # Beyond 2^53, Spark's sum of BIGINT as DOUBLE is inexact; as BIGINT it is exact or fails.
-        return Cause(Grade.CLOSE, text_of(one), _SUM, "divide sum(x) by count(x), which are exact")
+        ratio = _RATIO.format(text_of(one.children[0]))
+        return Cause(Grade.CLOSE, text_of(one), _SUM, ratio)
     of_floats = one.kind in known.SUMS and kinds and kinds[0] in FLOATS
     if (
         of_floats
         or one.kind in known.MOMENTS
         or (one.kind in known.OWN_CODE and one.type in FLOATS)
     ):
-        return Cause(Grade.CLOSE, text_of(one), _SUM, _EXACT)
+        summed = text_of(one.children[0]) if one.children else "x"
+        return Cause(Grade.CLOSE, text_of(one), _SUM, _EXACT.format(summed))
     return None
 
 

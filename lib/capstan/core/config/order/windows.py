@@ -10,19 +10,24 @@ from capstan.core.config.order.tree import Expression
 
 _WHOLE = "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 _WHY = "goes by the place of a row, and rows that are equal in the order may stand either way"
-ORDER = "order by columns that tell all rows apart, or by every column that is kept"
 
-Total = Callable[[frozenset[int], frozenset[int]], bool]
-"""Whether rows with the same first columns have the same second ones, and all that is kept."""
+Undecided = Callable[[frozenset[int], frozenset[int]], tuple[str, ...]]
+"""The names of the columns, of the second ones and all that is kept, in which rows that are equal
+in the first ones may differ."""
 
 
-def over_window(rules: Rules, one: Expression, total: Total) -> Cause | None:
+def whole_order(undecided: tuple[str, ...]) -> str:
+    """The remedy for an order that does not tell rows apart in these columns."""
+    return f"add to ORDER BY what rows that are equal in it may differ in: {', '.join(undecided)}"
+
+
+def over_window(rules: Rules, one: Expression, undecided: Undecided) -> Cause | None:
     """What of a function over a window depends on the order of rows; None where nothing does.
 
     Args:
         rules: Those of other expressions.
         one: The function and its window.
-        total: What the order of rows determines.
+        undecided: What the order of rows leaves open.
     """
     function, spec = one.children[:2]
     order = [each.children[0] for each in spec.children if each.kind == "SortOrder"]
@@ -35,13 +40,13 @@ def over_window(rules: Rules, one: Expression, total: Total) -> Cause | None:
     if inner.kind in known.RANKS:
         return None
     covered = columns_of((*parts, *order))
-    settled = total(covered, inner.columns)
+    missing = undecided(covered, inner.columns)
     if inner.kind in known.PLACES and order:
-        if settled or _is_of_order(inner, covered):
+        if not missing or _is_of_order(inner, covered):
             return worst(map(rules.of, inner.children))
-        return Cause(Grade.FREE, text_of(one), _WHY, ORDER)
-    if order and frame.startswith("ROWS") and _WHOLE not in frame and not settled:
-        return Cause(Grade.FREE, text_of(one), _WHY, ORDER)
+        return Cause(Grade.FREE, text_of(one), _WHY, whole_order(missing))
+    if order and frame.startswith("ROWS") and _WHOLE not in frame and missing:
+        return Cause(Grade.FREE, text_of(one), _WHY, whole_order(missing))
     return rules.of(function)
 
 
