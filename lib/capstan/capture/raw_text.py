@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan.capture.file_listing import Listing
+from capstan.capture.line_checks import has_odd_quotes
 from capstan.core.config import Source
 from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
@@ -104,7 +105,7 @@ class Text:
         """Whether a field of a CSV line was not parsed.
 
         Spark also calls a line malformed that ends early. That is normal in a file written before
-        the stream gained a column.
+        the stream gained a column. With odd quotes it is a part of a record with a line break.
         """
         names = [f"c{place}" for place in range(len(self.parsed) + 1)]
         options = {k: v for k, v in self.source.options.items() if k.lower() not in _FILE_OPTIONS}
@@ -114,7 +115,8 @@ class Text:
             for name, place in zip(self.parsed, names, strict=False)
         ]
         more = fields.getField(names[-1]).isNotNull()
-        return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more])
+        part = has_odd_quotes(raw, _lower(self.source.options))
+        return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:

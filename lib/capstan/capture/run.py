@@ -25,6 +25,7 @@ from capstan.capture.file_listing import (
 from capstan.capture.file_schemas import columns_of
 from capstan.capture.in_process_events import numbered
 from capstan.capture.late_reinjection import PutBackResult
+from capstan.capture.line_checks import check_lines
 from capstan.capture.micro_batch import BatchResult, MicroBatch
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
@@ -130,6 +131,7 @@ def capture(
         known_columns, seen = _previous(lake, stream.name, reseat=reseat)
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
+        check_lines(spark, stream, listing, fresh)
     source = read_source(spark, stream, listing, columns, known_columns)
     prepared = classify.prepare(source, stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)

@@ -1,0 +1,203 @@
+"""Checks of text files for what Spark would read wrongly without a word.
+
+Spark reads CSV line by line unless `multiLine` is set. A quoted field with a line break is then cut
+off at the end of its line, and the rest becomes another record. Where files begin with quotes, all
+their lines are looked at; elsewhere `raw_text` keeps the rest of such a record as malformed.
+
+Of a key that a JSON record has twice, Spark takes the last value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.capture.file_listing import Listing
+from capstan.core.config import Stream
+from capstan.errors import InvalidRequestError
+from capstan.storage.lake import read_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+JSON_LINES = 10
+"""The lines of each JSON file whose keys are compared: more would cost a second parse."""
+
+_HEAD_BYTES = 1 << 14
+_AT_ONCE = 8
+_SHOWN = 80
+_REPEATED = "capstan: repeated key"
+
+
+def check_lines(
+    spark: SparkSession, stream: Stream, listing: Listing, fresh: Sequence[str]
+) -> None:
+    """Check the text files that a capture is about to read; other formats pass.
+
+    Args:
+        spark: The session.
+        stream: The stream's configuration.
+        listing: The files of its source.
+        fresh: The paths of the files to be read.
+
+    Raises:
+        InvalidRequestError: `CAP-MALFORMED`, with the file.
+    """
+    options = {name.lower(): value for name, value in stream.source.options.items()}
+    kind = stream.source.format.lower()
+    if kind not in ("csv", "json") or options.get("multiline", "").lower() == "true":
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as several:
+        heads = dict(zip(fresh, several.map(_head, map(listing.place, fresh)), strict=True))
+    if kind == "json":
+        _require_distinct_keys(stream, listing, heads)
+    elif (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
+        _require_closed_quotes(spark, stream, listing, fresh, options)
+
+
+def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
+    """Whether a line of CSV may end inside quotes; true for every line that does.
+
+    Args:
+        line: The text.
+        options: The options of its source, with names in lower case.
+    """
+    quote, escape = options.get("quote", '"'), options.get("escape", "\\")
+    if not quote or options.get("multiline", "").lower() == "true":
+        return F.lit(False)
+    without = F.octet_length(F.replace(line, F.lit(quote), F.lit("")))
+    odd = (F.octet_length(line) - without) % (2 * len(quote.encode())) != 0
+    escaped = line.contains(escape + quote) if escape and escape != quote else F.lit(False)
+    return line.contains(quote) & (odd | escaped)
+
+
+def _require_closed_quotes(
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing,
+    fresh: Sequence[str],
+    options: Mapping[str, str],
+) -> None:
+    quote = options.get("quote", '"')
+    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
+    if "linesep" in options:
+        reader = reader.option("lineSep", options["linesep"])
+    value = F.col("value")
+    if (encoding := options.get("encoding", options.get("charset"))) is not None:
+        value = F.decode(value.cast("binary"), encoding)
+    lines = reader.text([listing.place(path) for path in fresh])
+    file = F.col("_metadata.file_path").alias("file")
+    is_open = has_odd_quotes(value, options) & ~value.rlike(_whole_line(quote, options))
+    if comment := options.get("comment"):
+        is_open &= ~value.startswith(comment)
+    # One job, whatever is found; the least file and line are the same on any number of cores.
+    found = lines.where(is_open).select(F.struct(file, value.alias("line")).alias("open"))
+    least = found.agg(F.min("open").alias("open")).collect()[0]["open"]
+    if least is None:
+        return
+    path = next((p for p in fresh if least["file"].endswith(p.rpartition("/")[2])), least["file"])
+    name, line = listing.relative(path), repr(least["line"][:_SHOWN])
+    raise InvalidRequestError(
+        "CAP-MALFORMED",
+        f"stream {stream.name}: the file {name} has a quoted field that does not end on its line, "
+        f"but CSV is read line by line: {line}",
+        "set source.options: multiLine: 'true' if the field goes on in the next line, or quote: '' "
+        "if quotes are ordinary characters; then run again",
+        stream=stream.name,
+        file=name,
+    )
+
+
+def _whole_line(quote: str, options: Mapping[str, str]) -> str:
+    """A pattern, in Java's syntax, for lines in which every quoted field ends."""
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    escape = options.get("escape", "\\")
+    sep, q, e = map(_java_literal, (separator, quote, escape))
+    special, pairs = (f"{q}{e}", f"{q}{q}|{e}.") if escape else (q, f"{q}{q}")
+    rest = f"(?:(?!{sep}).)*+"
+    quoted = f"{q}[^{special}]*+(?:(?:{pairs})[^{special}]*+)*+{q}{rest}"
+    blanks = r"\s*+" if options.get("ignoreleadingwhitespace", "").lower() == "true" else ""
+    field = f"{blanks}(?:{quoted}|(?!{q}){rest})"
+    return f"(?s)^{field}(?:{sep}{field})*+$"
+
+
+def _java_literal(text: str) -> str:
+    return "".join(f"\\x{{{ord(character):x}}}" for character in text)
+
+
+def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str, bytes]) -> None:
+    schema = stream.source.schema
+    declared = None if schema is None else StructType.fromDDL(schema)
+    columns = declared.names if isinstance(declared, StructType) else None
+    for path, head in heads.items():
+        lines = head.decode("utf-8", errors="replace").split("\n")
+        # The last line may be cut off.
+        whole = lines[:-1] if len(head) >= _HEAD_BYTES else lines
+        for number, line in enumerate(whole[:JSON_LINES], 1):
+            key = repeated_key(line, columns)
+            if key is None:
+                continue
+            name = listing.relative(path)
+            raise InvalidRequestError(
+                "CAP-MALFORMED",
+                f"stream {stream.name}: the file {name} has the key {key!r} twice in line "
+                f"{number}, and Spark would keep only the last value",
+                "correct the file; or capture its lines as they are, with source.format: text, "
+                "and parse them in a transform",
+                stream=stream.name,
+                file=name,
+                line=line[:_SHOWN],
+            )
+
+
+def _head(place: str) -> bytes:
+    """The first bytes of a file; none of a damaged one: the batch that reads it fails."""
+    try:
+        return read_head(place, _HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def repeated_key(line: str, columns: Sequence[str] | None) -> str | None:
+    """A key that an object in a line has twice, in any of the columns; None without one."""
+    try:
+        record = json.loads(line, object_pairs_hook=_marked)
+    except (ValueError, RecursionError):
+        return None  # Spark decides what does not parse.
+    for each in record if isinstance(record, list) else [record]:
+        if isinstance(each, dict):
+            repeated = each.pop(_REPEATED, None)
+            if repeated is not None and (columns is None or repeated in columns):
+                return str(repeated)
+            inside = (v for name, v in each.items() if columns is None or name in columns)
+            for key in _inside(inside):
+                return key
+    return None
+
+
+def _marked(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object; a key that it has twice stands under `_REPEATED`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found[_REPEATED] = name
+                break
+            seen.add(name)
+    return found
+
+
+def _inside(values: Iterator[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, dict):
+            if _REPEATED in value:
+                yield str(value[_REPEATED])
+            yield from _inside(iter(value.values()))
+        elif isinstance(value, list):
+            yield from _inside(iter(value))
