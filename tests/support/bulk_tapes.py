@@ -25,7 +25,9 @@ from capstan.storage import arrow_scan
 from capstan.storage.lake import Lake, folder, open_file
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name
+from capstan.storage.ledger.tables import make_ledger
 from capstan.storage.tape import index_totals
+from capstan.storage.tape.tape import open_tape
 from tests.support.jvmless_lake import EVENT, Books, lay_tape
 
 HOUR = 3_600_000_000
@@ -132,6 +134,27 @@ class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
     delete_root_dir_contents = move = open_append_stream = open_output_stream = _refuse
 
 
+def lay_verified(lake: Lake, name: str, count: int, workers: int = 2) -> None:
+    """Write verifications of a tape, each in its own file and at a commit of its own.
+
+    The first one is of all workers and events, the others are of worker 0.
+    """
+    tape = open_tape(lake, name)
+    path = Path(make_ledger(lake, "verified"))
+    table = deltalake.DeltaTable(path)
+    schema = pa.schema(table.schema().to_arrow())
+    common: dict[str, object] = {
+        "stream": name, "tape": tape.identity, "events": 1, "records": 1, "holdings": "[]",
+        "at": datetime(2020, 1, 1, tzinfo=UTC),
+    }  # fmt: skip
+    actions: list[AddAction | RemoveAction] = []
+    for commit in range(count):
+        chosen: list[int | None] = [None, *range(workers)] if commit == 0 else [0]
+        rows = [{**common, "commit": commit, "worker": worker} for worker in chosen]
+        actions.append(_row_file(path, schema, commit, rows))
+    table.create_write_transaction(actions, "append", table.schema())
+
+
 def lay_runs(books: Books, runs: int) -> None:
     """Write published runs, each row of the ledgers in its own file.
 
@@ -170,7 +193,7 @@ def _row_file(
     bounds = {
         key: f"{value:%Y-%m-%dT%H:%M:%SZ}" if isinstance(value, datetime) else value
         for key, value in rows[0].items()
-        if key not in ("workers", "step")
+        if key not in ("workers", "worker", "step")
     }
     stats = {"numRecords": len(rows), "minValues": bounds, "maxValues": bounds, "nullCount": {}}
     size = (path / name).stat().st_size

@@ -1,8 +1,15 @@
-"""One pass over a tape's index: counts by commit, and changes of held times."""
+"""One pass over a tape's index: counts by commit, and changes of held times.
+
+A process that serves pages keeps the sums of the files that it has read: after a new commit it
+reads the new files alone.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+from threading import Lock
+from urllib.parse import unquote
 
 import deltalake
 import numpy as np
@@ -11,6 +18,7 @@ import pyarrow.compute as pc
 
 from capstan.core.times import Kind
 from capstan.storage.arrow_scan import iter_columns, merge_batches
+from capstan.storage.table_cache import is_enabled
 from capstan.storage.tape.tape import Cut, Tape
 
 COLUMNS = ("worker", "commit", "records", "updates")
@@ -35,6 +43,21 @@ class Scanned:
     files: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums over some files of an index, at all their commits."""
+
+    files: frozenset[str]
+    counts: pa.Table
+    changes: pa.Table
+
+
+# The sums by the path of the index; only in a process that serves pages.
+_kept: OrderedDict[str, _Sums] = OrderedDict()
+_MAX_KEPT = 64
+_lock = Lock()
+
+
 def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, pa.Table, Scanned]:
     """Read the index once, in Arrow.
 
@@ -47,23 +70,35 @@ def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, 
         Counts of events `n` and records `r` by `worker` and `commit`; net changes `diff` of holds
         by `worker`, `commit` and `time`, the last coordinate; the size of the data read.
     """
-    counts: list[pa.Table] = [_no_counts()]
-    changes: list[pa.Table] = [_no_changes()]
-    rows = 0
-    for portion in merge_batches(iter_columns(tape.paths.events, COLUMNS, events)):
+    path, files = tape.paths.events, frozenset(map(unquote, events.file_uris()))
+    kept = _kept.get(path) if is_enabled() else None
+    if kept is None or not kept.files <= files:
+        # Not read yet; compacted; or a tape made anew.
+        kept = _Sums(frozenset(), _no_counts(), _no_changes())
+    counts, changes, rows = [kept.counts], [kept.changes], 0
+    fresh = files - kept.files
+    for portion in merge_batches(iter_columns(path, COLUMNS, events, sorted(fresh))):
         rows += portion.num_rows
-        later = pc.greater(portion.column("commit"), cut.commit)
-        part = portion.filter(pc.invert(later)) if pc.any(later).as_py() else portion
-        counts.append(_counted(part))
-        changes.append(_changed(part, tape))
+        counts.append(_counted(portion))
+        changes.append(_changed(portion, tape))
     counted, changed = pa.concat_tables(counts), pa.concat_tables(changes)
-    if len(counts) > 2:
+    if len(counts) > 2 or kept.files:
         # A commit may be split over several portions.
         counted = summed(counted, ["worker", "commit"], ["n", "r"])
         changed = summed(changed, ["worker", "commit", "time"], ["diff"])
+    if is_enabled():
+        with _lock:
+            _kept[path] = _Sums(files, counted, changed)
+            _kept.move_to_end(path)
+            while len(_kept) > _MAX_KEPT:
+                _kept.popitem(last=False)
     # An imported tape that breaks the rules may have updates without a worker, time or count.
-    read = Scanned(rows, len(COLUMNS), len(events.file_uris()))
-    return counted, changed.drop_null(), read
+    read = Scanned(rows, len(COLUMNS), len(fresh))
+    return _up_to(counted, cut), _up_to(changed, cut).drop_null(), read
+
+
+def _up_to(sums: pa.Table, cut: Cut) -> pa.Table:
+    return sums.filter(pc.less_equal(sums["commit"], cut.commit))
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:

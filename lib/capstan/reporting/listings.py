@@ -15,11 +15,11 @@ from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Claim
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
-from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_late, count_reinjected, late_by_reason
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
+from capstan.verify.verified_ledger import newest_rows
 
 
 def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
@@ -139,18 +139,11 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
 
 def _verified(lake: Lake, tape: Tape, cut: Cut) -> tuple[dict[int, int], str | None]:
     """The last verified commit by worker, and the time of the newest verification."""
-    identity = str(delta.open_table(tape.paths.events).metadata().id)
-    commits: dict[int, int] = {}
-    at: datetime | None = None
-    for row in read_rows(lake, "verified", stream=tape.name, tape=identity):
-        commit, worker = int(str(row["commit"])), row["worker"]
-        if worker is None or commit > cut.commit:
-            continue
-        number = int(str(worker))
-        commits[number] = max(commit, commits.get(number, -1))
-        assert isinstance(row["at"], datetime)
-        at = row["at"]
-    return commits, None if at is None else moment(at)
+    rows = newest_rows(lake, tape, cut.commit, index.opened_commits(tape, cut), ["at"])
+    rows.pop(None, None)
+    commits = {w: int(str(row["commit"])) for w, row in rows.items() if w is not None}
+    times = [row["at"] for row in rows.values() if isinstance(row["at"], datetime)]
+    return commits, moment(max(times)) if times else None
 
 
 def moment(at: datetime) -> str:

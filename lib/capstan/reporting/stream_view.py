@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,11 +15,11 @@ from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import Line, Progress, read_progress
 from capstan.storage import delta
-from capstan.storage.arrow_scan import read_columns
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.tape import Cut, Tape, open_tape
+from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
 
 
@@ -139,9 +138,6 @@ class NoView:
 
 _AT_ONCE = 8
 _CACHE: VersionedCache[StreamView] = VersionedCache()
-_Verified = dict[tuple[str, str], dict[int, tuple[int, datetime]]]
-"""The last verified commit and its time, by stream and tape and by worker."""
-_VERIFIED: VersionedCache[_Verified] = VersionedCache()
 _Violations = dict[tuple[str, str], tuple[KnownViolation, ...]]
 """Known violations by stream and tape."""
 _VIOLATIONS: VersionedCache[_Violations] = VersionedCache()
@@ -206,7 +202,7 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
         progress=progress,
         greatest=_greatest(files, last),
         late=count_late(tape, cut),
-        checked=_verified_state(lake, tape, table, progress),
+        checked=_verified_state(lake, tape, cut, progress),
         violations=_violations(lake).get((tape.name, str(table.metadata().id)), ()),
         written=_written(files),
     )
@@ -237,33 +233,17 @@ def _written(files: pa.Table) -> datetime | None:
     return None if newest is None else datetime.fromtimestamp(newest / 1000, UTC)
 
 
-def _verified_state(
-    lake: Lake, tape: Tape, table: deltalake.DeltaTable, progress: Progress
-) -> VerifiedState | None:
+def _verified_state(lake: Lake, tape: Tape, cut: Cut, progress: Progress) -> VerifiedState | None:
     if not progress.lines:
         return None
-    known = _verified(lake).get((tape.name, str(table.metadata().id)), {})
-    if any(line.worker not in known for line in progress.lines):
+    opened = {line.worker: line.opened for line in progress.lines}
+    rows = newest_rows(lake, tape, cut.commit, opened, ["at"])
+    if any(line.worker not in rows for line in progress.lines):
         return None
-    workers = {worker: commit for worker, (commit, _) in known.items()}
-    return VerifiedState(min(workers.values()), max(at for _, at in known.values()), workers)
-
-
-def _verified(lake: Lake) -> _Verified:
-    newest = newest_entry(lake.ledger("verified"))
-    return _VERIFIED.get(lake.root, newest, lambda: _read_verified(lake) if newest else {})
-
-
-def _read_verified(lake: Lake) -> _Verified:
-    """Read the ledger for all tapes at once, as a lake may have many."""
-    rows = read_columns(lake.ledger("verified"), ["stream", "tape", "worker", "commit", "at"])
-    wanted = [("commit", "max"), ("at", "max")]
-    verified: _Verified = {}
-    for row in rows.group_by(["stream", "tape", "worker"]).aggregate(wanted).to_pylist():
-        if row["worker"] is not None:
-            workers = verified.setdefault((row["stream"], row["tape"]), {})
-            workers[row["worker"]] = int(row["commit_max"]), row["at_max"]
-    return verified
+    rows.pop(None, None)
+    workers = {w: int(str(row["commit"])) for w, row in rows.items() if w is not None}
+    times = [row["at"] for row in rows.values() if isinstance(row["at"], datetime)]
+    return VerifiedState(min(workers.values()), max(times), workers)
 
 
 def _violations(lake: Lake) -> _Violations:

@@ -154,7 +154,7 @@ def check_events(
 
 def _plan(lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None) -> _Plan:
     labels = worker_labels(tape, cut)
-    earlier = verified_ledger.load_verified(lake, tape, cut)
+    earlier = verified_ledger.load_verified(lake, tape, cut, workers)
     # A worker opened later has no events in the commits already checked.
     old = worker_labels(tape, Cut(earlier.known, -1)) if earlier.known >= 0 else labels
     fresh = ResumePoint(commit=earlier.known)

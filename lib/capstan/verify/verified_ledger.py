@@ -7,18 +7,24 @@ tape. A row without a worker states that all events up to its commit are of know
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyarrow import dataset
+import pyarrow.compute as pc
 
 from capstan.core.protocol.rules import holdings_json
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage import delta
+from capstan.storage.arrow_scan import read_columns
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import append_rows
+from capstan.storage.tape.index import opened_commits
 from capstan.storage.tape.tape import Cut, Tape
 from capstan.verify.event_fold import FoldResult, ResumePoint
+
+LOOK_BACK = 64
+"""The most files of the ledger that a verification reads; most need one."""
+_MAX_COMMIT = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +40,108 @@ class VerifiedUpTo:
     known: int = -1
 
 
-def load_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedUpTo:
-    """The recorded verifications of a tape up to a cut, without a JVM."""
-    path = lake.ledger("verified")
-    if not is_table(path):
-        return VerifiedUpTo()
-    ledger = rows_of(path)
-    wanted = (
-        (dataset.field("stream") == tape.name)
-        & (dataset.field("tape") == tape.identity)
-        & (dataset.field("commit") <= cut.commit)
+def load_verified(
+    lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None = None
+) -> VerifiedUpTo:
+    """The recorded verifications of a tape up to a cut, without a JVM.
+
+    What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
+
+    Args:
+        lake: The lake with the ledger.
+        tape: The tape.
+        cut: The cut.
+        workers: The workers that are asked for; None for all.
+    """
+    opened = {
+        n: at for n, at in opened_commits(tape, cut).items() if workers is None or n in workers
+    }
+    columns = ["events", "records", "holdings"]
+    rows = newest_rows(
+        lake, tape, cut.commit, opened, columns, unowned=workers is None, look_back=LOOK_BACK
     )
-    columns = ["worker", "commit", "events", "records", "holdings"]
-    table = ledger.to_table(columns=columns, filter=wanted).sort_by("commit")
-    # The last row of each worker, without Python objects for all the others.
-    last = dict(zip(table.column("worker").to_pylist(), range(table.num_rows), strict=True))
+    known = rows.pop(None, {"commit": -1})
     starts: dict[int, ResumePoint] = {}
-    known = -1
-    for row in table.take(pa.array(list(last.values()), pa.int64())).to_pylist():
-        if row["worker"] is None:
-            known = row["commit"]
-            continue
+    for worker, row in rows.items():
+        assert worker is not None
         holdings = tuple(
-            (tape.time_type.parse(time), count) for time, count in json.loads(row["holdings"])
+            (tape.time_type.parse(time), count) for time, count in json.loads(str(row["holdings"]))
         )
-        starts[row["worker"]] = ResumePoint(row["commit"], row["events"], row["records"], holdings)
-    return VerifiedUpTo(starts, known)
+        commit, events, records = (int(str(row[n])) for n in ("commit", "events", "records"))
+        starts[worker] = ResumePoint(commit, events, records, holdings)
+    return VerifiedUpTo(starts, int(str(known["commit"])))
+
+
+def newest_rows(
+    lake: Lake,
+    tape: Tape,
+    commit: int,
+    opened: Mapping[int, int],
+    columns: Sequence[str],
+    *,
+    unowned: bool = False,
+    look_back: int | None = None,
+) -> dict[int | None, dict[str, object]]:
+    """The newest row of each worker of a tape.
+
+    Files are read from the newest on, until there is a row of each worker: for a worker of before
+    most verifications as many as there were since its own.
+
+    Args:
+        lake: The lake with the ledger.
+        tape: The tape.
+        commit: The last commit to look at.
+        opened: The commits that opened the workers asked for.
+        columns: The columns to read in addition to `worker` and `commit`.
+        unowned: Whether the newest row without a worker is asked for too.
+        look_back: The most files to read; None for no limit.
+    """
+    path, identity = lake.ledger("verified"), tape.identity
+    if not is_table(path):
+        return {}
+    table = delta.open_table(path)
+    bounds = pa.table(table.get_add_actions(flatten=True))
+    for name, value in (("stream", tape.name), ("tape", identity)):
+        bounds = _within(_within(bounds, f"min.{name}", None, value), f"max.{name}", value, None)
+    bounds = _within(bounds, "min.commit", None, commit)
+    wanted: dict[int | None, int] = dict(opened.items())
+    if unowned:
+        wanted[None] = 0
+    newest: dict[int | None, dict[str, object]] = {}
+    read = ["stream", "tape", "worker", "commit", *columns]
+    for file, most in _newest_first(bounds)[:look_back]:
+        if all(
+            (row := newest.get(worker)) is not None and int(str(row["commit"])) >= most
+            for worker, at in wanted.items()
+            if at <= most
+        ):
+            break
+        rows = read_columns(path, read, table, [delta.resolve_path(path, file)])
+        mine = pc.and_(pc.equal(rows["stream"], tape.name), pc.equal(rows["tape"], identity))
+        upto = pc.less_equal(rows["commit"], commit)
+        for row in rows.filter(pc.and_(mine, upto)).sort_by("commit").to_pylist():
+            known = newest.get(row["worker"])
+            if known is None or row["commit"] > int(str(known["commit"])):
+                newest[row["worker"]] = row
+    return newest
+
+
+def _within(files: pa.Table, bound: str, least: object, most: object) -> pa.Table:
+    """The files with a bound between two values, or without that bound."""
+    for compare, value in ((pc.greater_equal, least), (pc.less_equal, most)):
+        if value is not None and bound in files.column_names:
+            files = files.filter(pc.fill_null(compare(files[bound], value), True))
+    return files
+
+
+def _newest_first(files: pa.Table) -> list[tuple[str, int]]:
+    """The files, each with the greatest commit that it may have; the latest written first."""
+    bound = "max.commit"
+    commits = files[bound].to_pylist() if bound in files.column_names else [None] * len(files)
+    known = (_MAX_COMMIT if commit is None else int(commit) for commit in commits)
+    columns = (files[name].to_pylist() for name in ("modification_time", "path"))
+    ordered = sorted(zip(known, *columns, strict=True), reverse=True)
+    return [(str(path), most) for most, _, path in ordered]
 
 
 def record_verified(

@@ -19,7 +19,8 @@ from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import NoView, StreamView, stream_names, view_streams
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.tables import read_rows
+from capstan.storage.tape.tape import open_tape
+from capstan.verify.verified_ledger import newest_rows
 
 _NEWEST: Final = 20
 """The number of commits from which the rate of events is computed."""
@@ -123,9 +124,14 @@ def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
     rate = events_per_second(events.history(_NEWEST))
     if rate is not None:
         yield Sample("events_per_second", rate, (view.name,))
-    verified = _verified_events(lake, view.name, str(events.metadata().id))
+    opened = {line.worker: line.opened for line in view.progress.lines}
+    verified = newest_rows(
+        lake, open_tape(lake, view.name, events), view.cut.commit, opened, ["events"]
+    )
     unseen = view.progress.events - sum(
-        min(line.events, verified.get(line.worker, 0)) for line in view.progress.lines
+        min(line.events, int(str(verified[line.worker]["events"])))
+        for line in view.progress.lines
+        if line.worker in verified
     )
     yield Sample("unverified_events", unseen, (view.name,))
     present = [name for name in _OTHERS if is_table(getattr(paths, name))]
@@ -156,13 +162,3 @@ def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:
     seconds = (writes[0][0] - writes[-1][0]) / 1000
     # The events of the oldest commit arrived before it.
     return sum(rows for _, rows in writes[:-1]) / seconds
-
-
-def _verified_events(lake: Lake, stream: str, tape: str) -> dict[int, int]:
-    """The number of verified events by worker."""
-    verified: dict[int, int] = {}
-    for row in read_rows(lake, "verified", stream=stream, tape=tape):
-        if row["worker"] is not None:
-            worker, events = int(str(row["worker"])), int(str(row["events"]))
-            verified[worker] = max(events, verified.get(worker, 0))
-    return verified

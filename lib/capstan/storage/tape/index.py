@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.config import join_names
 from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -171,6 +172,13 @@ def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
     }
 
 
+def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
+    """The commits that opened the workers of a tape up to the cut, by worker number."""
+    rows = read_columns(tape.paths.workers, ["worker", "opened_commit"]).to_pylist()
+    opened = {row["worker"]: row["opened_commit"] for row in rows}
+    return {worker: at for worker, at in opened.items() if at <= cut.commit}
+
+
 def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
     """Workers by label or number, in the order given; None selects all.
 
@@ -195,8 +203,9 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
             raise InvalidRequestError(
                 "CAP-WORKER",
                 f"stream {tape.name} has no worker {text!r}: "
-                f"it has {', '.join(list(by_label)[:_SHOWN])}{more}",
-                f"give workers by label{' or number' if by_number else ''}, separated by commas",
+                f"it has {join_names(list(by_label)[:_SHOWN])}{more}",
+                f"give workers by label{' or number' if by_number else ''}, separated by commas, "
+                "and a label with a comma or outer blanks in double quotes",
                 stream=tape.name,
                 worker=text,
             )

@@ -17,6 +17,8 @@ from capstan.capture.roster import Roster
 from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting import listings
+from capstan.reporting.frontier_history import read_progress
+from capstan.storage import table_cache
 from capstan.storage.lake import Lake, children
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.index_totals import EVERY, store_totals, totals_at
@@ -85,6 +87,26 @@ def test_a_look_opens_as_many_files_of_a_long_tape_as_of_a_short_one(
         "roster": (3, 1), "streams": (3, 1), "show": (3, 1), "an earlier cut": (0, 0),
         "plan": (day, 1),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("commits", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_a_page_reads_the_new_files_of_an_index_alone(tmp_path: Path, commits: int) -> None:
+    tape = grown(tmp_path, commits)
+    table_cache.enable()
+    try:
+        first = read_progress(tape, newest_cut(tape))
+        more(tmp_path, tape, 1)
+        with counting() as opened:
+            second = read_progress(tape, newest_cut(tape))
+        earlier = read_progress(tape, Cut(commits - 1, commits - 1))
+    finally:
+        table_cache.disable()
+    assert opened["events"] == 1
+    assert second.records == first.records + 2
+    assert (earlier.lines, earlier.newest) == (first.lines, first.newest)
+    anew = read_progress(tape, newest_cut(tape))
+    assert (second.lines, second.newest) == (anew.lines, anew.newest)
+    assert anew.scanned.files == commits + 1
 
 
 def test_it_is_kept_again_once_there_are_enough_new_files(tmp_path: Path) -> None:
