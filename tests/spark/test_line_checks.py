@@ -88,6 +88,25 @@ def test_behind_the_first_lines_the_rest_of_a_record_is_kept_as_malformed(
 
 
 @pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"options": {"mode": "SOMETIMES"}}, "mode is 'SOMETIMES'"),
+        ({"options": {"timeZone": "Mars/Olympus"}}, "INVALID_TIMEZONE"),
+        ({"schema": "id STRING, note TEXTISH"}, "TEXTISH"),
+    ],
+)
+def test_options_and_columns_that_spark_does_not_know_are_refused(
+    spark: SparkSession, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    lay_text(tmp_path / "src" / "a.json", '{"id":"a","note":"x"}\n')
+    stream = text_stream(tmp_path / "src", "json")
+    stream = replace(stream, source=replace(stream.source, **changes))
+    with pytest.raises(InvalidRequestError, match=message) as caught:
+        capture(spark, Lake.at(tmp_path / "lake"), stream)
+    assert caught.value.code == "CAP-SOURCE"
+
+
+@pytest.mark.parametrize(
     ("line", "key"),
     [
         ('{"id":"a","note":"x","note":"y"}', "note"),

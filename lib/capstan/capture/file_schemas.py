@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow as pa
 from pyarrow import orc, parquet
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan import error_translation
@@ -73,12 +73,11 @@ def columns_of(
         known: The columns on tape; None before the first capture.
 
     Raises:
-        InvalidRequestError: `CAP-SCHEMA`, with the file, the column, and both types.
+        InvalidRequestError: `CAP-SCHEMA`, with the file, the column, and both types; the error of
+            `declared_columns`.
         SystemFailureError: `CAP-NO-ACCESS` for a file that cannot be read.
     """
-    schema = stream.source.schema
-    declared = None if schema is None else StructType.fromDDL(schema)
-    assert declared is None or isinstance(declared, StructType)
+    declared = declared_columns(stream)
     oldest_first = sorted(fresh, key=lambda path: (listing.files[path].modified, path))
     files = _Files(stream, listing, oldest_first)
     if stream.source.format.lower() in _FOOTERS:
@@ -86,6 +85,29 @@ def columns_of(
     if stream.source.format.lower() == "csv":
         return files.from_csv(declared, known)
     return None
+
+
+def declared_columns(stream: Stream) -> StructType | None:
+    """The columns of `source.schema`; None without it.
+
+    Raises:
+        InvalidRequestError: `CAP-SOURCE` when Spark cannot parse it. That takes a session.
+    """
+    schema = stream.source.schema
+    if schema is None:
+        return None
+    try:
+        columns = StructType.fromDDL(schema)
+    except ParseException as error:
+        raise InvalidRequestError(
+            "CAP-SOURCE",
+            f"stream {stream.name}: source.schema cannot be parsed: "
+            f"{error_translation.root_message(error)}",
+            "write columns as in SQL: id BIGINT, at TIMESTAMP, note STRING",
+            stream=stream.name,
+        ) from error
+    assert isinstance(columns, StructType)
+    return columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from capstan.capture.file_listing import Listing
+from capstan.capture.file_schemas import declared_columns
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import read_head
@@ -131,9 +131,8 @@ def _java_literal(text: str) -> str:
 
 
 def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str, bytes]) -> None:
-    schema = stream.source.schema
-    declared = None if schema is None else StructType.fromDDL(schema)
-    columns = declared.names if isinstance(declared, StructType) else None
+    declared = declared_columns(stream)
+    columns = None if declared is None else declared.names
     for path, head in heads.items():
         lines = head.decode("utf-8", errors="replace").split("\n")
         # The last line may be cut off.

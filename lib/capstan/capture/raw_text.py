@@ -16,7 +16,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from capstan.capture.file_listing import Listing
 from capstan.capture.line_checks import has_odd_quotes
-from capstan.core.config import Source
+from capstan.core.config import Source, Stream
+from capstan.core.config.names import one_of
 from capstan.errors import InvalidRequestError
 from capstan.storage.tape.region_sql import quoted
 
@@ -26,10 +27,27 @@ COLUMN = "capstan's raw text"
 _SPARK_COLUMN = "_corrupt_record"
 FORMATS = ("csv", "json")
 """Spark's text formats."""
+_MODES = ("PERMISSIVE", "DROPMALFORMED", "FAILFAST")
 # Options of a file that do not apply to a single line.
 _FILE_OPTIONS = frozenset(
     {"header", "enforceschema", "inferschema", "multiline", "linesep", "mode"}
 )
+
+
+def require_mode(stream: Stream) -> None:
+    """Check that Spark knows the mode of a source of text; others would pass for `PERMISSIVE`.
+
+    Raises:
+        InvalidRequestError: `CAP-SOURCE` for an unknown mode.
+    """
+    mode = _lower(stream.source.options).get("mode", _MODES[0])
+    if stream.source.format.lower() in FORMATS and mode.upper() not in _MODES:
+        raise InvalidRequestError(
+            "CAP-SOURCE",
+            f"stream {stream.name}: source.options.mode is {mode!r}, which Spark does not know",
+            f"write {one_of(_MODES)}",
+            stream=stream.name,
+        )
 
 
 def without_corrupt_record(inferred: StructType, known: StructType | None) -> StructType:

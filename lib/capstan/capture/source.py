@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from capstan import error_translation
 from capstan.capture import raw_text
 from capstan.capture.file_listing import FILES, Listing
+from capstan.capture.file_schemas import declared_columns
 from capstan.capture.path_patterns import is_glob
 from capstan.core.config import Source, Stream
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
@@ -56,13 +57,14 @@ def read_source(
     source = stream.source
     try:
         _require_place(stream, listing)
+        raw_text.require_mode(stream)
         if source.format == "kafka":
             # The stream is the whole topic, not only new records.
             options = {"startingOffsets": "earliest", **source.options}
             return spark.readStream.format("kafka").options(**options).load()
         options = options_of(source, listing)
         reader = spark.readStream.format(source.format).options(**options)
-        schema = columns or (source.schema and StructType.fromDDL(source.schema))
+        schema = columns or declared_columns(stream)
         if schema is None and source.format not in ("delta", "rate"):
             # Spark requires explicit columns for streams of files; the files have them.
             files = spark.read.format(source.format).options(**options)
@@ -70,7 +72,6 @@ def read_source(
             if source.format.lower() != "csv" and known is not None:
                 schema = in_tape_order(known, schema)
         if schema is not None:
-            assert isinstance(schema, StructType)
             text = raw_text.Text.of(source, listing, schema)
             if text is not None:
                 return text.with_raw_text(reader.schema(text.schema).load(source.path))

@@ -82,6 +82,12 @@ _TABLE = (
         "correct the record, or remove source.options.mode; then run again",
         ("MALFORMED_RECORD_IN_PARSING", "MALFORMED_CSV_RECORD", "CANNOT_PARSE_JSON_FIELD"),
     ),
+    _Problem(
+        "CAP-SOURCE",
+        "the source rejects its options",
+        "check source.options in streams.yaml",
+        ("INVALID_TIMEZONE", "INVALID_DATETIME_PATTERN", "INCONSISTENT_BEHAVIOR_CROSS_VERSION"),
+    ),
 )
 _BY_CONDITION = {condition: problem for problem in _TABLE for condition in problem.conditions}
 
