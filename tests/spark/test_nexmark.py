@@ -17,8 +17,7 @@ from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
-from capstan.pipeline.spark.runner import play
-from capstan.pipeline.spark.tape_input import play_tape
+from capstan.pipeline.spark.runner import play, play_tape
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape

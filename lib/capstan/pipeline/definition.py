@@ -196,8 +196,7 @@ class Pipeline:
         """SHA-256, in hex, of everything that decides the output: source text and settings.
 
         It covers the whole source text of the modules that define the graph's function, those of
-        its
-        tables, and the modules listed in `modules`. Modules that these import do not count.
+        its tables, and the modules listed in `modules`. Modules that these import do not count.
 
         Raises:
             InvalidRequestError: `CAP-PIPELINE` when a function or a source text is missing.

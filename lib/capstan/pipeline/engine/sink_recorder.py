@@ -53,15 +53,13 @@ class SinkRecorder:
 
     Attributes:
         sink: Name of the sink, for errors.
-        minimum: Time at which the recording starts.
         held: Time of the held capability, or None after the end of the sink.
     """
 
-    __slots__ = ("held", "minimum", "sink")
+    __slots__ = ("held", "sink")
 
     def __init__(self, sink: str, minimum: int = 0) -> None:
         self.sink = sink
-        self.minimum = minimum
         self.held: int | None = minimum
 
     def record(self, outputs: Iterable[Event], watermark: int | None) -> Iterator[Recorded]:

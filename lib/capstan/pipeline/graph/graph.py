@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -47,7 +47,7 @@ class ChannelKind(StrEnum):
 
 
 def operator_id(name: str) -> int:
-    """Identify a node's state: 64 bits of the BLAKE2b hash of the node's name."""
+    """Identify a node's state by 64 bits of the BLAKE2b hash of its name, the same everywhere."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
@@ -70,11 +70,6 @@ class Node:
     schema: pa.Schema
     operator: OperatorSpec | None = None
     key: Key | None = None
-
-    @property
-    def operator_id(self) -> int:
-        """Identity of the node's state; depends on the name alone, not on process or release."""
-        return operator_id(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +165,7 @@ class Dag:
         """Signatures of stateful operators and of all operators upstream of them, by node name.
 
         They are pickled with the graph. Compute them before the graph is shipped: the source text
-        of
-        code may differ on another machine.
+        of code may differ on another machine.
         """
         stateful = [node.id for node in self.nodes if node.key is not None]
         numbers = frozenset[NodeId]().union(*(self.ancestors(node) for node in stateful))
@@ -203,19 +197,10 @@ class Dag:
             NodeNotFound: The graph has no such name or id.
         """
         numbers = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
-        return self.subgraph(numbers)
-
-    def subgraph(self, numbers: Iterable[NodeId]) -> Dag:
-        """Return the graph of these nodes and the edges among them, in their present order."""
-        new = {old: position for position, old in enumerate(sorted(numbers))}
-        nodes = tuple(
-            Node(new[n.id], n.name, n.kind, n.schema, n.operator, n.key)
-            for n in self.nodes
-            if n.id in new
-        )
-        pairs = [
-            (new[e.source], new[e.target]) for e in self.edges if {e.source, e.target} <= {*new}
-        ]
+        new = {old: position for position, old in enumerate(numbers)}
+        nodes = tuple(replace(self.nodes[number], id=new[number]) for number in numbers)
+        # All inputs of a node that is kept are kept too.
+        pairs = [(new[e.source], new[e.target]) for e in self.edges if e.target in new]
         order = tuple(new[node] for node in self.execution_order if node in new)
         return Dag(nodes, numbered(pairs), order)
 

@@ -109,10 +109,8 @@ def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> Plan:
     Each source begins a stage, with the nodes after it up to the first stateful operator. A
     stateful operator joins the stage of its input when the rows it needs together already are: they
     are partitioned by its key columns or by some of them, with unchanged values. Otherwise it
-    begins
-    a stage, or joins a stage of the same depth and key. So two operators with one key, and a join
-    of
-    their results by that key, cost one shuffle.
+    begins a stage, or joins a stage of the same depth and key. So two operators with one key, and a
+    join of their results by that key, cost one shuffle.
 
     Args:
         dag: The graph.
@@ -227,11 +225,11 @@ def _stage(dag: Dag, number: int, group: list[NodeId], placement: _Placement) ->
 def _inputs(dag: Dag, group: list[NodeId], key: Key | None) -> tuple[StageInput, ...]:
     members = set(group)
     readers_of: dict[tuple[NodeId, tuple[str, ...] | None], list[tuple[str, int]]] = {}
-    for number in group:
-        for edge in dag.inputs(number):
+    for node in (dag.nodes[number] for number in group):
+        for edge in dag.inputs(node.id):
             if edge.source not in members:
-                columns = None if key is None else key_of(dag.nodes[number], key, edge.target_port)
-                reader = (dag.nodes[number].name, edge.target_port)
+                columns = None if key is None else (node.key or key).on(edge.target_port)
+                reader = (node.name, edge.target_port)
                 readers_of.setdefault((edge.source, columns), []).append(reader)
     taken = {dag.nodes[number].name for number in group}
     stage_inputs = []
@@ -241,11 +239,6 @@ def _inputs(dag: Dag, group: list[NodeId], key: Key | None) -> tuple[StageInput,
         taken.add(name)
         stage_inputs.append(StageInput(producer, columns, name, tuple(readers)))
     return tuple(stage_inputs)
-
-
-def key_of(node: Node, key: Key, port: int) -> tuple[str, ...]:
-    """Return the columns that partition a node's input when it begins a stage with this key."""
-    return (node.key or key).on(port)
 
 
 def _unused_name(name: str, taken: set[str]) -> str:

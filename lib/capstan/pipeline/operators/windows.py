@@ -202,8 +202,8 @@ class _WindowOperator(Operator):
         if self._stored:
             stored = [self._reducer.to_checkpoint(self._reducer.concat(self._stored))]
         # A window of a stored pane can have closed only if windows overlap. Otherwise workers may
-        # be
-        # at different points and still be rescaled, as behind an operator that holds its watermark.
+        # be at different points and still be rescaled, as behind an operator that holds its
+        # watermark.
         closed = self._closed if self._slide < self._size else None
         edge = pa.table({"closed": pa.array([closed], pa.int64())})
         return tables_to_bytes([edge, *stored])

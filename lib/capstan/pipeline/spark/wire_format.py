@@ -84,16 +84,12 @@ def part(number: int) -> str:
     return f"p{number}"
 
 
-def row_struct(schema: pa.Schema) -> pa.StructType:
-    """Return the type of a part with these columns."""
-    return pa.struct([pa.field(field.name, field.type) for field in schema])
-
-
 def wire_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
     """Return the columns of a frame with these parts."""
     kinds = pa.int64(), pa.string(), pa.string(), pa.binary()
     head = [pa.field(name, kind) for name, kind in zip(HEAD, kinds, strict=True)]
-    parts = [pa.field(part(n), row_struct(schema)) for n, schema in enumerate(schemas)]
+    structs = [pa.struct([(field.name, field.type) for field in schema]) for schema in schemas]
+    parts = [pa.field(part(number), struct) for number, struct in enumerate(structs)]
     return pa.schema([*head, *parts])
 
 

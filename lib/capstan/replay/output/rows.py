@@ -16,9 +16,8 @@ from capstan.audit import played_records
 from capstan.capture.column_names import problems_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.errors import InvalidRequestError
-from capstan.pipeline.spark.runner import require_fit, sink_columns
+from capstan.pipeline.spark.runner import play_tape, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
-from capstan.pipeline.spark.tape_input import play_tape
 from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.computation import PipelineComputation, TransformComputation
 from capstan.replay.planning.plan import Plan

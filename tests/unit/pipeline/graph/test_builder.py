@@ -237,8 +237,6 @@ def test_a_graph_can_be_restricted_to_sinks():
 
 def test_the_identity_of_state_follows_from_the_name_alone():
     assert operator_id("hourly") == 0x069E9528F0ADB8A1
-    dag = chain("src", "hourly").build()
-    assert dag.node("hourly").operator_id == operator_id("hourly")
 
 
 def test_views_read_tables_and_each_other_in_any_order():
