@@ -57,7 +57,7 @@ launcher.* airflow.local.*: __main__ api checks=settings components database hom
 ledger: storage.ledger
 ledger.* storage.ledger.*: tables
 protocol: core.protocol
-protocol.* core.protocol.*: events json_text judge=checker reference=checker rules
+protocol.* core.protocol.*: events json_text=transcript judge=checker reference=checker rules
   transcript
 replay.* replay.planning.*: request
 runtime: spark

@@ -36,7 +36,7 @@ from capstan.core.config.names import (
 )
 from capstan.core.config.registry import Registry, transform, transforms
 from capstan.core.config.row_checks import Check, Range
-from capstan.core.config.transforms import Transform, TransformFunction
+from capstan.core.config.transforms import Transform
 
 __all__ = [
     "MAX_WORKERS",
@@ -57,7 +57,6 @@ __all__ = [
     "Stream",
     "Target",
     "Transform",
-    "TransformFunction",
     "Watermark",
     "check_column",
     "check_name",

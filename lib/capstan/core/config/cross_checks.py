@@ -79,8 +79,9 @@ def _range(replay: Replay, stream: Stream) -> Problem | None:
         if bound is not None and not isinstance(bound, expected):
             return field, f"is not a time of {stream.name}; give {example}"
     since, until = replay.since, replay.until
-    # Both are of the stream's kind of time.
-    if since is not None and until is not None and until <= since:  # type: ignore[operator]
+    reversed_times = isinstance(since, datetime) and isinstance(until, datetime) and until <= since
+    reversed_epochs = isinstance(since, int) and isinstance(until, int) and until <= since
+    if reversed_times or reversed_epochs:
         return "until", "must be after since; until is exclusive"
     if isinstance(stream.time, EventTime):
         return _check_grain(replay, stream.time.every, f"the times of {stream.name}")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from capstan.core.protocol.checker import StreamChecker, Verdict, check_all
 from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
-from capstan.core.protocol.json_text import json_text
 from capstan.core.protocol.rules import Rule, Violation
-from capstan.core.protocol.transcript import read_transcript, transcript_line, transcript_minimum
+from capstan.core.protocol.transcript import (
+    json_text,
+    read_transcript,
+    transcript_line,
+    transcript_minimum,
+)
 
 __all__ = [
     "Event",

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn, TypeGuard
 
 from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
-from capstan.core.protocol.json_text import json_text
 from capstan.core.protocol.rules import Rule
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
@@ -101,6 +100,29 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
         return json_text(fields, allow_nan=False).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise _not_written(str(error)) from error
+
+
+def json_text(value: object, *, allow_nan: bool = True) -> str:
+    """Compact JSON that UTF-8 can always encode, with non-ASCII characters as themselves.
+
+    Raises:
+        TypeError: When JSON has no such value.
+        ValueError: For NaN or infinity without `allow_nan`, and for a circular value.
+        RecursionError: When the value is nested too deeply.
+    """
+
+    def text(*, ascii_only: bool) -> str:
+        return json.dumps(
+            value, separators=(",", ":"), ensure_ascii=ascii_only, allow_nan=allow_nan
+        )
+
+    try:
+        plain = text(ascii_only=False)
+        plain.encode()
+    except UnicodeEncodeError:
+        # Half of a surrogate pair is valid in JSON only as an escape.
+        return text(ascii_only=True)
+    return plain
 
 
 def transcript_minimum(value: object) -> Time:

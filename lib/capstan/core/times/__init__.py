@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from capstan.core.times.antichain import Antichain, complete
-from capstan.core.times.box import Bound, BoundJson, Box
+from capstan.core.times.box import Bound, Box
 from capstan.core.times.change_batch import ChangeBatch
 from capstan.core.times.coordinate import Coordinate, Kind
 from capstan.core.times.mutable_antichain import MutableAntichain
 from capstan.core.times.time import Time, less_equal
-from capstan.core.times.time_type import TimeJson, TimeType
+from capstan.core.times.time_type import TimeType
 
 __all__ = [
     "Antichain",
     "Bound",
-    "BoundJson",
     "Box",
     "ChangeBatch",
     "Coordinate",
     "Kind",
     "MutableAntichain",
     "Time",
-    "TimeJson",
     "TimeType",
     "complete",
     "less_equal",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from capstan.core.times.antichain import Antichain
@@ -40,20 +40,6 @@ class Box:
         """The box of all times."""
         unbounded = (None,) * len(time_type.coordinates)
         return cls(unbounded, unbounded)
-
-    @classmethod
-    def of(
-        cls,
-        time_type: TimeType,
-        since: Mapping[str, int] | None = None,
-        until: Mapping[str, int] | None = None,
-    ) -> Box:
-        """The box with these bounds by coordinate name; the others are unbounded.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, a name that is not a coordinate.
-        """
-        return cls(_bound(time_type, since or {}), _bound(time_type, until or {}))
 
     @property
     def is_empty(self) -> bool:
@@ -121,13 +107,11 @@ class Box:
         values = {name.strip(): value.strip() for name, _, value in parts}
         if len(values) < len(parts):
             raise _not_a_bound(time_type, text)
-        return _bound(
-            time_type,
-            {
-                name: time_type.coordinates[time_type.index(name)].parse_text(value)
-                for name, value in values.items()
-            },
-        )
+        parsed = {
+            name: time_type.coordinates[time_type.index(name)].parse_text(value)
+            for name, value in values.items()
+        }
+        return tuple(parsed.get(name) for name in time_type.names)
 
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
         """The bounds as JSON, each written like a time, with null for unbounded."""
@@ -141,11 +125,6 @@ def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) ->
     if a is None or b is None:
         return b if a is None else a
     return choose(a, b)
-
-
-def _bound(time_type: TimeType, values: Mapping[str, int]) -> Bound:
-    by_index = {time_type.index(name): value for name, value in values.items()}
-    return tuple(by_index.get(index) for index in range(len(time_type.coordinates)))
 
 
 def _json(time_type: TimeType, text: str) -> object:

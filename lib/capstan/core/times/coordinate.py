@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone
 from enum import StrEnum
 from typing import Final, NoReturn
 
@@ -14,7 +14,7 @@ from capstan.errors import InvalidRequestError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
-_DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 # A seventh digit would have to be dropped, which would change the time.
 _TIMESTAMP: Final = re.compile(
     r"(?P<date>\d{4}-\d{2}-\d{2})"
@@ -176,12 +176,10 @@ def shown(value: object) -> str:
 
 
 def _days(text: str) -> int:
-    match = _DATE.fullmatch(text)
-    if match is None:
+    if _DATE.fullmatch(text) is None:
         message = "expected YYYY-MM-DD"
         raise ValueError(message)
-    year, month, day = (int(part) for part in match.groups())
-    return date(year, month, day).toordinal() - _EPOCH_DAY
+    return date.fromisoformat(text).toordinal() - _EPOCH_DAY
 
 
 def _instant(text: str) -> int:
@@ -190,18 +188,15 @@ def _instant(text: str) -> int:
         message = "expected ISO 8601, at most six digits of a second"
         raise ValueError(message)
     parts = match.groupdict(default="0")
-    day = date.fromordinal(_days(parts["date"]) + _EPOCH_DAY)
-    local = datetime(
-        day.year,
-        day.month,
-        day.day,
+    day = date.fromisoformat(parts["date"])
+    local = time(
         int(parts["hour"]),
         int(parts["minute"]),
         int(parts["second"]),
         int(parts["fraction"].ljust(6, "0")),
         tzinfo=_zone(match["zone"]),
     )
-    microseconds = _microseconds(local)
+    microseconds = _microseconds(datetime.combine(day, local))
     low, high = _RANGE[Kind.TIMESTAMP]
     if not low <= microseconds <= high:
         message = "outside the years 1 to 9999 in UTC"

@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from capstan.capture.source import broker_gone
 from capstan.core.times import Box

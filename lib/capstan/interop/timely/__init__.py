@@ -7,21 +7,13 @@ from __future__ import annotations
 
 from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
 from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, ShortError
-from capstan.interop.timely.decoder import MAX_FRAME, Damage, Decoder, Torn
+from capstan.interop.timely.decoder import MAX_FRAME, Damage, Torn
 from capstan.interop.timely.encoding import Encoding, Frames, Lines
-from capstan.interop.timely.event_link import (
-    EventLink,
-    EventPusher,
-    Events,
-    EventSource,
-    LinkReader,
-    source_of,
-)
+from capstan.interop.timely.event_link import EventLink, EventPusher, EventSource, source_of
 from capstan.interop.timely.event_types import EventTypes, TimeCodec
 from capstan.interop.timely.extract import extract
 from capstan.interop.timely.frames import FrameDecoder, encode_event
-from capstan.interop.timely.json_lines import LineDecoder
-from capstan.interop.timely.reader import ByteSource, EventReader
+from capstan.interop.timely.reader import EventReader
 from capstan.interop.timely.recording_files import (
     case_beside,
     open_recording,
@@ -41,20 +33,17 @@ from capstan.interop.timely.replay import (
 )
 from capstan.interop.timely.sockets import Listener, SocketWriter, connect
 from capstan.interop.timely.type_names import codec_of, register_type
-from capstan.interop.timely.writer import ByteSink, EventWriter
+from capstan.interop.timely.writer import EventWriter
 
 __all__ = [
     "MAX_FRAME",
     "Advanced",
-    "ByteSink",
-    "ByteSource",
     "Capture",
     "Captured",
     "Codec",
     "Consumer",
     "CoordinateCodec",
     "Damage",
-    "Decoder",
     "Emitted",
     "Encoding",
     "EventLink",
@@ -63,12 +52,9 @@ __all__ = [
     "EventSource",
     "EventTypes",
     "EventWriter",
-    "Events",
     "FrameDecoder",
     "Frames",
-    "LineDecoder",
     "Lines",
-    "LinkReader",
     "Listener",
     "MisfitError",
     "Output",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capstan.core.protocol import Event, Messages, Progress, StreamChecker, Violation
@@ -63,14 +63,6 @@ class Capture:
         """
         self._push(Messages.of(time, data))
 
-    def progress(self, updates: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Record changes to the counts of held capabilities, unchanged.
-
-        Raises:
-            CheckFailedError: `CAP-VIOLATION`, they break a rule; nothing was pushed.
-        """
-        self._push(Progress.of(updates))
-
     def advance(self, frontier: Antichain) -> None:
         """Advance the frontier: all later records are at or after `frontier`.
 
@@ -89,7 +81,11 @@ class Capture:
         self.advance(Antichain())
 
     def output(self, output: Output) -> None:
-        """Record one item of a sink's output; see the methods for each kind."""
+        """Record one item of a sink's output, an event unchanged.
+
+        Raises:
+            CheckFailedError: `CAP-VIOLATION`, it breaks a rule; nothing was pushed.
+        """
         if isinstance(output, Antichain):
             self.advance(output)
         else:

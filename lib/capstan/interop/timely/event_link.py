@@ -59,6 +59,9 @@ class EventLink:
     the last reader has passed it, and at once without readers. One thread may push while others
     read, each with its own reader. After timely's `EventLink`.
 
+    Attributes:
+        closed: Whether `close` was called.
+
     >>> from capstan.core.protocol import Progress
     >>> link = EventLink()
     >>> reader = link.reader()
@@ -67,16 +70,11 @@ class EventLink:
     (Progress(updates=()), None)
     """
 
-    __slots__ = ("_state", "_tail")
+    __slots__ = ("_tail", "closed")
 
     def __init__(self) -> None:
         self._tail = _Node()
-        self._state = _State()
-
-    @property
-    def closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._state.closed
+        self.closed = False
 
     def push(self, event: Event) -> None:
         """Append an event.
@@ -84,7 +82,7 @@ class EventLink:
         Raises:
             ValueError: The link is closed.
         """
-        if self._state.closed:
+        if self.closed:
             message = "the link is closed"
             raise ValueError(message)
         node = _Node()
@@ -95,27 +93,27 @@ class EventLink:
 
     def close(self) -> None:
         """Signal the end to the readers; idempotent."""
-        self._state.closed = True
+        self.closed = True
 
     def reader(self) -> LinkReader:
         """A reader of all events pushed from now on."""
-        return LinkReader(self._tail, self._state)
+        return LinkReader(self, self._tail)
 
 
 class LinkReader:
     """A position in an `EventLink`, and the events after it."""
 
-    __slots__ = ("_node", "_state")
+    __slots__ = ("_link", "_node")
 
-    def __init__(self, node: _Node, state: _State) -> None:
+    def __init__(self, link: EventLink, node: _Node) -> None:
+        self._link = link
         self._node = node
-        self._state = state
 
     @property
     def ended(self) -> bool:
         """Whether the link is closed and every event was taken."""
         # The flag first: events pushed before it was set are then visible.
-        return self._state.closed and self._node.event is None
+        return self._link.closed and self._node.event is None
 
     def poll(self) -> Event | None:
         """The next event, or None when none is available now."""
@@ -127,18 +125,11 @@ class LinkReader:
 
     def reader(self) -> LinkReader:
         """Another reader, at the same position."""
-        return LinkReader(self._node, self._state)
+        return LinkReader(self._link, self._node)
 
     def __iter__(self) -> Iterator[Event]:
         """The events available now."""
         return iter(self.poll, None)
-
-
-class _State:
-    __slots__ = ("closed",)
-
-    def __init__(self) -> None:
-        self.closed = False
 
 
 def source_of(events: EventSource | Iterable[Event]) -> EventSource:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from capstan.core.protocol import Event, Messages
 from capstan.core.times import Time
+from capstan.interop.timely.event_types import records_of
 
 
 def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
@@ -20,20 +21,20 @@ def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
         events: All events of one recording or of several, in any order.
 
     Raises:
-        ValueError: An event counts records but does not carry them.
+        MisfitError: An event counts records but does not carry them.
     """
     by_time: dict[Time, list[object]] = {}
     for event in events:
         if isinstance(event, Messages):
-            if event.data is None:
-                message = f"an event of {event.records} records without the records"
-                raise ValueError(message)
-            by_time.setdefault(event.time, []).extend(event.data)
+            by_time.setdefault(event.time, []).extend(records_of(event))
     return [
         (time, tuple(sorted(records, key=_key)))
         for time, records in sorted(by_time.items())
         if records
     ]
+
+
+_SORTED_BY_VALUE = ((1, int | float), (3, str), (4, bytes))
 
 
 def _key(value: object) -> tuple[object, ...]:
@@ -42,12 +43,9 @@ def _key(value: object) -> tuple[object, ...]:
         return (0,)
     if isinstance(value, float) and math.isnan(value):
         return (2,)
-    if isinstance(value, int | float):
-        return (1, value)
-    if isinstance(value, str):
-        return (3, value)
-    if isinstance(value, bytes):
-        return (4, value)
+    for rank, kind in _SORTED_BY_VALUE:
+        if isinstance(value, kind):
+            return (rank, value)
     if isinstance(value, tuple | list):
         return (5, [_key(part) for part in value])
     if isinstance(value, dict):

@@ -32,15 +32,7 @@ class LineDecoder(Decoder):
         *,
         connected: bool = False,
     ) -> None:
-        """Start at the beginning of a transcript.
-
-        Args:
-            minimum: Minimum time as JSON; all times are written in the same form.
-            types: Types of times and records, to which `data` is converted; by default any JSON is
-                accepted and kept as it is.
-            worker: Worker of the recording; by default that of the first line.
-            longest: Maximum length of a line, in bytes.
-            connected: Whether the bytes come over a connection, which can end anywhere.
+        """Start at the beginning of a transcript; see `Lines` and its `decoder`.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, `minimum` is not a time.

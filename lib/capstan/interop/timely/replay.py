@@ -148,7 +148,7 @@ class Replayer:
         """Assign the recordings to the workers.
 
         Args:
-            sources: The recordings, in order.
+            sources: The recordings, in order: readers, links, or any events.
             minimum: Minimum time of all of them.
             peers: Number of replay workers, at least one.
             batch: Maximum number of events per recording and turn; None takes all available now.
@@ -250,7 +250,7 @@ def replay_into(
 
     Args:
         consumer: Receiver of the records and frontiers of all replay workers.
-        sources: The recordings, in order: readers, links, or any events.
+        sources: The recordings, in order; see `Replayer`.
         minimum: Minimum time of all of them.
         peers: Number of replay workers.
         batch: Maximum number of events per recording and turn; None takes all available now.

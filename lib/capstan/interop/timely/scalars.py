@@ -26,17 +26,24 @@ _DURATION: Final = struct.Struct("<QI")
 _LONGER: Final = (0xC0, 0xE0, 0xF0)
 
 
-class _Integer(CoordinateCodec):
+class _Integer(Codec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
         end = end_of(data, at, self.least)
-        return int.from_bytes(data[at:end], "little", signed=self.minimum < 0), end
+        return int.from_bytes(data[at:end], "little", signed=self.name.startswith("i")), end
 
     def encode(self, value: object, out: bytearray) -> None:
-        if type(value) is not int or not self.minimum <= value <= self.maximum:
+        if type(value) is not int:
             raise misfit(value, self.name)
-        out += value.to_bytes(self.least, "little", signed=self.minimum < 0)
+        try:
+            out += value.to_bytes(self.least, "little", signed=self.name.startswith("i"))
+        except OverflowError as error:
+            raise misfit(value, self.name) from error
+
+
+class _CoordinateInteger(_Integer, CoordinateCodec):
+    __slots__ = ()
 
     def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
         end = end_of(data, at, count * self.least)
@@ -54,22 +61,6 @@ class _Integer(CoordinateCodec):
         # Raises for the value that is not an integer.
         for value in values:
             self.encode(value, out)
-
-
-class _WideInteger(Codec):
-    __slots__ = ()
-
-    def decode(self, data: bytes, at: int) -> tuple[int, int]:
-        end = end_of(data, at, self.least)
-        return int.from_bytes(data[at:end], "little", signed=self.name == "i128"), end
-
-    def encode(self, value: object, out: bytearray) -> None:
-        if type(value) is not int:
-            raise misfit(value, self.name)
-        try:
-            out += value.to_bytes(self.least, "little", signed=self.name == "i128")
-        except OverflowError as error:
-            raise misfit(value, self.name) from error
 
 
 class _Bool(Codec):
@@ -191,7 +182,7 @@ def _utf8(text: str) -> bytes:
 
 def _integer(size: int, *, signed: bool) -> Codec:
     letter, bits = _LETTERS[size], 8 * size
-    return _Integer(
+    return _CoordinateInteger(
         name=f"{'i' if signed else 'u'}{bits}",
         least=size,
         shape=Shape.INTEGER,
@@ -209,8 +200,8 @@ UNIT: Final[Codec] = _Unit("()", 0, Shape.NONE)
 
 SCALARS: Final[tuple[Codec, ...]] = (
     *(_integer(size, signed=signed) for size in _LETTERS for signed in (False, True)),
-    _WideInteger("u128", 16, Shape.INTEGER),
-    _WideInteger("i128", 16, Shape.INTEGER),
+    _Integer("u128", 16, Shape.INTEGER),
+    _Integer("i128", 16, Shape.INTEGER),
     _Bool("bool", 1, Shape.BOOL),
     _Char("char", 1, Shape.TEXT),
     _String("string", 8, Shape.TEXT),

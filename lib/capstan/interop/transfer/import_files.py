@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Reader = Callable[..., Iterator[pa.RecordBatch]]
 _CELL = ["worker", "batch"]
+_FILES = pa.schema([("worker", pa.int32()), ("path", pa.string()), ("named", pa.int32())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +115,7 @@ def import_recordings(
 
 def _files(spark: SparkSession, recordings: Sequence[Recording]) -> DataFrame:
     """One row per file, spread over the tasks: `worker INT, path STRING, named INT`."""
-    rows = pa.table(
-        {
-            "worker": pa.array([recording.worker for recording in recordings], pa.int32()),
-            "path": pa.array([recording.path for recording in recordings], pa.string()),
-            "named": pa.array([recording.named for recording in recordings], pa.int32()),
-        }
-    )
+    rows = pa.Table.from_pylist([asdict(recording) for recording in recordings], _FILES)
     tasks = min(len(recordings), 4 * spark.sparkContext.defaultParallelism)
     return spark.createDataFrame(rows).repartition(tasks, "path")
 

@@ -215,7 +215,7 @@ def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
     rows = _Rows(event_schema(time_type))
     for recording in _recordings(files):
         skipped = 0
-        for position, item in enumerate(_items(recording, form)):
+        for position, (item, _) in enumerate(_sized(recording, form)):
             skipped = 1 if isinstance(item, Fault) and item.rule is Rule.SEQ else skipped
             event = _event(item)
             place = (recording.worker, position + skipped)
@@ -332,10 +332,6 @@ def record_batch(
         payload_array(form.record, data),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _items(recording: Recording, form: Form) -> Iterator[Item]:
-    return (item for item, _ in _sized(recording, form))
 
 
 def _sized(recording: Recording, form: Form) -> Iterator[tuple[Item, int]]:

@@ -32,12 +32,14 @@ def requested_box(tape: Tape, request: Request) -> Box:
 
 def _known(tape: Tape, epoch: int) -> Box:
     """The times up to an epoch."""
-    if "epoch" not in tape.time_type.names:
+    names = tape.time_type.names
+    if "epoch" not in names:
         raise InvalidRequestError(
             "CAP-KNOWN-AT",
-            f"times of stream {tape.name} have no epoch: {', '.join(tape.time_type.names)}",
+            f"times of stream {tape.name} have no epoch: {', '.join(names)}",
             "leave out --known-at, or name a commit of the tape with --as-of",
             stream=tape.name,
         )
-    past = tape.time_type.coordinates[tape.time_type.index("epoch")].parse(epoch) + 1
-    return Box.of(tape.time_type, until={"epoch": past})
+    past = tape.time_type.coordinates[names.index("epoch")].parse(epoch) + 1
+    until = tuple(past if name == "epoch" else None for name in names)
+    return Box((None,) * len(names), until)

@@ -199,7 +199,7 @@ def test_counts_can_be_captured_as_they_are():
     link = EventLink()
     reader = link.reader()
     capture = Capture(link, (0,))
-    capture.progress([((0,), 1), ((3,), 2), ((3,), 0)])
+    capture.output(Progress.of([((0,), 1), ((3,), 2), ((3,), 0)]))
     capture.messages((0,), [])
     capture.advance(at(2))
     capture.advance(at(2))
