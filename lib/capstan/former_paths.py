@@ -18,8 +18,9 @@ from types import CodeType, ModuleType
 from typing import Final
 
 _MOVED: Final = """
-airflow.* airflow.*: resolving=lake_queries setting=settings showing=markdown
-airflow.* airflow.dags.*: audit backfill capture choices=form_choices docs follow form gaps
+airflow.* airflow.*: choices=worker_labels resolving=lake_queries setting=settings
+  showing=markdown
+airflow.* airflow.dags.*: audit backfill capture docs follow form gaps
   maintain mistakes=declaration_errors notify=notifications replay rollback schedules=timetables
   tries=task_defaults
 airflow.* airflow.operators.*: approve certify=certificate connection=spark_connection

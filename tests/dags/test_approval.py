@@ -31,13 +31,13 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.dags.capture import CaptureOperator
 from capstan.airflow.dags.notifications import on_failure
-from capstan.airflow.dags.replay import PublishOperator, ReplayOperator
 from capstan.airflow.operators.approve import ApproveOperator
+from capstan.airflow.operators.capture import CaptureOperator
 from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.failures import TaskRefusedError, failure, log_error_last
 from capstan.airflow.operators.plan import PlanReplayOperator
+from capstan.airflow.operators.replay import PublishOperator, SubmitReplayOperator
 from capstan.airflow.settings import read_setting
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
@@ -160,7 +160,7 @@ def test_a_decision_is_the_request_of_the_publish(
     }  # fmt: skip
 
 
-def publisher(kind: type[ReplayOperator], **more: Any) -> ReplayOperator:
+def publisher(kind: type[SubmitReplayOperator], **more: Any) -> SubmitReplayOperator:
     setting = read_setting(DAGS / "any.py")
     return kind(task_id="t", setting=setting, request={}, outlets=[table_asset("t")], **more)
 
@@ -169,11 +169,11 @@ def test_a_waiting_run_emits_no_asset_event(
     place: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 0, "result": WAITS}, {"exit": 0, "result": DONE})
-    held, where = publisher(ReplayOperator), context()
+    held, where = publisher(SubmitReplayOperator), context()
     assert execute(held, where)["published"] is False
     assert held.outlets == []
     assert where["outlet_events"] == {}
-    done, where = publisher(ReplayOperator), context()
+    done, where = publisher(SubmitReplayOperator), context()
     execute(done, where)
     assert done.outlets == [table_asset("t")]
     assert where["outlet_events"][table_asset("t")].extra["run"] == "t-1234-1"

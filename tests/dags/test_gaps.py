@@ -11,7 +11,9 @@ import pytest
 from airflow.exceptions import ParamValidationError
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.dags.gaps import FillOperator, ListGapsOperator, backfills_markdown, gaps_dags
+from capstan.airflow.coverage_markdown import backfills_markdown
+from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
+from capstan.airflow.operators.backfill import SubmitBackfillOperator
 from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import Settings, read_setting
 from capstan.backfill.interval import State
@@ -77,7 +79,7 @@ def look(
 def test_the_dag_has_two_tasks_and_is_for_every_day(setting: Settings) -> None:
     [dag] = gaps_dags(setting)
     assert [task.task_id for task in dag.topological_sort()] == ["gaps", "fill"]
-    assert isinstance(dag.get_task("fill"), FillOperator)
+    assert isinstance(dag.get_task("fill"), SubmitBackfillOperator)
     assert dag.max_active_runs == 1
     assert dag.params.validate()["fill"] is False
     with pytest.raises(ParamValidationError):

@@ -22,7 +22,7 @@ from starlette.testclient import TestClient
 from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.web import prefetch
-from capstan.airflow.web.permissions import REPLAY_DAG, ROLLBACK_DAG, capture_dag, replay_dag
+from capstan.airflow.web.permissions import capture_dag, replay_dag
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
 from capstan.airflow.web.prefetch import read_ahead
 from capstan.airflow.web.routes import make_app, setting
@@ -46,6 +46,7 @@ pytestmark = pytest.mark.dags
 
 DAY_US = 86_400_000_000
 RUN = "by_day-0a0a0a0a-1"
+REPLAY_DAG, ROLLBACK_DAG = "capstan_replay", "capstan_rollback"
 ALL = (capture_dag("little"), REPLAY_DAG, "capstan_backfill__by_day")
 PAGES = (
     "/", "/streams/little", "/replays/by_day", "/runs", "/tables", f"/runs/{RUN}",

@@ -230,7 +230,7 @@ def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, obj
 
 
 def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
-    from capstan.airflow.dags.form_choices import labels_by_stream, remember_labels
+    from capstan.airflow.worker_labels import labels_by_stream, remember_labels
 
     setting = read_setting(DAGS / "any.py")
     assert labels_by_stream(setting) == {"little": ()}
@@ -246,7 +246,7 @@ def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
     remember_labels(setting, "little", ["a", "b"])
     params = place.bag().dags["capstan_replay"].params
     assert params.get_param("workers").schema["examples"] == ["a", "b"]
-    (place.work / "workers.json").write_text("[not json", encoding="utf-8")
+    (Path(setting.lake) / "labels.json").write_text("[not json", encoding="utf-8")
     assert labels_by_stream(setting) == {"little": ()}
 
 

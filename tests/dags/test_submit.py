@@ -21,8 +21,8 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import delete, select
 
-from capstan.airflow.dags.capture import CaptureOperator
 from capstan.airflow.operators.attempt_folder import try_folder
+from capstan.airflow.operators.capture import CaptureOperator
 from capstan.airflow.operators.failures import (
     TaskBrokenError,
     TaskRefusedError,
@@ -398,7 +398,7 @@ def test_a_capture_tells_its_asset_and_the_form(
         assert event.uri == "capstan://streams/little"
         assert event.extra["cut"] == 3
         assert event.extra["frontier"] == ["2024-05-01"]
-    assert json.loads((place.work / "workers.json").read_text()) == {"little": ["a", "b"]}
+    assert json.loads((place.lake / "labels.json").read_text()) == {"little": ["a", "b"]}
 
 
 def test_capturing_tells_what_the_result_has(

@@ -11,6 +11,9 @@ from airflow.sdk import Asset, AssetAlias, Context
 REPLAYED = AssetAlias("capstan/replayed")
 """Alias for the table that `capstan_replay` changes, which is known at run time only."""
 
+CAPTURED = AssetAlias("capstan/captured")
+"""Alias for the stream that a task captures whose stream is templated."""
+
 _CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
 _CERTIFIED = (
     "run", "stream", "cut", "workers", "since", "until", "records", "fingerprint", "frontier",
@@ -30,15 +33,13 @@ def table_asset(target: str) -> Asset:
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
 
 
-def tell_tables(
-    context: Context, outlets: Iterable[object], target: object, extra: Mapping[str, object]
-) -> Asset:
-    """Emit the event of a table's asset through the aliases in `outlets`; returns the asset."""
-    asset = table_asset(str(target))
+def tell_through_aliases(
+    context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, object]
+) -> None:
+    """Emit the event of an asset through the aliases in `outlets`."""
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
             context["outlet_events"][outlet].add(asset, extra=plain(extra))
-    return asset
 
 
 def plain(value: Mapping[str, object]) -> dict[str, Any]:

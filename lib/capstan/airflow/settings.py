@@ -7,6 +7,7 @@
 | `CAPSTAN_WORK` | requests and results of task tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
 | `CAPSTAN_CONNECTION` | the Spark connection | `spark_default` |
+| `CAPSTAN_DAG_PREFIX` | the prefix of DAG ids, for the API server as well | `capstan_` |
 | `CAPSTAN_KEEP` | how long to keep staged output that was not published | `30 days` |
 | `CAPSTAN_NOTIFY` | notifiers of failed tasks: `package.module:name`, comma-separated | none |
 """
@@ -14,18 +15,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 from capstan import jobs
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
 from capstan.errors import InvalidRequestError
-from capstan.spark.project_home import project_home
+from capstan.spark.project_home import checkout
+
+APPS: Final = Path(jobs.__file__).parent
+"""The folder of the Spark apps."""
 
 KEEP = "30 days"
 """Default of `CAPSTAN_KEEP`."""
+
+PREFIX = "capstan_"
+"""Default of `CAPSTAN_DAG_PREFIX`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +45,39 @@ class Settings:
         streams: The declaration file.
         declarations: Its contents.
         work: A local folder for requests, results, and choices of forms.
-        pool: The pool of tasks that start Spark.
+        pool: The pool of tasks that start Spark; None for the DAG's own, or Airflow's default.
         connection: The Airflow connection of Spark.
         notify: Notifiers, or other callbacks, of every failed task.
         keep: How long to keep staged output that can no longer be published.
+        prefix: What the ids of all DAGs begin with.
+        tags: Tags of all DAGs, besides Capstan's own.
+        default_args: Arguments of all tasks, such as `owner` and `queue`.
     """
 
     lake: str
     streams: Path
     declarations: ProjectConfig
     work: Path
-    pool: str
+    pool: str | None
     connection: str
     notify: tuple[str, ...] = ()
     keep: str = KEEP
-
-    @property
-    def apps(self) -> Path:
-        """The folder of the Spark apps."""
-        return Path(jobs.__file__).parent
+    prefix: str = PREFIX
+    tags: tuple[str, ...] = ()
+    default_args: Mapping[str, Any] = field(default_factory=dict)
 
     def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot run, with file, line and keys."""
         return read_document(self.streams).error(tuple(keys), problem, "fix the declaration")
 
+    def dag_id(self, kind: str, name: str | None = None) -> str:
+        """The id of a DAG: of one kind, or of one kind and a declaration."""
+        return dag_id(kind, name, self.prefix)
 
-def read_setting(dag_file: str | Path) -> Settings:
+
+def read_setting(
+    dag_file: str | Path, *, lake: str | None = None, streams: str | Path | None = None
+) -> Settings:
     """Read the environment and the declaration file, without opening the lake.
 
     A faulty declaration removes only its own DAGs; `capstan.airflow.dags.declaration_errors`
@@ -70,20 +85,46 @@ def read_setting(dag_file: str | Path) -> Settings:
 
     Args:
         dag_file: The calling DAG file; by default, the declaration file is beside it.
+        lake: The lake, in place of that of the environment.
+        streams: The declaration file, in place of that of the environment.
     """
-    named = os.environ.get("CAPSTAN_STREAMS")
-    streams = Path(named) if named else Path(dag_file).absolute().with_name("streams.yaml")
-    lake = os.environ.get("CAPSTAN_LAKE") or str(project_home() / "lake")
-    lake = lake.rstrip("/") if "://" in lake else str(Path(lake).absolute())
-    home = os.environ.get("AIRFLOW_HOME") or str(Path.home() / "airflow")
-    work = Path(os.environ.get("CAPSTAN_WORK") or Path(home) / "capstan").absolute()
+    named = streams or os.environ.get("CAPSTAN_STREAMS")
+    path = Path(named) if named else Path(dag_file).absolute().with_name("streams.yaml")
+    place = lake or os.environ.get("CAPSTAN_LAKE") or _usual_lake()
+    place = place.rstrip("/") if "://" in place else str(Path(place).absolute())
     return Settings(
-        lake,
-        streams,
-        load_sound(streams, lake=lake),
-        work,
-        os.environ.get("CAPSTAN_POOL") or "default_pool",
-        os.environ.get("CAPSTAN_CONNECTION") or "spark_default",
+        place,
+        path,
+        load_sound(path, lake=place),
+        Path(os.environ.get("CAPSTAN_WORK") or _airflow_home() / "capstan").absolute(),
+        environment_pool(),
+        connection_id(),
         tuple(filter(None, map(str.strip, os.environ.get("CAPSTAN_NOTIFY", "").split(",")))),
         os.environ.get("CAPSTAN_KEEP") or KEEP,
+        os.environ.get("CAPSTAN_DAG_PREFIX") or PREFIX,
     )
+
+
+def dag_id(kind: str, name: str | None = None, prefix: str | None = None) -> str:
+    """The id of a DAG, by default with the prefix that the environment names."""
+    before = prefix or os.environ.get("CAPSTAN_DAG_PREFIX") or PREFIX
+    return f"{before}{kind}" + ("" if name is None else f"__{name}")
+
+
+def environment_pool() -> str | None:
+    """The pool of tasks that start Spark, if the environment names one."""
+    return os.environ.get("CAPSTAN_POOL") or None
+
+
+def connection_id() -> str:
+    """The Airflow connection of Spark."""
+    return os.environ.get("CAPSTAN_CONNECTION") or "spark_default"
+
+
+def _usual_lake() -> str:
+    """The lake of a checkout, or one in Airflow's home."""
+    return str(Path(os.environ.get("CAPSTAN_HOME") or checkout() or _airflow_home()) / "lake")
+
+
+def _airflow_home() -> Path:
+    return Path(os.environ.get("AIRFLOW_HOME") or Path.home() / "airflow")

@@ -14,7 +14,12 @@ from capstan.errors import InvalidRequestError
 from capstan.scaffold.sample import sample_files
 
 _TEMPLATES: Final = Path(__file__).with_name("templates")
-_FILES: Final = ("streams.yaml", "capstan_dags.py", "capstan_pipelines.py")
+_FILES: Final = (
+    "streams.yaml",
+    "capstan_dags.py",
+    "capstan_declarations.py",
+    "capstan_pipelines.py",
+)
 
 
 class FileStatus(StrEnum):

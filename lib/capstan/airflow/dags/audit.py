@@ -9,13 +9,13 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import audits_markdown
-from capstan.airflow.operators.failures import as_task, log_error_last
+from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 
-DAG_ID = "capstan_audit"
 _AGAINST = "Against a stream"
 
 
@@ -32,8 +32,7 @@ class ListAuditsOperator(BaseOperator):
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Create a task that lists the audits that the run's parameters choose."""
-        rest.setdefault("on_failure_callback", log_error_last)
-        rest.setdefault("multiple_outputs", True)
+        set_usual(rest, multiple_outputs=True)
         super().__init__(**rest)  # type: ignore[arg-type]
         self._setting = setting
 
@@ -69,8 +68,9 @@ class ListAuditsOperator(BaseOperator):
 
 def audit_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that audits published runs, daily and by hand."""
-    with DAG(
-        DAG_ID,
+    with new_dag(
+        setting,
+        "audit",
         description="Audit published tables again, against the tape",
         doc_md=docs.AUDIT + docs.FAILURES,
         schedule=timetables.daily(),
@@ -78,7 +78,7 @@ def audit_dags(setting: Settings) -> Iterator[DAG]:
         catchup=False,
         max_active_runs=1,
         params=_form(setting),
-        tags=["capstan", "audit"],
+        tag="audit",
     ) as dag:
         audits = ListAuditsOperator(
             task_id="plan",

@@ -12,11 +12,12 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
-from capstan.airflow.dags.form_choices import labels_by_stream
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings
+from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import Replay
 from capstan.errors import InvalidRequestError
 
@@ -40,8 +41,10 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
     bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
     about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
     labels = labels_by_stream(setting)
-    with DAG(
-        f"capstan_backfill__{replay.name}",
+    with new_dag(
+        setting,
+        "backfill",
+        replay.name,
         description=f"Replay intervals: {replay.description or replay.target}",
         doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
         schedule=timetables.of_replay(setting, replay),
@@ -62,7 +65,7 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
             "dry_run": switch("Dry run", "Stop after the plan.", None),
             "diff": switch("Differences", DIFFERENCES, None),
         },
-        tags=["capstan", "backfill"],
+        tag="backfill",
     ) as dag:
         fields = partial(_fields, replay)
         complete = FrontierSensor(
@@ -74,7 +77,7 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
             ),
             doc_md=docs.TASKS["complete"],
         )
-        complete >> replay_tasks(setting, fields, table_asset(replay.target), replay)
+        complete >> replay_tasks(fields, table_asset(replay.target), setting=setting, replay=replay)
     return dag
 
 

@@ -11,6 +11,7 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
@@ -27,8 +28,10 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
     about = docs.FOLLOW.format(
         stream=replay.stream, target=replay.target, description=replay.description
     )
-    with DAG(
-        f"capstan_follow__{replay.name}",
+    with new_dag(
+        setting,
+        "follow",
+        replay.name,
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
         doc_md=about + docs.FAILURES,
         schedule=timetables.of_replay(setting, replay),
@@ -45,9 +48,11 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
             "dry_run": switch("Dry run", "Stop after the plan.", None),
             "diff": switch("Differences", DIFFERENCES, None),
         },
-        tags=["capstan", "follow"],
+        tag="follow",
     ) as dag:
-        replay_tasks(setting, partial(_fields, replay), table_asset(replay.target), replay)
+        replay_tasks(
+            partial(_fields, replay), table_asset(replay.target), setting=setting, replay=replay
+        )
     return dag
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from capstan.airflow.dags.form_choices import labels_by_stream
 from capstan.airflow.settings import Settings
+from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import Mode
 
 INPUT, OUTPUT, OPTIONS = "What to replay", "Into which table", "How"

@@ -5,28 +5,25 @@ It reports daily. It fills only when its parameter `fill` is set, in one Spark a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.assets import REPLAYED, certified, tell_tables
+from capstan.airflow.coverage_markdown import gaps_markdown
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.markdown import markdown_cell
-from capstan.airflow.operators.failures import as_task, log_error_last
-from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.operators.backfill import SubmitBackfillOperator
+from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
-from capstan.reporting.formatting import workers_text
 
 if TYPE_CHECKING:
     from capstan.backfill.survey import Survey
 
-DAG_ID = "capstan_gaps"
-_SHOWN = 100
 
 ABOUT = """
 Reports which intervals of each declared replay are covered, stale, missing, changed by others or
@@ -54,8 +51,7 @@ class ListGapsOperator(BaseOperator):
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Create a task that looks for gaps of the replays that the run's parameters choose."""
-        rest.setdefault("on_failure_callback", log_error_last)
-        rest.setdefault("multiple_outputs", True)
+        set_usual(rest, multiple_outputs=True)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.found = ""
         self._setting = setting
@@ -81,22 +77,13 @@ class ListGapsOperator(BaseOperator):
         return result
 
 
-class FillOperator(CapstanSubmitOperator):
-    """Submits backfills; each published run emits an event of its target's asset."""
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit events of the targets' assets, with their certificates."""
-        for run in _runs(result):
-            if run.get("published") and not run.get("stood"):
-                tell_tables(context, self.outlets, run.get("target"), certified(run))
-
-
 def gaps_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that looks for gaps, daily and by hand; none if no replay is declared."""
     if not setting.declarations.replays:
         return
-    with DAG(
-        DAG_ID,
+    with new_dag(
+        setting,
+        "gaps",
         description="Which intervals of the declared replays are missing or stale",
         doc_md=ABOUT + docs.FAILURES,
         schedule=timetables.daily(),
@@ -104,7 +91,7 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
         catchup=False,
         max_active_runs=1,
         params=_form(setting),
-        tags=["capstan", "backfill"],
+        tag="backfill",
     ) as dag:
         gaps = ListGapsOperator(
             task_id="gaps",
@@ -112,79 +99,15 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
             doc_md="Looks for gaps, without Spark. The report is under *Rendered Templates*.",
             **task_defaults(setting, over_all=True),
         )
-        fill = FillOperator(
+        fill = SubmitBackfillOperator(
             task_id="fill",
-            app="backfill",
             setting=setting,
             request=XComArg(gaps, "request"),
-            render=backfills_markdown,
-            outlets=[REPLAYED],
             doc_md="Submits `capstan.jobs.backfill`; the XCom lists each run.",
             **task_defaults(setting, over_all=True),
         )
         gaps >> fill
     yield dag
-
-
-def gaps_markdown(entries: Iterable[Mapping[str, object]]) -> str:
-    """A report of gaps as markdown: interval counts per replay, then the uncovered intervals."""
-    lines = ["## Coverage of declared replays", "", "| replay | target | intervals |"]
-    lines.append("| --- | --- | --- |")
-    parts: list[str] = []
-    for entry in entries:
-        counts = entry.get("counts")
-        text = str(entry.get("message", ""))
-        if isinstance(counts, Mapping):
-            text = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
-        lines.append(_row(entry.get("replay"), entry.get("target"), text))
-        parts += _uncovered(entry)
-    return "\n".join(lines + parts)
-
-
-def backfills_markdown(result: Mapping[str, object]) -> str:
-    """The result of the app `backfill` as markdown."""
-    lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
-    for run in _runs(result):
-        status = "waiting for approval" if run.get("published") is False else "published"
-        if run.get("stood"):
-            status = "already published"
-        if "error" in run:
-            status = f"{run['error']}: {run.get('message')}"
-        elif run.get("run") is None:
-            status = "not started"
-        workers = workers_text(run.get("workers"))
-        shown = ", ".join(map(str, workers)) if isinstance(workers, list) else workers or "all"
-        cells = (run.get(key) for key in ("records", "target_version", "run"))
-        lines.append(_row(run.get("since"), run.get("until"), shown, *cells, status))
-    return "\n".join(lines)
-
-
-def _runs(result: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
-    backfills = result.get("backfills")
-    for backfill in backfills if isinstance(backfills, list) else [result]:
-        runs = backfill.get("runs")
-        yield from runs if isinstance(runs, list) else ()
-
-
-def _uncovered(entry: Mapping[str, object]) -> list[str]:
-    """A table of a replay's uncovered stretches, and the reason when it is not filled."""
-    stretches = entry.get("stretches")
-    lines = []
-    if isinstance(stretches, list) and stretches:
-        lines = ["", f"### {entry.get('replay')}", "", "| since | until | state | workers |"]
-        lines.append("| --- | --- | --- | --- |")
-        for stretch in stretches[:_SHOWN]:
-            missing = ", ".join(stretch["missing"])
-            lines.append(_row(stretch["since"], stretch["until"], stretch["state"], missing))
-        if len(stretches) > _SHOWN:
-            lines += ["", f"and {len(stretches) - _SHOWN} more"]
-    problem = entry.get("not_filled")
-    return [*lines, "", f"Not filled: {problem}"] if problem else lines
-
-
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(markdown_cell, cells))} |"
 
 
 def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from airflow.sdk import DAG, BaseOperator, Context, Param
 
 from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import markdown_cell
-from capstan.airflow.operators.failures import as_task, log_error_last
+from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.errors import CapstanError, CheckFailedError
-
-DAG_ID = "capstan_maintain"
 
 
 class MaintainOperator(CapstanSubmitOperator):
@@ -35,7 +34,7 @@ class MaintainOperator(CapstanSubmitOperator):
         params = context["params"]
         self.request = {
             "streams": params.get("streams") or None,
-            "keep": params.get("keep") or self._setting.keep,
+            "keep": params.get("keep") or self.settings.keep,
         }
         return super().execute(context)
 
@@ -51,7 +50,7 @@ class WatchOperator(BaseOperator):
 
     def __init__(self, *, setting: Settings, **rest: object) -> None:
         """Create a task that checks all declared streams that are on tape."""
-        rest.setdefault("on_failure_callback", log_error_last)
+        set_usual(rest)
         super().__init__(**rest)  # type: ignore[arg-type]
         self._setting = setting
 
@@ -94,8 +93,9 @@ def watched(setting: Settings) -> list[str]:
 
 def maintain_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that maintains the lake, daily and by hand."""
-    with DAG(
-        DAG_ID,
+    with new_dag(
+        setting,
+        "maintain",
         description="Compact and clean up tapes and ledgers",
         doc_md=docs.MAINTAIN + docs.FAILURES,
         schedule=timetables.daily(),
@@ -104,7 +104,7 @@ def maintain_dags(setting: Settings) -> Iterator[DAG]:
         # Two concurrent runs would do the same work twice.
         max_active_runs=1,
         params=_form(setting),
-        tags=["capstan", "maintain"],
+        tag="maintain",
     ) as dag:
         MaintainOperator(
             task_id="maintain",

@@ -6,15 +6,14 @@ from collections.abc import Iterator, Mapping
 
 from airflow.sdk import DAG, Context, Param
 
-from capstan.airflow.assets import REPLAYED, tell_tables
+from capstan.airflow.assets import REPLAYED, table_asset, tell_through_aliases
 from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
 from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-
-DAG_ID = "capstan_rollback"
 
 
 class RollbackOperator(CapstanSubmitOperator):
@@ -42,7 +41,7 @@ class RollbackOperator(CapstanSubmitOperator):
 
         with as_task():
             request = RollbackRequest(str(context["params"]["run"]).strip())
-            require_reversible(Lake.at(self._setting.lake), request.run)
+            require_reversible(Lake.at(self.settings.lake), request.run)
         self.request = {"run": request.run}
         return super().execute(context)
 
@@ -51,15 +50,17 @@ class RollbackOperator(CapstanSubmitOperator):
         if result.get("stood"):
             self.outlets = []
             return
-        tell_tables(context, self.outlets, result.get("target"), result)
+        asset = table_asset(str(result.get("target")))
+        tell_through_aliases(context, self.outlets, asset, result)
 
 
 def rollback_dags(setting: Settings) -> Iterator[DAG]:
     """The DAG that rolls back a run; none if no stream is declared."""
     if not setting.declarations.streams:
         return
-    with DAG(
-        DAG_ID,
+    with new_dag(
+        setting,
+        "rollback",
         description="Roll back what a run published",
         doc_md=docs.ROLLBACK + docs.FAILURES,
         schedule=None,
@@ -76,7 +77,7 @@ def rollback_dags(setting: Settings) -> Iterator[DAG]:
                 description_md="The run's name, from the page *Capstan* or `capstan runs`.",
             )
         },
-        tags=["capstan", "replay"],
+        tag="replay",
     ) as dag:
         RollbackOperator(
             task_id="rollback",

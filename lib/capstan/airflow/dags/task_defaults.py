@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from capstan.airflow.dags.notifications import of_concerned, on_failure
+from capstan.airflow.operators.failures import callbacks_of
 from capstan.airflow.settings import Settings
 
 RETRIES = 2
@@ -36,8 +37,9 @@ def task_defaults(
     if over_all:
         # The error's own line stays last.
         callbacks.insert(-1, of_concerned(setting))
+    given = setting.default_args
     return {
-        "on_failure_callback": callbacks,
-        "retries": RETRIES,
-        "retry_delay": RETRY_DELAY,
+        "retries": given.get("retries", RETRIES),
+        "retry_delay": given.get("retry_delay", RETRY_DELAY),
+        "on_failure_callback": [*callbacks_of(given.get("on_failure_callback")), *callbacks],
     }

@@ -11,7 +11,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
+from capstan.airflow.operators.failures import TaskRefusedError, set_usual
 
 _NOBODY = "nobody, in time"
 
@@ -45,9 +45,7 @@ class ApproveOperator(ApprovalOperator):
             about: dict[str, Any] = {"title": "Reason", "description": "Optional"}
             params["reason"] = Param("", type=["string", "null"], source="task", **about)
         rest["params"] = params
-        rest.setdefault("subject", "Publish the replayed rows?")
-        rest.setdefault("body", "")
-        rest.setdefault("on_failure_callback", log_error_last)
+        set_usual(rest, subject="Publish the replayed rows?", body="")
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
 

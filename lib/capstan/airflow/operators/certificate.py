@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from airflow.sdk import BaseOperator, Context
 
 from capstan.airflow.markdown import certificate_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
+from capstan.airflow.operators.failures import TaskRefusedError, set_usual
 
 Render = Callable[[Mapping[str, object]], str]
 
@@ -33,7 +33,7 @@ class CertificateOperator(BaseOperator):
             render: Renders it as markdown.
             rest: Other arguments of an operator.
         """
-        rest.setdefault("on_failure_callback", log_error_last)
+        set_usual(rest)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.result = result
         self.certificate = ""

@@ -87,6 +87,27 @@ def as_task() -> Iterator[None]:
         raise failure(error.exit_code, error.to_json()) from error
 
 
+def set_usual(arguments: dict[str, object], **usual: object) -> None:
+    """Fill in arguments of an operator that its caller, and its DAG's `default_args`, left open.
+
+    Callbacks of `default_args` are kept: they run before the one that logs the error.
+    """
+    given = arguments.get("default_args")
+    defaults = given if isinstance(given, Mapping) else {}
+    for name, value in {"on_failure_callback": log_error_last, **usual}.items():
+        if name not in defaults:
+            arguments.setdefault(name, value)
+        elif value is log_error_last:
+            arguments.setdefault(name, [*callbacks_of(defaults[name]), log_error_last])
+
+
+def callbacks_of(value: object) -> list[object]:
+    """The callbacks of an operator's argument: none, one or a list of them."""
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
 def log_error_last(context: Mapping[str, object]) -> None:
     """Log a failed task's error again, as the last line of its log.
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.operators.failures import as_task, log_error_last
+from capstan.airflow.operators.failures import as_task, set_usual
+from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.settings import Settings
 from capstan.errors import IncompleteError
 
 _HINT = "check that the stream is captured, then clear this task"
 Fields = Callable[[Context], Mapping[str, object]]
+_RANGE = ("stream", "workers", "since", "until", "replay")
 
 
 class FrontierSensor(BaseSensorOperator):
@@ -25,13 +27,21 @@ class FrontierSensor(BaseSensorOperator):
     tape yet.
     """
 
+    template_fields = (*_RANGE, "lake", "streams")
     ui_color = "#e8dcf1"
 
     def __init__(
         self,
         *,
-        setting: Settings,
-        fields: Fields,
+        stream: str | None = None,
+        workers: Sequence[str] | str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        replay: str | None = None,
+        fields: Fields | None = None,
+        setting: Settings | None = None,
+        lake: str | None = None,
+        streams: str | None = None,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
         **rest: object,
@@ -39,19 +49,48 @@ class FrontierSensor(BaseSensorOperator):
         """Create a sensor.
 
         Args:
-            setting: The settings.
-            fields: Gives `stream`, `workers`, `since` and `until` of a run.
+            stream: The stream; by default that of `replay`. Templated.
+            workers: Labels or numbers; all by default. Templated.
+            since: The first time; from the start by default. Templated.
+            until: The first time that need not be complete; all times by default. Templated.
+            replay: A declared replay, whose stream and workers are the default. Templated.
+            fields: Gives these fields of a run, in place of the arguments above.
+            setting: The settings; by default those of the environment, read by each check.
+            lake: The lake, if not that of the settings. Templated.
+            streams: The declaration file, if not that of the settings. Templated.
             poke_interval: The time between two checks.
             timeout: The longest wait before the sensor fails without a retry.
             rest: Other arguments of a sensor.
         """
-        rest.setdefault("mode", "reschedule")
         # Over days of checks, a single check may fail for a transient reason.
-        rest.setdefault("retries", 5)
-        rest.setdefault("on_failure_callback", log_error_last)
+        set_usual(rest, mode="reschedule", retries=5)
         super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)  # type: ignore[arg-type]
-        self._setting = setting
-        self._fields = fields
+        self.stream = stream
+        self.workers = workers
+        self.since = since
+        self.until = until
+        self.replay = replay
+        self.lake = lake
+        self.streams = streams
+        self._given = setting
+        self._fields_of = fields
+
+    @property
+    def settings(self) -> Settings:
+        """The settings: those that were given, or of the environment as the task finds it."""
+        return task_settings(self, self._given)
+
+    def _fields(self, context: Context) -> Mapping[str, object]:
+        if self._fields_of is not None:
+            return self._fields_of(context)
+        given = {name: getattr(self, name) for name in _RANGE}
+        if isinstance(self.workers, str):
+            given["workers"] = [self.workers]
+        if self.replay is not None:
+            declared = self.settings.declarations.replay(self.replay)
+            given |= {"stream": declared.stream, "into": declared.target}
+        # A plan has a target; where it is does not matter to the frontier.
+        return {"into": "frontier", **given}
 
     def execute(self, context: Context) -> object:
         """Check, and reschedule; fails with `CAP-INCOMPLETE` after the timeout."""
@@ -66,7 +105,7 @@ class FrontierSensor(BaseSensorOperator):
 
         with as_task():
             fields = self._fields(context)
-            plan = plan_request(self._setting, fields)
+            plan = plan_request(self.settings, fields)
             if plan is None:
                 problem = f"stream {fields.get('stream')} is not on tape yet"
                 raise IncompleteError("CAP-INCOMPLETE", problem, _HINT)
@@ -78,7 +117,7 @@ class FrontierSensor(BaseSensorOperator):
 
         with as_task():
             fields = self._fields(context)
-            plan = plan_request(self._setting, fields)
+            plan = plan_request(self.settings, fields)
         if plan is None:
             self.log.info("stream %s is not on tape yet", fields.get("stream"))
             return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.markdown import plan_markdown
-from capstan.airflow.operators.failures import as_task
+from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.errors import IncompleteError
@@ -22,9 +22,59 @@ from capstan.errors import IncompleteError
 if TYPE_CHECKING:
     from capstan.replay.preview import Preview
 
-Fields = Callable[[Context], Mapping[str, object]]
+Fields = Callable[[Context], Mapping[str, object]] | Mapping[str, object]
 
 _PINNED = "capstan_request"
+
+
+def preview_run(
+    operator: CapstanSubmitOperator, context: Context, fields: Mapping[str, object]
+) -> Preview:
+    """The preview of a run, at the cut that an interrupted try has pinned if there is one.
+
+    Raises:
+        CapstanError: The request is invalid; see `resolve` and `preview_request`.
+    """
+    from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
+
+    setting, store = operator.settings, context.get("task_state_store")
+    request = resolve(setting, fields)
+    saved = None if store is None else store.get(_PINNED)
+    earlier = interrupted_request(setting, request, saved)
+    if earlier is not None:
+        operator.log.info("continuing an earlier try at commit %s", earlier.as_of)
+    return preview_request(setting, earlier or request)
+
+
+def require_complete(
+    operator: CapstanSubmitOperator, context: Context, previewed: Preview, *, wait: bool
+) -> None:
+    """Check that the range is complete; if it is worth waiting for, reschedule the task.
+
+    Raises:
+        IncompleteError: `CAP-INCOMPLETE`.
+    """
+    try:
+        previewed.plan.require_complete()
+    except IncompleteError as error:
+        if wait:
+            operator.wait_for_more(context, error.message)
+        raise
+
+
+def pinned_request(previewed: Preview) -> dict[str, Any]:
+    """The request of a preview with its cut pinned, of JSON types alone."""
+    from capstan.airflow.lake_queries import pin_cut
+
+    request: dict[str, Any] = json.loads(json.dumps(pin_cut(previewed).to_json()))
+    return request
+
+
+def remember_request(context: Context, request: dict[str, Any]) -> None:
+    """Keep the pinned request for a retry, which is then the next attempt of the same run."""
+    store = context.get("task_state_store")
+    if store is not None:
+        store.set(_PINNED, request)
 
 
 class PlanReplayOperator(CapstanSubmitOperator):
@@ -38,7 +88,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     the next attempt of the same run, even if more was captured since.
     """
 
-    template_fields = ("plan",)
+    template_fields = ("plan", "fields", "lake", "streams")
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
@@ -48,58 +98,44 @@ class PlanReplayOperator(CapstanSubmitOperator):
     def __init__(
         self,
         *,
-        setting: Settings,
         fields: Fields,
+        setting: Settings | None = None,
         wait: timedelta = timedelta(minutes=1),
         **rest: object,
     ) -> None:
         """Create a plan task.
 
         Args:
-            setting: The settings.
-            fields: Gives the fields of a run's request. `dry_run` stops after the plan, `wait`
-                waits until the range is complete, `diff` compares with the target.
+            fields: The fields of a run's request, templated, or a function that gives them.
+                `dry_run` stops after the plan, `wait` waits until the range is complete, `diff`
+                compares with the target.
+            setting: The settings; by default those of the environment.
             wait: The time between two checks for completeness.
             rest: Other arguments of an operator.
         """
-        rest.setdefault("multiple_outputs", True)
-        rest.setdefault("pool", "default_pool")
+        set_usual(rest, multiple_outputs=True, pool="default_pool")
         super().__init__(app="plan", setting=setting, request={}, wait=wait, **rest)  # type: ignore[arg-type]
         self.plan = ""
-        self._fields = fields
+        self.fields: Mapping[str, object] = {} if callable(fields) else fields
+        self._fields_of = fields if callable(fields) else None
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, and return the XComs for the next tasks."""
-        from capstan.airflow.lake_queries import (
-            interrupted_request,
-            pin_cut,
-            preview_request,
-            resolve,
-        )
-
-        store = context.get("task_state_store")
         with as_task():
-            fields = self._fields(context)
-            dry, wait = bool(fields.get("dry_run")), bool(fields.get("wait"))
-            request = resolve(self._setting, fields)
-            saved = None if store is None else store.get(_PINNED)
-            earlier = interrupted_request(self._setting, request, saved)
-            if earlier is not None:
-                self.log.info("continuing an earlier try at commit %s", earlier.as_of)
-            previewed = preview_request(self._setting, earlier or request)
+            fields = self.fields if self._fields_of is None else self._fields_of(context)
+            dry = bool(fields.get("dry_run"))
+            previewed = preview_run(self, context, fields)
             plan = previewed.to_json()
             self._show_plan(plan)
             if not dry:
-                self._require_complete(context, previewed, wait=wait)
-        # The task state store takes JSON types only, not tuples.
-        pinned = json.loads(json.dumps(pin_cut(previewed).to_json()))
+                require_complete(self, context, previewed, wait=bool(fields.get("wait")))
+        pinned = pinned_request(previewed)
         if fields.get("diff"):
             plan = self._compared(context, pinned, previewed.content.records)
         result = {"request": pinned, "records": previewed.content.records, "plan": plan}
         if dry:
             self._stop(context, result)
-        if store is not None:
-            store.set(_PINNED, pinned)
+        remember_request(context, pinned)
         if self.without_approval and not pinned["approve"]:
             self._skip(context, result)
         return result
@@ -117,14 +153,6 @@ class PlanReplayOperator(CapstanSubmitOperator):
         self.plan = plan_markdown(plan)
         for line in self.plan.splitlines():
             self.log.info("%s", line)
-
-    def _require_complete(self, context: Context, previewed: Preview, *, wait: bool) -> None:
-        try:
-            previewed.plan.require_complete()
-        except IncompleteError as error:
-            if wait:
-                self._wait_for_more(context, error.message)
-            raise
 
     def _skip(self, context: Context, result: Mapping[str, object]) -> None:
         """Skip the approval tasks without starting them."""

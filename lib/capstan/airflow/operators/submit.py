@@ -20,11 +20,18 @@ from capstan.airflow.operators.failures import (
     failure,
     log_error_last,
     reschedule,
+    set_usual,
 )
 from capstan.airflow.operators.spark_connection import spark_master
 from capstan.airflow.operators.spark_operator import SparkSubmitOperator
+from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.operators.telemetry import send_stream_metrics
-from capstan.airflow.settings import Settings
+from capstan.airflow.settings import (
+    APPS,
+    Settings,
+    connection_id,
+    environment_pool,
+)
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
@@ -52,7 +59,14 @@ class CapstanSubmitOperator(SparkSubmitOperator):
     attempt of the same run: it takes over the claim, and fences what is left of the earlier one.
     """
 
-    template_fields = ("request", "records", "shown", *SparkSubmitOperator.template_fields)
+    template_fields = (
+        "request",
+        "records",
+        "shown",
+        "lake",
+        "streams",
+        *SparkSubmitOperator.template_fields,
+    )
     template_fields_renderers = {"request": "json", "conf": "json", "shown": "md"}  # noqa: RUF012
     # The task's page then shows the result, and what was really submitted.
     overwrite_rtif_after_execution = True
@@ -62,8 +76,10 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self,
         *,
         app: str,
-        setting: Settings,
         request: Mapping[str, object] | XComArg | str,
+        setting: Settings | None = None,
+        lake: str | None = None,
+        streams: str | None = None,
         records: int | XComArg | str | None = None,
         asset_extra: AssetExtra = dict,
         render: Render | None = None,
@@ -76,8 +92,10 @@ class CapstanSubmitOperator(SparkSubmitOperator):
 
         Args:
             app: The app: the name of its file without the extension.
-            setting: The settings.
             request: The app's request: a mapping, JSON text, or another task's output.
+            setting: The settings; by default those of the environment, read when the task runs.
+            lake: The lake, if not that of the settings. Templated.
+            streams: The declaration file, if not that of the settings. Templated.
             records: The number of records, if known: with few, the app starts faster.
             asset_extra: Selects the `extra` of asset events from the result; all of it by default.
             render: Renders the result as markdown for the task's page.
@@ -87,12 +105,15 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             conf: Spark settings that override Capstan's.
             rest: Other arguments of a `SparkSubmitOperator`.
         """
-        rest.setdefault("pool", setting.pool)
-        rest.setdefault("conn_id", setting.connection)
-        rest.setdefault("on_failure_callback", log_error_last)
-        rest.setdefault("on_retry_callback", log_error_last)
+        pool = environment_pool() if setting is None else setting.pool
+        set_usual(
+            rest,
+            conn_id=connection_id() if setting is None else setting.connection,
+            on_retry_callback=log_error_last,
+            **({} if pool is None else {"pool": pool}),
+        )
         super().__init__(
-            application=str(setting.apps / f"{app}.py"),
+            application=str(APPS / f"{app}.py"),
             conf=dict(conf or {}),
             name=f"capstan {app}",
             **rest,  # type: ignore[arg-type]
@@ -101,16 +122,23 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self.records = records
         self._app = app
         self._answer: Mapping[str, object] | None = None
-        self._setting = setting
+        self._given = setting
+        self.lake = lake
+        self.streams = streams
         self.shown = ""
         self._asset_extra = asset_extra
         self._render_result = render
         self._wait = wait
         self._patience = patience
 
+    @property
+    def settings(self) -> Settings:
+        """The settings: those that were given, or of the environment as the task finds it."""
+        return task_settings(self, self._given)
+
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the app, wait for its end, and return its result."""
-        folder = try_folder(self._setting.work, context)
+        folder = try_folder(self.settings.work, context)
         with as_task():
             request = self._read_request()
             folder.prepare(request)
@@ -119,7 +147,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             return self._submit(context, folder)
         finally:
             # After failures too: the stream's progress, and that its run failed.
-            send_stream_metrics(self._setting, request.get("stream"))
+            send_stream_metrics(self.settings, request.get("stream"))
 
     def _submit(self, context: Context, folder: TryFolder) -> dict[str, object]:
         try:
@@ -151,7 +179,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         # Not at the top: parsing a DAG file should not import OpenLineage's client.
         from capstan.airflow.operators.lineage import lineage
 
-        return lineage(self._app, self._setting.lake, self._answer)
+        return lineage(self._app, self.settings.lake, self._answer)
 
     def on_kill(self) -> None:
         """Kill the app: `spark-submit`, the driver's JVM, its Python, and all their children."""
@@ -185,8 +213,8 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self.env_vars = {**defaults.environment, **owner, **(self.env_vars or {})}
         self.application_args = [
             str(folder.request),
-            *("--lake", self._setting.lake),
-            *("--streams", str(self._setting.streams)),
+            *("--lake", self.settings.lake),
+            *("--streams", str(self.settings.streams)),
             *("--result", str(folder.result)),
         ]
 
@@ -205,7 +233,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self._show(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
         if code == IncompleteError.exit_code:
-            self._wait_for_more(context, answer.get("message"))
+            self.wait_for_more(context, answer.get("message"))
         raise failure(code, answer) from None
 
     def _show(self, result: Mapping[str, object]) -> None:
@@ -215,7 +243,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             for line in self.shown.splitlines():
                 self.log.info("%s", line)
 
-    def _wait_for_more(self, context: Context, reason: object) -> None:
+    def wait_for_more(self, context: Context, reason: object) -> None:
         """Reschedule the task until its patience ends; this uses up no try."""
         now = timezone.utcnow()
         since = context["ti"].get_first_reschedule_date(context) or now

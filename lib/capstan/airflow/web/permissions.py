@@ -16,24 +16,22 @@ from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity, DagDetails
 from airflow.models.dag import DagModel
 
+from capstan.airflow.settings import dag_id
 from capstan.core.config import ProjectConfig, Replay, check_name
 from capstan.errors import InvalidRequestError
 from capstan.reporting.run_view import RunView
 
-REPLAY_DAG = "capstan_replay"
-ROLLBACK_DAG = "capstan_rollback"
-
 
 def capture_dag(stream: str) -> str:
     """The id of the DAG that captures a stream."""
-    return f"capstan_capture__{stream}"
+    return dag_id("capture", stream)
 
 
 def replay_dag(replay: Replay) -> str:
     """The id of the DAG that runs a declared replay: its own if it follows or has a schedule."""
     if replay.follow is not None:
-        return f"capstan_follow__{replay.name}"
-    return REPLAY_DAG if replay.schedule is None else f"capstan_backfill__{replay.name}"
+        return dag_id("follow", replay.name)
+    return dag_id("replay") if replay.schedule is None else dag_id("backfill", replay.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +81,11 @@ class Permissions:
 
     def may_replay(self) -> bool:
         """Whether the user may trigger `capstan_replay`."""
-        return self._may_trigger(REPLAY_DAG)
+        return self._may_trigger(dag_id("replay"))
 
     def may_roll_back(self) -> bool:
         """Whether the user may trigger `capstan_rollback`."""
-        return self._may_trigger(ROLLBACK_DAG)
+        return self._may_trigger(dag_id("rollback"))
 
     def _may_trigger(self, dag: str) -> bool:
         return get_auth_manager().is_authorized_dag(
@@ -101,7 +99,7 @@ class Permissions:
 def _run_dag(run: RunView, declarations: ProjectConfig) -> str:
     name = run.request.get("replay")
     replay = declarations.replays.get(name) if isinstance(name, str) else None
-    return REPLAY_DAG if replay is None else replay_dag(replay)
+    return dag_id("replay") if replay is None else replay_dag(replay)
 
 
 def _is_name(stream: str) -> bool:

@@ -1,0 +1,126 @@
+"""Capstan in an Airflow of your own: all of its DAGs by one call, or a replay as a task group."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, TaskGroup
+
+from capstan.airflow.assets import REPLAYED, table_asset
+from capstan.airflow.dags.audit import audit_dags
+from capstan.airflow.dags.backfill import backfill_dags
+from capstan.airflow.dags.capture import capture_dags
+from capstan.airflow.dags.declaration_errors import require_none
+from capstan.airflow.dags.follow import follow_dags
+from capstan.airflow.dags.gaps import gaps_dags
+from capstan.airflow.dags.maintain import maintain_dags
+from capstan.airflow.dags.replay import replay_dags, replay_tasks
+from capstan.airflow.dags.rollback import rollback_dags
+from capstan.airflow.settings import read_setting
+
+_KINDS = {
+    "audit": audit_dags,
+    "backfill": backfill_dags,
+    "capture": capture_dags,
+    "follow": follow_dags,
+    "gaps": gaps_dags,
+    "maintain": maintain_dags,
+    "replay": replay_dags,
+    "rollback": rollback_dags,
+}
+
+
+def capstan_dags(
+    dag_file: str | Path,
+    *,
+    kinds: Sequence[str] = tuple(_KINDS),
+    lake: str | None = None,
+    streams: str | Path | None = None,
+    prefix: str | None = None,
+    tags: Sequence[str] = (),
+    default_args: Mapping[str, Any] | None = None,
+    pool: str | None = None,
+    connection: str | None = None,
+) -> dict[str, DAG]:
+    """All DAGs of a declaration file, by id: `globals().update(capstan_dags(__file__))`.
+
+    Faulty declarations have no DAG; `check_declarations` reports them.
+
+    Args:
+        dag_file: The DAG file; by default, `streams.yaml` is beside it.
+        kinds: Which DAGs: `audit`, `backfill`, `capture`, `follow`, `gaps`, `maintain`, `replay`,
+            `rollback`.
+        lake: The lake; by default `CAPSTAN_LAKE`.
+        streams: The declaration file; by default `CAPSTAN_STREAMS`.
+        prefix: The prefix of DAG ids; by default `CAPSTAN_DAG_PREFIX`, or `capstan_`. The page in
+            Airflow knows DAGs by that variable.
+        tags: Tags of all DAGs, besides Capstan's own.
+        default_args: Arguments of all tasks, such as `owner`, `queue` and `executor_config`.
+        pool: The pool of tasks that start Spark; by default `CAPSTAN_POOL`, or that of
+            `default_args`.
+        connection: The Spark connection; by default `CAPSTAN_CONNECTION`, or `spark_default`.
+    """
+    setting = read_setting(dag_file, lake=lake, streams=streams)
+    setting = replace(
+        setting,
+        prefix=prefix or setting.prefix,
+        tags=tuple(tags),
+        default_args=dict(default_args or {}),
+        pool=pool or setting.pool,
+        connection=connection or setting.connection,
+    )
+    dags = itertools.chain.from_iterable(_KINDS[kind](setting) for kind in kinds)
+    return {dag.dag_id: dag for dag in dags}
+
+
+def check_declarations(
+    dag_file: str | Path, *, lake: str | None = None, streams: str | Path | None = None
+) -> None:
+    """Check the declaration file; called by a DAG file, its import error lists the mistakes.
+
+    Args:
+        dag_file: The DAG file; by default, `streams.yaml` is beside it.
+        lake: The lake; by default `CAPSTAN_LAKE`.
+        streams: The declaration file; by default `CAPSTAN_STREAMS`.
+
+    Raises:
+        InvalidRequestError: `CAP-DECLARE` with file, line and key of every mistake.
+    """
+    require_none(read_setting(dag_file, lake=lake, streams=streams))
+
+
+class CapstanTaskGroup(TaskGroup):
+    """The tasks of a replay in a DAG of your own: plan, replay, approve, publish, certificate.
+
+    Without `approve`, or a declared replay that requires it, `approve` and `publish` are skipped.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        *,
+        target: str,
+        fields: Mapping[str, object],
+        lake: str | None = None,
+        streams: str | None = None,
+        **rest: Any,
+    ) -> None:
+        """Create the group inside a DAG.
+
+        Args:
+            group_id: The group's id.
+            target: A table of the lake, a declared target, or a Delta path. Templated.
+            fields: The other fields of a request, such as `stream`, `workers`, `since`, `until`
+                and `approve`; with `wait`, the plan waits until the range is complete. Templated.
+            lake: The lake; by default `CAPSTAN_LAKE`. Templated.
+            streams: The declaration file; by default `CAPSTAN_STREAMS`. Templated.
+            rest: Other arguments of a `TaskGroup`.
+        """
+        super().__init__(group_id, **rest)
+        outlet = REPLAYED if "{" in target else table_asset(target)
+        with self:
+            replay_tasks({**fields, "into": target}, outlet, lake=lake, streams=streams)

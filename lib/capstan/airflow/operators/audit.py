@@ -1,0 +1,53 @@
+"""The operator that audits what runs have published, or any table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from airflow.sdk import Context
+
+from capstan.airflow.markdown import audits_markdown
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+
+
+class AuditOperator(CapstanSubmitOperator):
+    """Submits an audit; the task fails with `CAP-AUDIT` if a table is not what the tape says.
+
+    The XCom has each audit, failed ones included.
+    """
+
+    template_fields = ("runs", "stream", "table", "fields", *CapstanSubmitOperator.template_fields)
+
+    def __init__(
+        self,
+        *,
+        runs: Sequence[str] | str | None = None,
+        stream: str | None = None,
+        table: str | None = None,
+        fields: Mapping[str, object] | None = None,
+        **rest: object,
+    ) -> None:
+        """Create an audit task: of runs, or of a table against a stream.
+
+        Args:
+            runs: One run or several, such as the output of a replay task's XCom `run`. Templated.
+            stream: The stream whose rows `table` should have. Templated.
+            table: A table of the lake, a declared target, or a Delta path. Templated.
+            fields: The other fields of `capstan.replay.standalone_audit.TableAudit`. Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+        """
+        rest.setdefault("render", audits_markdown)
+        super().__init__(app="audit", request={}, **rest)  # type: ignore[arg-type]
+        self.runs = runs
+        self.stream = stream
+        self.table = table
+        self.fields = dict(fields or {})
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the audit, and return its result."""
+        if self.runs is not None:
+            runs = [self.runs] if isinstance(self.runs, str) else list(self.runs)
+            self.request = {"audits": [{"run": run} for run in runs]}
+        else:
+            self.request = {"stream": self.stream, "table": self.table, **self.fields}
+        return super().execute(context)

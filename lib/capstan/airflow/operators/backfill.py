@@ -1,0 +1,74 @@
+"""The operator that fills the gaps of a declared replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow.sdk import Context
+
+from capstan.airflow.assets import REPLAYED, certified, table_asset, tell_through_aliases
+from capstan.airflow.coverage_markdown import backfills_markdown, runs_of
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+
+
+class SubmitBackfillOperator(CapstanSubmitOperator):
+    """Submits backfills; each published run emits an event of its target's asset."""
+
+    def __init__(self, **rest: object) -> None:
+        """Create a backfill task; its request names one replay, or several as `backfills`."""
+        rest.setdefault("outlets", [REPLAYED])
+        rest.setdefault("render", backfills_markdown)
+        super().__init__(app="backfill", **rest)  # type: ignore[arg-type]
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Emit events of the targets' assets, with their certificates."""
+        for run in runs_of(result):
+            if run.get("published") and not run.get("stood"):
+                asset = table_asset(str(run.get("target")))
+                tell_through_aliases(context, self.outlets, asset, certified(run))
+
+
+class BackfillOperator(SubmitBackfillOperator):
+    """Submits the backfill of a declared replay: one app, a run for each stretch of gaps.
+
+    The XCom lists the runs. Intervals whose rows are published already are not replayed.
+    """
+
+    template_fields = (
+        "replay",
+        "since",
+        "until",
+        "fields",
+        *SubmitBackfillOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        replay: str,
+        since: str | None = None,
+        until: str | None = None,
+        fields: Mapping[str, object] | None = None,
+        **rest: object,
+    ) -> None:
+        """Create a backfill task.
+
+        Args:
+            replay: The declared replay. Templated.
+            since: The first time; by default the replay's own. Templated.
+            until: The end; by default the replay's own. Templated.
+            fields: The other fields of `capstan.backfill.planner.BackfillRequest`, such as `chunk`
+                and `keep_going`. Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+        """
+        super().__init__(request={}, **rest)
+        self.replay = replay
+        self.since = since
+        self.until = until
+        self.fields = dict(fields or {})
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the backfill, and return its runs."""
+        bounds = {"since": self.since or None, "until": self.until or None}
+        self.request = {"replay": self.replay, **bounds, **self.fields}
+        return super().execute(context)

@@ -1,0 +1,63 @@
+"""The operator that captures a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from airflow.sdk import Context
+
+from capstan.airflow.assets import CAPTURED, captured, stream_asset, tell_through_aliases
+from capstan.airflow.operators.failures import TaskRefusedError, as_task
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.worker_labels import remember_labels
+
+
+class CaptureOperator(CapstanSubmitOperator):
+    """Submits the capture of a stream, and saves its worker labels for forms.
+
+    If the frontier has stood still for longer than declared, the task fails after its app with
+    `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
+    """
+
+    template_fields = ("stream", *CapstanSubmitOperator.template_fields)
+
+    def __init__(
+        self, *, stream: str, reseat: bool = False, rescale: int | None = None, **rest: object
+    ) -> None:
+        """Create a task that captures a declared stream.
+
+        Args:
+            stream: The stream. Templated.
+            reseat: Continue with a source or checkpoint that was replaced.
+            rescale: Give the stream this many workers first.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+        """
+        rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
+        rest.setdefault("request", {})
+        super().__init__(app="capture", asset_extra=captured, **rest)  # type: ignore[arg-type]
+        self.stream = stream
+        options = {"reseat": reseat, "rescale": rescale}
+        self._options = {name: value for name, value in options.items() if value}
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Capture, check that the frontier moves, and return the app's result."""
+        from capstan.airflow.lake_queries import require_moving
+
+        self.request = {"stream": self.stream, **self._options, **self._read_request()}
+        result = super().execute(context)
+        try:
+            with as_task():
+                require_moving(self.settings, str(result.get("stream")))
+        except TaskRefusedError:
+            context["ti"].xcom_push(key="return_value", value=result)
+            raise
+        return result
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Emit the event of the stream's asset, with the new frontier."""
+        from capstan.airflow.lake_queries import worker_labels
+
+        super().tell_assets(context, result)
+        stream = str(result.get("stream"))
+        tell_through_aliases(context, self.outlets, stream_asset(stream), captured(result))
+        remember_labels(self.settings, stream, worker_labels(self.settings, stream))

@@ -1,0 +1,139 @@
+"""Operators of replays: one that also plans, and those that follow a plan or an approval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from airflow.sdk import Context
+
+from capstan.airflow.assets import REPLAYED, certified, table_asset, tell_through_aliases
+from capstan.airflow.markdown import certificate_markdown
+from capstan.airflow.operators.failures import as_task
+from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
+from capstan.airflow.operators.plan import (
+    pinned_request,
+    preview_run,
+    remember_request,
+    require_complete,
+)
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+
+
+class SubmitReplayOperator(CapstanSubmitOperator):
+    """Submits a replay; the event of its target's asset carries the certificate."""
+
+    operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
+
+    def __init__(self, *, app: str = "replay", **rest: object) -> None:
+        """Create a replay task; the target is an outlet, or is added to an alias at run time."""
+        super().__init__(app=app, asset_extra=certified, **rest)  # type: ignore[arg-type]
+        self.asset_name: str | None = None
+        self.run_name: str | None = None
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Emit the event of the target's asset; none while the run waits for approval."""
+        self.run_name = str(result.get("run") or "")
+        if result.get("published") is False:
+            # Airflow emits an event for every outlet of a task that succeeds.
+            self.outlets = []
+            return
+        super().tell_assets(context, result)
+        asset = table_asset(str(result.get("target")))
+        tell_through_aliases(context, self.outlets, asset, certified(result))
+        self.asset_name = asset.name
+
+
+class PublishOperator(SubmitReplayOperator):
+    """Submits the publish of an approved run, or records its rejection.
+
+    A rejected run fails the task with `CAP-REJECTED`, without a retry.
+    """
+
+    def __init__(self, **rest: object) -> None:
+        """Create a publish task; its request is the output of an `ApproveOperator`."""
+        super().__init__(app="publish", **rest)
+
+
+class ReplayOperator(SubmitReplayOperator):
+    """Plans a replay, submits it, and shows its certificate: one task, for any DAG.
+
+    The plan pins the cut, so that a retry of the task is the next attempt of the same run. Times
+    that are not complete yet are waited for, without holding a slot.
+
+    The XCom is the certificate. It is under *Rendered Templates*, too, where the link *Certificate*
+    leads. A table that requires approval is refused: use a `CapstanTaskGroup` for it.
+    """
+
+    template_fields = (
+        "stream",
+        "target",
+        "workers",
+        "since",
+        "until",
+        "fields",
+        *SubmitReplayOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        target: str,
+        stream: str | None = None,
+        replay: str | None = None,
+        workers: Sequence[str] | str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        wait_for_times: bool = True,
+        fields: Mapping[str, object] | None = None,
+        **rest: object,
+    ) -> None:
+        """Create a replay task.
+
+        Args:
+            target: A table of the lake, a declared target, or a Delta path. Templated.
+            stream: The stream; by default that of `replay`. Templated.
+            replay: The declared replay that this is a run of.
+            workers: Labels or numbers; all by default. Templated.
+            since: The first time; from the start by default. Templated.
+            until: The first time no longer played; all complete times by default. Templated.
+            wait_for_times: Whether to wait until all times of the range are complete.
+            fields: The other fields of a request, such as `transform`, `mode` and `peers`.
+                Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+        """
+        rest.setdefault("outlets", [REPLAYED if "{" in target else table_asset(target)])
+        rest.setdefault("render", certificate_markdown)
+        super().__init__(request={}, **rest)  # type: ignore[arg-type]
+        self.stream = stream
+        self.target = target
+        self.replay = replay
+        self.workers = workers
+        self.since = since
+        self.until = until
+        self.fields = dict(fields or {})
+        self._wait_for_times = wait_for_times
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Plan, submit the app at the pinned cut, and return the certificate."""
+        with as_task():
+            previewed = preview_run(self, context, self._request_fields())
+            require_complete(self, context, previewed, wait=self._wait_for_times)
+        self.request = pinned_request(previewed)
+        self.records = previewed.content.records
+        remember_request(context, self.request)
+        return super().execute(context)
+
+    def _request_fields(self) -> dict[str, object]:
+        stream = self.stream
+        if stream is None and self.replay is not None:
+            stream = self.settings.declarations.replay(self.replay).stream
+        workers = [self.workers] if isinstance(self.workers, str) else self.workers
+        given = {
+            "stream": stream,
+            "into": self.target,
+            "replay": self.replay,
+            "workers": None if workers is None else list(workers),
+            "since": self.since,
+            "until": self.until,
+        }
+        return {**given, **self.fields}

@@ -1,0 +1,31 @@
+"""The settings of a task: given by Capstan's own DAGs, or found when the task of a guest runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from airflow.sdk import BaseOperator
+
+from capstan.airflow.settings import Settings, read_setting
+
+
+class Placed(Protocol):
+    """An operator with the templated fields `lake` and `streams`."""
+
+    lake: str | None
+    streams: str | None
+
+
+def task_settings(operator: Placed, given: Settings | None) -> Settings:
+    """The settings of an operator: those that were given, or those of the environment.
+
+    Args:
+        operator: The operator. Its `lake` and `streams` take precedence.
+        given: The settings that its DAG has passed.
+    """
+    if given is not None and operator.lake is None and operator.streams is None:
+        return given
+    dag = operator.get_dag() if isinstance(operator, BaseOperator) else None
+    dag_file = Path("dag.py") if dag is None else dag.fileloc
+    return read_setting(dag_file, lake=operator.lake, streams=operator.streams)
