@@ -60,7 +60,7 @@ def test_a_capture_emits_the_frontier_and_saves_labels(captured: Place) -> None:
     told = extra("capstan://streams/little")
     assert told["records"] + sum(told["late"].values()) == told["fed"] == 144
     assert told["frontier"] == ["2024-05-03T21:00:00.000000Z"]
-    known = json.loads((captured.work / "workers.json").read_text(encoding="utf-8"))
+    known = json.loads((captured.lake / "labels.json").read_text(encoding="utf-8"))
     assert known == {"little": ["a", "b", "c"]}
     assert list(captured.work.rglob("result.json")) == []
 

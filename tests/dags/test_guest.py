@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pytest
+from airflow.models.asset import AssetEvent
+from airflow.sdk.types import TaskInstanceKey
+from airflow.utils.session import create_session
+from sqlalchemy import select
 
-from capstan.airflow import AuditOperator, BackfillOperator, CaptureOperator
+from capstan.airflow import AuditOperator, BackfillOperator, CaptureOperator, ReplayOperator
+from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
+from capstan.airflow.dags.task_defaults import task_defaults
+from capstan.airflow.lake_declarations import read_page_setting, remember_declarations
+from capstan.airflow.operators.failures import log_error_last
+from capstan.airflow.operators.lineage import lineage
+from capstan.airflow.operators.links import CertificateLink
+from capstan.airflow.settings import read_setting
+from capstan.core.config import load_sound
 from capstan.scaffold import write_project
+from tests.support.sample_streams import lay_in, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +43,11 @@ from capstan.airflow import (
     ReplayOperator,
 )
 
-with DAG("theirs", schedule=None, default_args={"owner": "ada", "pool": "big", "queue": "q"}):
+def alert(context):
+    pass
+
+with DAG("theirs", schedule=None, default_args={"owner": "ada", "pool": "big", "queue": "q",
+                                                "on_failure_callback": alert}):
     captured = CaptureOperator(task_id="captured", stream="little")
     ready = FrontierSensor(task_id="ready", stream="little", until="{{ data_interval_end }}")
     one = ReplayOperator(task_id="one", stream="little", target="one", workers=["a"])
@@ -57,6 +81,10 @@ def test_operators_sensors_and_groups_stand_in_one_dag(place: Place, file: Path)
     assert {dag.get_task(name).queue for name in flat} == {"q"}
     pools = {name: dag.get_task(name).pool for name in ("captured", "one", "two", "filled")}
     assert pools == {"captured": "big", "one": "big", "two": "small", "filled": "big"}
+    # The error's own line stays last.
+    for name in dag.task_ids:
+        callbacks = dag.get_task(name).on_failure_callback
+        assert [callback.__name__ for callback in callbacks] == ["alert", "log_error_last"]
     for name in ("one", "two"):
         assert {"stream", "target", "workers", "since", "until", "lake", "streams"} <= set(
             dag.get_task(name).template_fields
@@ -71,7 +99,10 @@ def test_all_dags_take_what_dags_take(
     monkeypatch.delenv("CAPSTAN_STREAMS")
     bag = place.bag(folder)
     assert bag.import_errors == {}
-    assert "capstan_capture__orders" in bag.dags and "capstan_backfill__revenue_by_day" in bag.dags
+    assert sorted(bag.dags) == [
+        "capstan_audit", "capstan_backfill__revenue_by_day", "capstan_capture__orders",
+        "capstan_gaps", "capstan_maintain", "capstan_replay", "capstan_rollback",
+    ]  # fmt: skip
     (folder / "capstan_dags.py").write_text(
         "from capstan.airflow import capstan_dags\n"
         "globals().update(capstan_dags(__file__, prefix='sales_', tags=['sales'], pool='big',\n"
@@ -82,6 +113,58 @@ def test_all_dags_take_what_dags_take(
     task = dag.get_task("capture")
     assert (name, dag.tags) == ("sales_capture__orders", {"capstan", "capture", "sales"})
     assert (task.owner, task.pool, task.executor_config) == ("ada", "big", {"a": 1})
+
+
+def test_a_pool_of_the_dag_s_own_comes_before_that_of_the_environment(
+    place: Place, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_POOL", "spark")
+    dag = place.bag(file).dags["theirs"]
+    assert {dag.get_task(name).pool for name in ("captured", "one", "first.replay")} == {"big"}
+    assert dag.get_task("two").pool == "small"
+
+
+def test_retries_and_callbacks_of_default_args_apply_to_all_dags(place: Place) -> None:
+    given = {"retries": 7, "on_failure_callback": print}
+    setting = replace(read_setting(place.root / "any.py"), default_args=given)
+    usual = task_defaults(setting)
+    assert (usual["retries"], usual["retry_delay"]) == (7, timedelta(seconds=30))
+    assert usual["on_failure_callback"] == [print, log_error_last]
+
+
+def test_the_certificate_link_leads_to_the_task_that_shows_it() -> None:
+    def address(operator: Any, task: str, number: int = -1) -> str:
+        key = TaskInstanceKey(dag_id="d", task_id=task, run_id="r", map_index=number)
+        return CertificateLink().get_link(operator, ti_key=key).partition("/tasks/")[2]
+
+    alone = ReplayOperator(task_id="one", stream="little", target="t")
+    assert address(alone, "group.one") == "group.one/rendered_templates"
+    assert address(alone, "one", 3) == "one/mapped/3/rendered_templates"
+    assert address(CaptureOperator(task_id="t", stream="s"), "first.replay") == (
+        "first.certificate/rendered_templates"
+    )
+
+
+def test_a_templated_name_is_told_through_an_alias() -> None:
+    assert ReplayOperator(task_id="a", target="t", stream="s").outlets == [REPLAYED]
+    assert CaptureOperator(task_id="b", stream="little").outlets == [stream_asset("little")]
+    [alias] = CaptureOperator(task_id="c", stream="{{ params.stream }}").outlets
+    assert alias.name == "capstan/captured"
+
+
+def test_workers_can_be_mapped(place: Place, tmp_path: Path) -> None:
+    path = tmp_path / "mapped.py"
+    path.write_text(
+        "from airflow.sdk import DAG\n"
+        "from capstan.airflow import ReplayOperator\n"
+        "with DAG('mapped', schedule=None):\n"
+        "    ReplayOperator.partial(task_id='each', stream='little', target='t').expand(\n"
+        "        workers=[['a'], ['b']])\n",
+        encoding="utf-8",
+    )
+    bag = place.bag(path)
+    assert bag.import_errors == {}
+    assert bag.dags["mapped"].get_task("each").is_mapped
 
 
 def test_a_mistake_is_the_import_error_of_one_file(
@@ -148,3 +231,195 @@ def test_a_task_may_name_a_lake_of_its_own(
     arguments: Any = submit.calls[0]["arguments"]
     assert arguments[arguments.index("--lake") + 1] == str(other)
     assert arguments[arguments.index("--streams") + 1] == str(streams)
+
+
+SETTINGS = """
+    spark: {spark.executor.memory: 3g, spark.dynamicAllocation.enabled: true}
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "declared"),
+    [
+        (lambda: CaptureOperator(task_id="t", stream="little"), 'schedule: "@hourly"'),
+        (lambda: BackfillOperator(task_id="t", replay="by_day"), 'schedule: "@daily"'),
+    ],
+)
+def test_declared_spark_settings_are_submitted(
+    place: Place,
+    submit: FakeSubmit,
+    execute: Any,
+    context: Any,
+    make: Callable[[], Any],
+    declared: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("capstan.airflow.lake_queries.require_moving", lambda *_: None)
+    monkeypatch.setattr("capstan.airflow.lake_queries.worker_labels", lambda *_: ["a"])
+    text = place.streams.read_text(encoding="utf-8")
+    place.streams.write_text(text.replace(declared, declared + SETTINGS), encoding="utf-8")
+    submit.answers({"exit": 0, "result": {"stream": "little", "runs": []}})
+    execute(make(), context())
+    arguments: Any = submit.calls[0]["arguments"]
+    confs = {arguments[n + 1] for n, each in enumerate(arguments) if each == "--conf"}
+    assert {"spark.executor.memory=3g", "spark.dynamicAllocation.enabled=true"} <= confs
+    memory = make()
+    memory.conf = {"spark.driver.memory": "5g"}
+    execute(memory, context())
+    # The option would win over the setting.
+    assert "--driver-memory" in arguments and "--driver-memory" not in submit.calls[1]["arguments"]
+
+
+def test_names_of_spark_settings_and_assets_are_checked(place: Place) -> None:
+    text = place.streams.read_text(encoding="utf-8")
+    text = text.replace('schedule: "@hourly"', "spark: {sparkle.memory: 3g}").replace(
+        "by_day: {time: day}", "by_day: {time: day, asset: orders}"
+    )
+    place.streams.write_text(text, encoding="utf-8")
+    errors = [str(each.error) for each in load_sound(place.streams, lake="/l").mistakes]
+    assert len(errors) == 3
+    assert "streams.little.spark.sparkle.memory: 'sparkle.memory' is no Spark setting" in errors[0]
+    assert "targets.by_day.asset: 'orders' is not a URI" in errors[1] + errors[2]
+
+
+def test_a_declared_asset_stands_in_for_the_derived_one(place: Place) -> None:
+    text = place.streams.read_text(encoding="utf-8")
+    uri = "s3://shop/by_day"
+    text = text.replace("by_day: {time: day}", f"by_day: {{time: day, asset: '{uri}'}}")
+    place.streams.write_text(text, encoding="utf-8")
+    bag = place.bag()
+    assert bag.import_errors == {}
+    [outlet] = bag.dags["capstan_backfill__by_day"].get_task("replay").outlets
+    declared = load_sound(place.streams, lake=str(place.lake))
+    assert (outlet.name, outlet.uri) == (uri, uri)
+    assert outlet == table_asset("by_day", declared) != table_asset("by_day")
+    assert table_asset("other", declared) == table_asset("other")
+    certificate = {
+        "stream": "little", "cut": 3, "published": True, "records": 1, "target_version": 2,
+        "target_path": str(place.lake / "tables" / "by_day"),
+    }  # fmt: skip
+    [table] = lineage("replay", str(place.lake), certificate, declared).outputs
+    assert (table.namespace, table.name) == ("s3://shop", "by_day")
+
+
+def test_the_page_finds_the_declarations_in_the_lake(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = place.streams.read_text(encoding="utf-8").replace("{lake}/source", "{here}/source")
+    place.streams.write_text(text, encoding="utf-8")
+    nowhere = tmp_path / "nowhere"
+    remember_declarations(read_setting(place.streams))
+    own = read_page_setting(nowhere)
+    assert own.streams == place.streams
+    monkeypatch.delenv("CAPSTAN_STREAMS")
+    copied = read_page_setting(nowhere)
+    assert copied.streams == place.lake / "streams.yaml"
+    assert copied.declarations.mistakes == ()
+    assert copied.declarations.streams == own.declarations.streams
+    copied.streams.unlink()
+    [mistake] = read_page_setting(nowhere).declarations.mistakes
+    assert mistake.error.code == "CAP-DECLARE"
+
+
+_WITHOUT_SPARK = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "delta", "py4j"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from airflow.dag_processing.dagbag import DagBag
+
+bags = [DagBag(dag_folder=d, bundle_path=d, bundle_name="b") for d in sys.argv[1:]]
+assert all(bag.import_errors == {} for bag in bags), [bag.import_errors for bag in bags]
+assert all(bag.dags for bag in bags)
+
+from starlette.testclient import TestClient
+from capstan.airflow.web.plugin import CapstanPlugin, app
+
+assert CapstanPlugin.fastapi_apps[0]["app"] is app
+answer = TestClient(app).get("/")
+print(answer.status_code, answer.text)
+"""
+
+
+def test_dag_files_and_the_plugin_load_without_pyspark(
+    place: Place, file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "folder"
+    write_project(tmp_path / "project", airflow=folder)
+    folders = [str(Path(__file__).parents[2] / "dags"), str(folder), str(file.parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_SPARK, *folders],
+        capture_output=True, text=True, check=False, env={**os.environ, "PATH": os.defpath},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    # Only Capstan's own pages lack it; they say which package.
+    assert "503 Capstan's pages need the package" in done.stdout
+
+
+TWO_STREAMS = """
+from datetime import timedelta
+import os, tempfile
+
+from airflow.sdk import DAG, TaskGroup
+
+from capstan.airflow import CaptureOperator, FrontierSensor, ReplayOperator
+
+def fresh(context):
+    # Each task in a container of its own: nothing of an earlier one is left.
+    os.environ["HOME"] = tempfile.mkdtemp(prefix="home-", dir={root!r})
+    os.environ["CAPSTAN_WORK"] = os.environ["HOME"] + "/capstan"
+    os.chdir(tempfile.mkdtemp(prefix="work-", dir={root!r}))
+
+with DAG("two", schedule=None, default_args={{"pre_execute": fresh}}) as dag:
+    with TaskGroup("read"):
+        captured = [CaptureOperator(task_id=name, stream=name) for name in ("little", "other")]
+    with TaskGroup("write") as write:
+        ready = FrontierSensor(task_id="ready", stream="other", until="2024-05-02")
+        first = ReplayOperator(task_id="first", stream="little", target="by_day",
+                               fields={{"transform": "by_day"}}, since="2024-05-01",
+                               until="{{{{ params.until }}}}", params={{"until": "2024-05-02"}})
+        second = ReplayOperator(task_id="second", stream="other", target="copied",
+                                workers=["a", "c"], until="2024-05-02")
+        ready >> [first, second]
+    captured >> write
+"""
+
+
+@pytest.mark.rest
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_two_streams_are_replayed_by_a_dag_whose_tasks_share_no_folder(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing import dagbag
+
+    lay_in(place.lake / "source", rows(range(144), step=timedelta(minutes=30)), 1)
+    declared = place.streams.read_text(encoding="utf-8")
+    uri = "s3://shop/by_day"
+    declared = declared.replace("by_day: {time: day}", f"by_day: {{time: day, asset: '{uri}'}}")
+    start, end = declared.index("  little:"), declared.index("transforms:")
+    other = declared[start:end].replace("  little:", "  other:", 1)
+    place.streams.write_text(declared[:end] + other + declared[end:], encoding="utf-8")
+    path = tmp_path / "two" / "two.py"
+    path.parent.mkdir()
+    path.write_text(TWO_STREAMS.format(root=str(tmp_path)), encoding="utf-8")
+    for name in ("HOME", "CAPSTAN_WORK"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(dagbag, "BundleDagBag", lambda **_: place.bag(path))
+    assert place.bag(path).dags["two"].test().state == "success"
+    labels = json.loads((place.lake / "labels.json").read_text(encoding="utf-8"))
+    assert labels == {"little": ["a", "b", "c"], "other": ["a", "b", "c"]}
+    days = deltalake.DeltaTable(place.lake / "tables" / "by_day").to_pyarrow_table().to_pylist()
+    assert sum(row["seen"] for row in days) == 48
+    copied = deltalake.DeltaTable(place.lake / "tables" / "copied").to_pyarrow_table()
+    assert copied.num_rows == 32
+    with create_session() as session:
+        events = session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc()).limit(2))
+        told = {event.uri: event.extra["audit"]["passed"] for event in events}
+    assert told == {uri: True, "capstan://tables/copied": True}
+    assert len(list(tmp_path.glob("home-*"))) == 5

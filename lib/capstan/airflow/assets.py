@@ -8,6 +8,8 @@ from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, Context
 
+from capstan.core.config import ProjectConfig
+
 REPLAYED = AssetAlias("capstan/replayed")
 """Alias for the table that `capstan_replay` changes, which is known at run time only."""
 
@@ -27,8 +29,20 @@ def stream_asset(name: str) -> Asset:
     return Asset(name=f"capstan/streams/{name}", uri=f"capstan://streams/{name}", group="capstan")
 
 
-def table_asset(target: str) -> Asset:
-    """The asset of a target: `capstan://tables/<name>`, `capstan://tables/path/<path or URI>`."""
+def table_asset(target: str, declarations: ProjectConfig | None = None) -> Asset:
+    """The asset of a target: its declared one, else one of a URI made from its name or path.
+
+    The URI is `capstan://tables/<name>`, or `capstan://tables/path/<path or URI>`.
+
+    Args:
+        target: The target as a request names it.
+        declarations: The declarations, which may name the asset.
+    """
+    targets = declarations.targets if declarations is not None else {}
+    declared = targets.get(target) or next((t for t in targets.values() if t.path == target), None)
+    if declared is not None and declared.asset is not None:
+        # Named as Airflow names an asset of which a DAG gives the URI alone.
+        return Asset(name=declared.asset, uri=declared.asset)
     name = target if "/" not in target else f"path/{target.strip('/').replace('://', '/')}"
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
 

@@ -1,19 +1,16 @@
 """Worker labels that trigger forms offer: declared ones, and those that captures have found.
 
-Captures save them in the lake, so that Airflow's components need to share nothing else. DAG files
-are parsed often: nothing here opens a table, and only a lake in an object store loads pyarrow.
+Captures save them in the lake, so that Airflow's components need to share nothing else.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 
+from capstan.airflow.lake_files import read_lake_file, write_lake_file
 from capstan.airflow.settings import Settings
 from capstan.core.config import ByColumn, ByKey, Stream
-from capstan.spark.project_home import replacing
 
 _FILE = "labels.json"
 
@@ -33,18 +30,7 @@ def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> No
     before = _read(setting.lake)
     known = {**before, stream: tuple(labels)}
     if known != before:
-        with suppress(OSError):
-            _write(setting.lake, json.dumps(known, sort_keys=True))
-
-
-def _write(lake: str, text: str) -> None:
-    if "://" in lake:
-        from capstan.storage.lake import write_text
-
-        write_text(f"{lake}/{_FILE}", text)
-        return
-    with replacing(Path(lake, _FILE)) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+        write_lake_file(setting.lake, _FILE, json.dumps(known, sort_keys=True))
 
 
 def _declared(stream: Stream) -> tuple[str, ...]:
@@ -57,18 +43,10 @@ def _declared(stream: Stream) -> tuple[str, ...]:
 def _read(lake: str) -> Mapping[str, tuple[str, ...]]:
     """The labels that captures have saved, by stream; none when they cannot be read."""
     try:
-        content = json.loads(_text(lake))
-    except (OSError, ValueError):
+        content = json.loads(read_lake_file(lake, _FILE) or "{}")
+    except ValueError:
         return {}
     if not isinstance(content, dict):
         return {}
     lists = {name: labels for name, labels in content.items() if isinstance(labels, list)}
     return {name: tuple(str(label) for label in labels) for name, labels in lists.items()}
-
-
-def _text(lake: str) -> str:
-    if "://" not in lake:
-        return Path(lake, _FILE).read_text(encoding="utf-8")
-    from capstan.storage.lake import read_text
-
-    return read_text(f"{lake}/{_FILE}")

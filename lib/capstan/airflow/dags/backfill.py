@@ -77,7 +77,8 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
             ),
             doc_md=docs.TASKS["complete"],
         )
-        complete >> replay_tasks(fields, table_asset(replay.target), setting=setting, replay=replay)
+        outlet = table_asset(replay.target, setting.declarations)
+        complete >> replay_tasks(fields, outlet, setting=setting, replay=replay)
     return dag
 
 

@@ -50,9 +50,8 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         },
         tag="follow",
     ) as dag:
-        replay_tasks(
-            partial(_fields, replay), table_asset(replay.target), setting=setting, replay=replay
-        )
+        outlet = table_asset(replay.target, setting.declarations)
+        replay_tasks(partial(_fields, replay), outlet, setting=setting, replay=replay)
     return dag
 
 

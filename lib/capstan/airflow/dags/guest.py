@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import DAG, TaskGroup
 
-from capstan.airflow.assets import REPLAYED, table_asset
+from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags.audit import audit_dags
 from capstan.airflow.dags.backfill import backfill_dags
 from capstan.airflow.dags.capture import capture_dags
@@ -121,6 +121,5 @@ class CapstanTaskGroup(TaskGroup):
             rest: Other arguments of a `TaskGroup`.
         """
         super().__init__(group_id, **rest)
-        outlet = REPLAYED if "{" in target else table_asset(target)
         with self:
-            replay_tasks({**fields, "into": target}, outlet, lake=lake, streams=streams)
+            replay_tasks({**fields, "into": target}, REPLAYED, lake=lake, streams=streams)

@@ -50,7 +50,7 @@ class RollbackOperator(CapstanSubmitOperator):
         if result.get("stood"):
             self.outlets = []
             return
-        asset = table_asset(str(result.get("target")))
+        asset = table_asset(str(result.get("target")), self.settings.declarations)
         tell_through_aliases(context, self.outlets, asset, result)
 
 

@@ -24,7 +24,7 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
         """Emit events of the targets' assets, with their certificates."""
         for run in runs_of(result):
             if run.get("published") and not run.get("stood"):
-                asset = table_asset(str(run.get("target")))
+                asset = table_asset(str(run.get("target")), self.settings.declarations)
                 tell_through_aliases(context, self.outlets, asset, certified(run))
 
 

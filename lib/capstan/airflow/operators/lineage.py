@@ -5,7 +5,8 @@ if a transport is configured. It logs errors here without affecting the task. No
 it, so DAG files and other tasks never load OpenLineage's client.
 
 A tape is named by the path of its events, a target by its own path: `file` and the path, or
-`s3://bucket` and the key, like OpenLineage's Spark integration. Rows are never sent: samples of
+`s3://bucket` and the key, like OpenLineage's Spark integration; a target with an `asset` is named
+by that URI. Rows are never sent: samples of
 audits and differences are left out.
 """
 
@@ -30,6 +31,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
+from capstan.core.config import ProjectConfig
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
@@ -96,18 +98,30 @@ class Use:
         )
 
 
-def lineage(app: str, lake: str, answer: Answer | None) -> Lineage:
+def lineage(
+    app: str, lake: str, answer: Answer | None, declarations: ProjectConfig | None = None
+) -> Lineage:
     """The tables that a task read and wrote, from the result of its app.
 
     Args:
         app: The app's name.
         lake: The lake's path or URI.
         answer: The app's result, including a refusal; None if it left none.
+        declarations: The declarations, whose targets may have a URI as `asset`.
     """
     collect = _BY_APP.get(app)
     if collect is None or answer is None:
         return OperatorLineage()
-    return collect(Lake.at(lake), answer)
+    found, place = collect(Lake.at(lake), answer), Lake.at(lake)
+    named = {
+        dataset_name(place.table(target.path or name)): dataset_name(target.asset)
+        for name, target in (declarations.targets if declarations else {}).items()
+        if target.asset is not None
+    }
+    for dataset in (*found.inputs, *found.outputs):
+        key = (dataset.namespace, dataset.name)
+        dataset.namespace, dataset.name = named.get(key, key)
+    return found
 
 
 def of_replay(lake: Lake, certificate: Answer) -> Lineage:

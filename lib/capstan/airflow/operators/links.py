@@ -21,14 +21,17 @@ class CertificateLink(BaseOperatorLink):
     name = "Certificate"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        """The page of the task `certificate` of the same run.
+        """The page of the task that shows the certificate of the same run.
 
-        For a task in a task group, the `certificate` task of that group.
+        It is the task itself, or else the task `certificate` of its task group.
         """
-        group = ti_key.task_id.rpartition(".")[0]
-        task = f"{group}.certificate" if group else "certificate"
+        task = ti_key.task_id
+        if not getattr(operator, "shows_certificate", False):
+            group = task.rpartition(".")[0]
+            task = f"{group}.certificate" if group else "certificate"
         run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}"
-        return page(f"{run}/tasks/{quote(task)}/rendered_templates")
+        mapped = f"/mapped/{ti_key.map_index}" if ti_key.map_index >= 0 else ""
+        return page(f"{run}/tasks/{quote(task)}{mapped}/rendered_templates")
 
 
 class RunLink(BaseOperatorLink):

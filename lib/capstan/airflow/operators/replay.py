@@ -38,7 +38,7 @@ class SubmitReplayOperator(CapstanSubmitOperator):
             self.outlets = []
             return
         super().tell_assets(context, result)
-        asset = table_asset(str(result.get("target")))
+        asset = table_asset(str(result.get("target")), self.settings.declarations)
         tell_through_aliases(context, self.outlets, asset, certified(result))
         self.asset_name = asset.name
 
@@ -73,6 +73,7 @@ class ReplayOperator(SubmitReplayOperator):
         "fields",
         *SubmitReplayOperator.template_fields,
     )
+    shows_certificate = True
 
     def __init__(
         self,
@@ -101,7 +102,8 @@ class ReplayOperator(SubmitReplayOperator):
                 Templated.
             rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
         """
-        rest.setdefault("outlets", [REPLAYED if "{" in target else table_asset(target)])
+        # The declarations, which may name the asset, are read when the task runs.
+        rest.setdefault("outlets", [REPLAYED])
         rest.setdefault("render", certificate_markdown)
         super().__init__(request={}, **rest)  # type: ignore[arg-type]
         self.stream = stream

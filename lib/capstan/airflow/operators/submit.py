@@ -13,6 +13,7 @@ from airflow.sdk import Asset, Context, XComArg, timezone
 from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.assets import plain
+from capstan.airflow.lake_declarations import remember_declarations
 from capstan.airflow.operators.attempt_folder import TryFolder, try_folder
 from capstan.airflow.operators.failures import (
     TaskBrokenError,
@@ -32,6 +33,7 @@ from capstan.airflow.settings import (
     connection_id,
     environment_pool,
 )
+from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
@@ -142,7 +144,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         with as_task():
             request = self._read_request()
             folder.prepare(request)
-            self._prepare(folder)
+            self._prepare(folder, declared_conf(self.settings.declarations, request))
         try:
             return self._submit(context, folder)
         finally:
@@ -160,6 +162,8 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self._answer = result
         self._show(result)
         self.tell_assets(context, result)
+        if self._given is not None:
+            remember_declarations(self._given)
         folder.remove()
         return result
 
@@ -179,7 +183,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         # Not at the top: parsing a DAG file should not import OpenLineage's client.
         from capstan.airflow.operators.lineage import lineage
 
-        return lineage(self._app, self.settings.lake, self._answer)
+        return lineage(self._app, self.settings.lake, self._answer, self.settings.declarations)
 
     def on_kill(self) -> None:
         """Kill the app: `spark-submit`, the driver's JVM, its Python, and all their children."""
@@ -201,14 +205,16 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             raise InvalidRequestError("CAP-REQUEST", "the request is not a JSON object", _OBJECT)
         return request
 
-    def _prepare(self, folder: TryFolder) -> None:
+    def _prepare(self, folder: TryFolder, declared: Mapping[str, str]) -> None:
         """Set the arguments of `spark-submit`: the app's arguments, Spark settings, variables."""
         master = spark_master(self._conn_id)
         few = self.records is not None and int(str(self.records)) <= _MANY
         defaults = submission(master, short=few)
-        self.conf = {**defaults.conf, **(self.conf or {})}
+        self.conf = {**defaults.conf, **declared, **(self.conf or {})}
         self.jars = self.jars or defaults.jars or None
-        self._driver_memory = self._driver_memory or defaults.memory
+        # The option would win over the setting.
+        if "spark.driver.memory" not in self.conf:
+            self._driver_memory = self._driver_memory or defaults.memory
         owner = {VARIABLE: name_owner(_owners())}
         self.env_vars = {**defaults.environment, **owner, **(self.env_vars or {})}
         self.application_args = [
@@ -250,6 +256,17 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         if now - since < self._patience:
             self.log.info("not complete yet: %s", reason)
             raise reschedule(now + self._wait)
+
+
+def declared_conf(declarations: ProjectConfig, request: Mapping[str, object]) -> dict[str, str]:
+    """The Spark settings that the declared replay of a request has, else its stream."""
+    name = request.get("replay")
+    declared: Replay | Stream | None
+    if name is not None:
+        declared = declarations.replays.get(str(name))
+    else:
+        declared = declarations.streams.get(str(request.get("stream")))
+    return {} if declared is None else dict(declared.spark)
 
 
 def _owners() -> Collection[int]:

@@ -17,6 +17,11 @@ from airflow.plugins_manager import AirflowPlugin
 PREFIX = "/capstan"
 """The path of the pages, below the UI's address."""
 
+_LACKING = (
+    "Capstan's pages need the package {} (install capstan-replay[spark] where the API server runs; "
+    "it needs no Java)\n"
+)
+
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[_Scope]]
 _Send = Callable[[_Scope], Awaitable[None]]
@@ -25,8 +30,13 @@ _Send = Callable[[_Scope], Awaitable[None]]
 async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
     """The pages as an ASGI application, built at the first request, outside the event loop."""
     from starlette.concurrency import run_in_threadpool
+    from starlette.responses import PlainTextResponse
 
-    pages = await run_in_threadpool(_pages)
+    try:
+        pages = await run_in_threadpool(_pages)
+    except ModuleNotFoundError as error:
+        # Airflow's own pages, and links to tasks, need no such package.
+        pages = PlainTextResponse(_LACKING.format(error.name), 503)
     await pages(scope, receive, send)
 
 

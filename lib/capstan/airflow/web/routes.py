@@ -16,7 +16,8 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.lake_declarations import read_page_setting
+from capstan.airflow.settings import Settings
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of
 from capstan.airflow.web.security import guard, refuse
@@ -64,8 +65,7 @@ def make_app() -> FastAPI:
 
 def setting() -> Settings:
     """The settings, read at each request because the declaration file may change."""
-    folder = Path(conf.get_mandatory_value("core", "dags_folder"))
-    return read_setting(folder / "any.py")
+    return read_page_setting(Path(conf.get_mandatory_value("core", "dags_folder")))
 
 
 def _permissions(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:

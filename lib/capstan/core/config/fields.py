@@ -27,6 +27,8 @@ _SCHEDULE = re.compile(r"@[a-z]{3,20}|[0-9A-Za-z*/,#?-]+( [0-9A-Za-z*/,#?-]+){4}
 _LIMIT = 2**63
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
 _REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
+_SPARK_SETTING = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
@@ -122,6 +124,18 @@ def _parse_bound(text: str) -> datetime | int:
     return number
 
 
+def _spark_setting(name: str) -> str:
+    if not _SPARK_SETTING.fullmatch(name):
+        raise ValueError(f"{name!r} is no Spark setting; names begin with 'spark.'")
+    return name
+
+
+def _uri(text: str) -> str:
+    if not _URI.fullmatch(text):
+        raise ValueError(f"{text!r} is not a URI in ASCII, such as 's3://bucket/orders'")
+    return text
+
+
 def _schedule(text: str) -> str:
     words = " ".join(text.split())
     if not _SCHEDULE.fullmatch(words):
@@ -166,6 +180,8 @@ Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]
+SparkSettings = dict[Annotated[str, AfterValidator(_spark_setting)], str]
+Uri = Annotated[str, AfterValidator(_uri)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]
 Length = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_not_negative)]

@@ -30,8 +30,10 @@ from capstan.core.config.fields import (
     PositiveLength,
     References,
     Schedule,
+    SparkSettings,
     TableOrPath,
     Text,
+    Uri,
     name_of,
     without_problem,
 )
@@ -246,6 +248,7 @@ class Stream(Declared):
             captures by hand only.
         stalled_after: A frontier that stands still for longer fails the capture's task.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
+        spark: Spark settings of the apps that Airflow submits for it, unless for a declared replay.
     """
 
     name: Annotated[str, name_of("stream")]
@@ -256,6 +259,7 @@ class Stream(Declared):
     schedule: Schedule | None = None
     stalled_after: PositiveLength | None = None
     notify: References = field(default=())
+    spark: SparkSettings = field(default_factory=dict, hash=False)
     description: str = ""
 
     @field_validator("workers", mode="after")
@@ -291,6 +295,7 @@ class Target(Declared):
         time: The column with the time.
         columns: The stream's columns that the table has; None for all.
         checks: Checks for every row that a replay publishes there.
+        asset: The URI, and name, of its asset in Airflow; None for `capstan://tables/<name>`.
         description: One line for people.
     """
 
@@ -300,6 +305,7 @@ class Target(Declared):
     time: Column = "_time"
     columns: Columns | None = None
     checks: Checks = field(default=())
+    asset: Uri | None = None
     description: str = ""
 
 
@@ -326,6 +332,7 @@ class Replay(Declared):
         checks: Checks for every output row, in addition to those of the target.
         approve: Whether a person must approve between audit and publish.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
+        spark: Spark settings of the runs that Airflow submits.
         description: One line for people.
     """
 
@@ -345,6 +352,7 @@ class Replay(Declared):
     checks: Checks = field(default=())
     approve: bool = False
     notify: References = field(default=())
+    spark: SparkSettings = field(default_factory=dict, hash=False)
     description: str = ""
 
     @model_validator(mode="after")

@@ -82,8 +82,10 @@ def read_declared(model: type[Model], document: Document, place: Place, data: ob
 def _explain(details: ErrorDetails) -> tuple[Place, str]:
     """The place of an error inside the model, and the problem in one line."""
     context = details.get("ctx", {})
-    # Tags of unions are in brackets; the rest are keys of the file.
-    place = tuple(p for p in details["loc"] if not (isinstance(p, str) and p.startswith("<")))
+    # Tags of unions are in brackets, and so is what tells a key from its value.
+    place = tuple(
+        p for p in details["loc"] if not (isinstance(p, str) and p.startswith(("<", "[key]")))
+    )
     if details["type"] in ("unknown_key", "choice"):
         place = (*place, str(context["key"]))
     return place, _problem(details, context)

@@ -1,0 +1,47 @@
+"""The copy of the declarations in the lake, for components that have no DAG files.
+
+With DAG bundles from Git, or in images of their own, the API server has no DAG folder. Tasks have
+the declaration file, and keep a copy of it in the lake.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from capstan.airflow.lake_files import read_lake_file, write_lake_file
+from capstan.airflow.settings import Settings, read_setting
+
+_FILE = "streams.yaml"
+
+
+def remember_declarations(settings: Settings) -> None:
+    """Copy the declaration file to the lake if it has changed; a failure to write is ignored."""
+    try:
+        text = settings.streams.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return
+    # The copy is elsewhere, so that paths beside the file need its folder.
+    text = text.replace("{here}", str(settings.streams.absolute().parent))
+    if text != read_lake_file(settings.lake, _FILE):
+        write_lake_file(settings.lake, _FILE, text)
+
+
+def read_page_setting(dag_folder: Path) -> Settings:
+    """The settings of the page: of the declaration file, or else of its copy in the lake.
+
+    Args:
+        dag_folder: Airflow's DAG folder, which need not exist.
+    """
+    settings = read_setting(dag_folder / "any.py")
+    if settings.streams.exists():
+        return settings
+    text = read_lake_file(settings.lake, _FILE)
+    if text is None:
+        return settings
+    copy = Path(settings.lake, _FILE)
+    if "://" in settings.lake:
+        copy = settings.work / "page" / _FILE
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text, encoding="utf-8")
+    return replace(read_setting(dag_folder / "any.py", streams=copy), streams=copy)
