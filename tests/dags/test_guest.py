@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,16 +19,18 @@ from airflow.sdk.types import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
+import capstan.airflow
 from capstan.airflow import AuditOperator, BackfillOperator, CaptureOperator, ReplayOperator
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.lake_declarations import read_page_setting, remember_declarations
-from capstan.airflow.operators.failures import log_error_last
+from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
 from capstan.airflow.operators.lineage import lineage
 from capstan.airflow.operators.links import CertificateLink
 from capstan.airflow.settings import read_setting
 from capstan.core.config import load_sound
 from capstan.scaffold import write_project
+from tests.support.docs import blocks, page, table
 from tests.support.sample_streams import lay_in, rows
 
 if TYPE_CHECKING:
@@ -150,6 +153,48 @@ def test_a_templated_name_is_told_through_an_alias() -> None:
     assert CaptureOperator(task_id="b", stream="little").outlets == [stream_asset("little")]
     [alias] = CaptureOperator(task_id="c", stream="{{ params.stream }}").outlets
     assert alias.name == "capstan/captured"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"approve": True}, "a run into t needs approval, which this task cannot ask for"),
+        ({"dry_run": True}, "a ReplayOperator has no field 'dry_run'"),
+    ],
+)
+def test_one_task_refuses_what_takes_several(
+    taped: Place,
+    submit: FakeSubmit,
+    execute: Any,
+    context: Any,
+    fields: dict[str, object],
+    told: str,
+) -> None:
+    task = ReplayOperator(
+        task_id="t", stream="little", target="t", until="2024-05-02", fields=fields
+    )
+    with pytest.raises(TaskRefusedError, match=f"^CAP-REQUEST: {told}"):
+        execute(task, context())
+    assert submit.calls == []
+
+
+def test_the_dag_of_the_documentation_loads(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    write_project(tmp_path / "project", airflow=folder)
+    [text] = blocks(page("airflow"), "python")
+    (folder / "shop.py").write_text(text, encoding="utf-8")
+    bag = place.bag(folder)
+    assert bag.import_errors == {}
+    dag = bag.dags["shop"]
+    assert {"captured", "complete", "copied", "revenue.plan", "revenue.approve"} < set(dag.task_ids)
+    declared = load_sound(folder / "streams.yaml", lake="/l")
+    assert {"orders"} == set(declared.streams) and "revenue_by_day" in declared.transforms
+    # Its operators, and what of them is templated, are those of the table.
+    for name, _, fields in table(page("airflow"), "operator"):
+        kind = getattr(capstan.airflow, name.strip("`"))
+        assert name == "`CapstanTaskGroup`" or {
+            *re.findall(r"`(\w+)`", fields), "lake", "streams"
+        } <= set(kind.template_fields)  # fmt: skip
 
 
 def test_workers_can_be_mapped(place: Place, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 | variable | meaning | default |
 | --- | --- | --- |
-| `CAPSTAN_LAKE` | the lake: a folder or a URI | `lake` in the project's folder |
+| `CAPSTAN_LAKE` | the lake: a folder or a URI | `lake` in the project, else in `AIRFLOW_HOME` |
 | `CAPSTAN_STREAMS` | the declaration file | `streams.yaml` beside the DAG files |
 | `CAPSTAN_WORK` | requests and results of task tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
@@ -24,7 +24,7 @@ from capstan import jobs
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
 from capstan.errors import InvalidRequestError
-from capstan.spark.project_home import checkout
+from capstan.spark.project_home import checkout, project_home
 
 APPS: Final = Path(jobs.__file__).parent
 """The folder of the Spark apps."""
@@ -44,7 +44,7 @@ class Settings:
         lake: The lake's folder or URI.
         streams: The declaration file.
         declarations: Its contents.
-        work: A local folder for requests, results, and choices of forms.
+        work: A local folder for requests and results of running tasks.
         pool: The pool of tasks that start Spark; None for the DAG's own, or Airflow's default.
         connection: The Airflow connection of Spark.
         notify: Notifiers, or other callbacks, of every failed task.
@@ -86,10 +86,12 @@ def read_setting(
     Args:
         dag_file: The calling DAG file; by default, the declaration file is beside it.
         lake: The lake, in place of that of the environment.
-        streams: The declaration file, in place of that of the environment.
+        streams: The declaration file, in place of that of the environment. A relative path begins
+            at the folder of the DAG file.
     """
-    named = streams or os.environ.get("CAPSTAN_STREAMS")
-    path = Path(named) if named else Path(dag_file).absolute().with_name("streams.yaml")
+    named = os.environ.get("CAPSTAN_STREAMS")
+    beside = Path(dag_file).absolute().parent / (streams or "streams.yaml")
+    path = Path(named) if named and not streams else beside
     place = lake or os.environ.get("CAPSTAN_LAKE") or _usual_lake()
     place = place.rstrip("/") if "://" in place else str(Path(place).absolute())
     return Settings(
@@ -122,8 +124,9 @@ def connection_id() -> str:
 
 
 def _usual_lake() -> str:
-    """The lake of a checkout, or one in Airflow's home."""
-    return str(Path(os.environ.get("CAPSTAN_HOME") or checkout() or _airflow_home()) / "lake")
+    """The lake of the project, if there is one, or else one in Airflow's home."""
+    in_project = "CAPSTAN_HOME" in os.environ or checkout() is not None
+    return str((project_home() if in_project else _airflow_home()) / "lake")
 
 
 def _airflow_home() -> Path:

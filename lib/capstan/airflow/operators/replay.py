@@ -17,6 +17,7 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.errors import InvalidRequestError
 
 
 class SubmitReplayOperator(CapstanSubmitOperator):
@@ -119,6 +120,12 @@ class ReplayOperator(SubmitReplayOperator):
         """Plan, submit the app at the pinned cut, and return the certificate."""
         with as_task():
             previewed = preview_run(self, context, self._request_fields())
+            if previewed.plan.request.approve:
+                raise InvalidRequestError(
+                    "CAP-REQUEST",
+                    f"a run into {self.target} needs approval, which this task cannot ask for",
+                    "use a CapstanTaskGroup",
+                )
             require_complete(self, context, previewed, wait=self._wait_for_times)
         self.request = pinned_request(previewed)
         self.records = previewed.content.records
@@ -126,6 +133,14 @@ class ReplayOperator(SubmitReplayOperator):
         return super().execute(context)
 
     def _request_fields(self) -> dict[str, object]:
+        for name in ("dry_run", "diff", "wait"):
+            if name in self.fields:
+                raise InvalidRequestError(
+                    "CAP-REQUEST",
+                    f"a ReplayOperator has no field {name!r}",
+                    "use a CapstanTaskGroup, or wait_for_times",
+                    key=name,
+                )
         stream = self.stream
         if stream is None and self.replay is not None:
             stream = self.settings.declarations.replay(self.replay).stream
