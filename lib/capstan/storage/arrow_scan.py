@@ -21,7 +21,7 @@ from capstan.storage.lake import folder, open_file
 _BATCH_ROWS = 1 << 18
 
 
-def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.FileSystemDataset:
+def rows_of(path: str) -> dataset.FileSystemDataset:
     """The rows of a table as a dataset for filtered reads, in no order.
 
     The file system of deltalake is implemented in Python. If an Arrow thread closes one of its
@@ -30,13 +30,12 @@ def rows_of(path: str, table: deltalake.DeltaTable | None = None) -> dataset.Fil
 
     Args:
         path: The table; all its files are in this folder.
-        table: The table, if it is already open.
 
     Raises:
         SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` when the table cannot be
             opened.
     """
-    return (table or delta.open_table(path)).to_pyarrow_dataset(filesystem=folder(path))
+    return delta.open_table(path).to_pyarrow_dataset(filesystem=folder(path))
 
 
 def rows_of_files(path: str, files: Iterable[str]) -> dataset.FileSystemDataset:

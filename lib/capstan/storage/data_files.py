@@ -78,14 +78,25 @@ def files_between(
         first: The smallest value.
         last: The largest value; None for unbounded.
     """
-    files = pa.table(table.get_add_actions(flatten=True))
-    low, high = f"min.{column}", f"max.{column}"
-    if {low, high} <= set(files.column_names):
-        matching = pc.fill_null(pc.greater_equal(files[high], first), True)
-        if last is not None:
-            matching = pc.and_(matching, pc.fill_null(pc.less_equal(files[low], last), True))
-        files = files.filter(matching)
+    files = prune(pa.table(table.get_add_actions(flatten=True)), column, first, last)
     return [delta.resolve_path(path, file) for file in files["path"].to_pylist()]
+
+
+def prune(files: pa.Table, column: str, least: object, most: object = None) -> pa.Table:
+    """The files that can have a row with `column` from `least` to `most`, by their bounds.
+
+    Args:
+        files: Files of a table with their bounds, from `get_add_actions(flatten=True)`.
+        column: The column.
+        least: The smallest value; None for unbounded.
+        most: The largest value; None for unbounded.
+    """
+    low, high = f"min.{column}", f"max.{column}"
+    if least is not None and high in files.column_names:
+        files = files.filter(pc.fill_null(pc.greater_equal(files[high], least), True))
+    if most is not None and low in files.column_names:
+        files = files.filter(pc.fill_null(pc.less_equal(files[low], most), True))
+    return files
 
 
 def _has_any(row: Row, workers: Collection[int]) -> bool:

@@ -159,7 +159,6 @@ def append(
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
     merge_schema: bool = False,
-    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     """Append `frame` in one commit.
 
@@ -169,7 +168,6 @@ def append(
         txn: The transaction.
         note: The note of the commit.
         merge_schema: Whether columns may be added.
-        partitions: The partition columns of a table that this write creates.
 
     Returns:
         The commit, or None if the table has this transaction or a later one of its app.
@@ -178,7 +176,7 @@ def append(
         RangeLockedError: `CAP-CONFLICT` when other writers keep changing its columns.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return retrying(lambda: _write(frame, path, "Append", options, txn, note, partitions), path)
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note), path)
 
 
 def replace(
@@ -242,7 +240,6 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Mapping[str, object] | None,
-    partitions: tuple[str, ...] = (),
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
@@ -252,7 +249,7 @@ def _write(
             frame.write.format("delta").mode(mode).options(**all_options).save(path)
         return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, all_options, txn, PLAIN, partitions):
+        if not write_once(frame, path, mode, all_options, txn, PLAIN):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.

@@ -39,7 +39,6 @@ def write_once(
     options: Mapping[str, str],
     txn: Txn,
     creation_properties: Mapping[str, str] = MappingProxyType({}),
-    partitions: tuple[str, ...] = (),
 ) -> bool:
     """Write `frame` in one commit that carries a transaction identity.
 
@@ -50,7 +49,6 @@ def write_once(
         options: Delta's options, such as `replaceWhere` and `userMetadata`.
         txn: The identity.
         creation_properties: The properties of a table that this write creates.
-        partitions: Its partition columns.
 
     Returns:
         False if the table has this transaction or a later one of its app; nothing was written.
@@ -75,7 +73,7 @@ def write_once(
     save_mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
     exists = transaction.readVersion() >= 0
     properties, none = _map(jvm, {} if exists else creation_properties), jvm.scala.Option.empty()
-    columns = jvm.PythonUtils.toSeq([] if exists else list(partitions))
+    columns = jvm.PythonUtils.toSeq([])
     write = delta.commands.WriteIntoDelta(
         log, save_mode, settings, columns, properties, frame._jdf, none, none, False
     )

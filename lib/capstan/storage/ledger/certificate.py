@@ -7,7 +7,7 @@ stored JSON: times are rendered, and workers are labels, or ranges of numbers wh
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
 Json = Mapping[str, Any]
@@ -35,14 +35,6 @@ class NotCovered:
     workers: object
     incomplete_from: Sequence[object] | None
     asked_until: object
-
-    def to_json(self) -> dict[str, object]:
-        """The object as certificates store it."""
-        return {
-            "workers": self.workers,
-            "incomplete_from": self.incomplete_from,
-            "asked_until": self.asked_until,
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +118,7 @@ class Certificate:
             names = ("run", *_DRAFT, *_ATTEMPT, "audit", "staging")
             names = names if self.diff is None else (*names, "diff")
         values = {name: getattr(self, name) for name in names}
-        return {**values, "not_covered": self.not_covered.to_json()}
+        return {**values, "not_covered": asdict(self.not_covered)}
 
     @classmethod
     def from_json(cls, value: Json) -> Self:

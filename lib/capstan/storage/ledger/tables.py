@@ -11,13 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import dataset
 from pyspark.sql import types as T
 
 from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import rows_of, rows_of_files
 from capstan.storage.arrow_writer import struct
+from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.table_cache import cached, is_enabled
@@ -143,11 +143,7 @@ def _matching_files(
     files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
     bounds = {column: _value_bounds(value) for column, value in equal.items()}
     for column, (least, most) in {**bounds, **ranges}.items():
-        low, high = f"min.{column}", f"max.{column}"
-        if least is not None and high in files.column_names:
-            files = files.filter(pc.fill_null(pc.greater_equal(files[high], least), True))
-        if most is not None and low in files.column_names:
-            files = files.filter(pc.fill_null(pc.less_equal(files[low], most), True))
+        files = prune(files, column, least, most)
     paths: list[str] = files["path"].to_pylist()
     return paths
 

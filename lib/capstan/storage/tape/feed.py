@@ -22,6 +22,7 @@ from pyarrow import dataset
 from capstan.errors import FencedError
 from capstan.storage import arrow_writer, delta
 from capstan.storage.arrow_scan import read_columns
+from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
 from capstan.storage.tape.schema import FEED
@@ -286,11 +287,9 @@ def _read_entries(
     tape: Tape, table: deltalake.DeltaTable, files: pa.Table, batch: int = 0
 ) -> tuple[BatchEntry, ...]:
     """Entries of a batch and later ones from some files of the feed, given as log actions."""
-    if "max.batch" in files.column_names:
-        files = files.filter(pc.fill_null(pc.greater_equal(files["max.batch"], batch), True))
     columns = ["batch", "origin", "checkpoint", "number", "detail"]
     entries: dict[int, BatchEntry] = {}
-    for file in files.to_pylist():
+    for file in prune(files, "batch", batch).to_pylist():
         place = delta.resolve_path(tape.paths.feed, file["path"])
         for row in read_columns(tape.paths.feed, columns, table, [place]).to_pylist():
             # The partition column is not in the files.
