@@ -14,9 +14,10 @@ from tests.support.declaration_schema import declaration_schema, schema_text
 
 ROOT = Path(__file__).parents[4]
 FLIGHTS = ROOT / "dags" / "streams.yaml"
+DEMO = ROOT / "lib" / "capstan" / "demo" / "streams.yaml"
 PROJECTS = [
     FLIGHTS,
-    ROOT / "lib" / "capstan" / "demo" / "streams.yaml",
+    DEMO,
     ROOT / "lib" / "capstan" / "scaffold" / "templates" / "streams.yaml",
 ]
 
@@ -25,6 +26,10 @@ def problems(data: object) -> list[str]:
     validator = Draft202012Validator(declaration_schema())
     plain = json.loads(json.dumps(data, default=str))
     return [f"{error.json_path}: {error.message}" for error in validator.iter_errors(plain)]
+
+
+def test_the_demo_declares_what_the_dags_of_the_repository_do() -> None:
+    assert yaml.safe_load(DEMO.read_text("utf-8")) == yaml.safe_load(FLIGHTS.read_text("utf-8"))
 
 
 def test_the_shipped_file_is_made_from_the_models() -> None:
