@@ -6,7 +6,6 @@ only the packages of `requirements.lock`.
 
 from __future__ import annotations
 
-import atexit
 import hashlib
 import importlib.util
 import py_compile
@@ -15,11 +14,10 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.spark.project_home import cache_folder, replacing
+from capstan.spark.project_home import cache_folder, process_folder, replacing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,7 +42,7 @@ def code_archive() -> Path:
         cached.parent.mkdir(parents=True, exist_ok=True)
         _make(cached, sources)
     except OSError:
-        return _make(_process_folder() / name, sources)
+        return _make(process_folder("code") / name, sources)
     # Older archives are kept: a running app ships its archive to executors that join later.
     return cached
 
@@ -64,15 +62,8 @@ def add_modules(spark: SparkSession, modules: Iterable[Path]) -> None:
 
 
 def _packed(package: Path) -> str:
-    base = _process_folder() / package.name
+    base = process_folder("code") / package.name
     return shutil.make_archive(str(base), "zip", package.parent, package.name)
-
-
-@cache
-def _process_folder() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="capstan-code-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def _sources() -> dict[str, Path]:

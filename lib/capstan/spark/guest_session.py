@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,7 +11,13 @@ from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
-from capstan.spark.session import SETTINGS, build_session, is_ours, require_safe_commits
+from capstan.spark.session import (
+    SETTINGS,
+    build_session,
+    is_ours,
+    require_safe_commits,
+    set_time_zone,
+)
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "spark.sql.catalog.spark_catalog"
@@ -84,17 +89,8 @@ def in_utc() -> Iterator[None]:
     A session that Capstan has built keeps UTC for good; beside a caller's, the old zone returns.
     """
     before = os.environ.get("TZ")
-    _set_zone("UTC")
+    set_time_zone("UTC")
     try:
         yield
     finally:
-        _set_zone(before)
-
-
-def _set_zone(zone: str | None) -> None:
-    if zone is None:
-        os.environ.pop("TZ", None)
-    else:
-        os.environ["TZ"] = zone
-    if hasattr(time, "tzset"):
-        time.tzset()
+        set_time_zone(before)

@@ -52,13 +52,20 @@ def _started(process: int) -> str:
 
     Process ids are reused; with the start time they are unique.
     """
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    fields = process_stat(process)
+    if not fields:
         return _without_proc(process)
-    # The program name, in brackets, may contain any character.
-    fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def process_stat(process: int) -> list[str]:
+    """The fields of `/proc/PID/stat` from the state on; none when there is no such process."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    # The program's name is in parentheses, and can contain anything, parentheses too.
+    return text.rpartition(")")[2].split()
 
 
 def _without_proc(process: int) -> str:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 
@@ -64,3 +68,11 @@ def replacing(path: Path) -> Iterator[Path]:
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+@cache
+def process_folder(name: str) -> Path:
+    """A temporary folder of this process, `capstan-NAME-...`, deleted when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix=f"capstan-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager, suppress
-from functools import cache
-from pathlib import Path
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
@@ -27,6 +22,7 @@ from capstan.spark.jars import delta_jars, spark_jars
 from capstan.spark.java import find_java, spark_home
 from capstan.spark.jvm import is_local
 from capstan.spark.local_submit import pyspark_home
+from capstan.spark.project_home import process_folder
 from capstan.structured_logging import LogContext
 
 SETTINGS = {
@@ -88,7 +84,7 @@ _SAFE_STORE = "io.delta.storage.S3DynamoDBLogStore"
 # The applications that this process has started here.
 _STARTED: set[str] = set()
 
-# The driver and everything a local master starts get it from `_use_utc`.
+# The driver and everything a local master starts get it from `set_time_zone`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
 
@@ -121,12 +117,13 @@ def build_session(
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
         return _start(SparkConf(loadDefaults=False), wanted)
-    _use_utc(os.environ)
+    set_time_zone("UTC")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app_name, wanted)
     place = master or os.environ.get("CAPSTAN_MASTER") or "local[*]"
     java, local = find_java(), is_local(place)
-    settings = {**SETTINGS, **_own_process()}
+    # The memory must be known before the JVM starts.
+    settings = {**SETTINGS, "spark.driver.memory": jvm.driver_memory(), **_warehouse()}
     if local:
         settings |= local_settings(place)
     else:
@@ -294,11 +291,6 @@ def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:
         ) from error
 
 
-def _own_process() -> dict[str, str]:
-    """Settings of a driver that this process starts; memory must be known before the JVM starts."""
-    return {"spark.driver.memory": jvm.driver_memory(), **_warehouse()}
-
-
 def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:
     """Use this interpreter for Spark's Python workers, unless a cluster has set its own."""
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -306,22 +298,19 @@ def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:
             environment[name] = sys.executable
 
 
-def _use_utc(environment: MutableMapping[str, str]) -> None:
-    environment["TZ"] = "UTC"
+def set_time_zone(zone: str | None) -> None:
+    """Make `zone` the time zone of this process; None for that of the machine."""
+    if zone is None:
+        os.environ.pop("TZ", None)
+    else:
+        os.environ["TZ"] = zone
     if hasattr(time, "tzset"):
         time.tzset()
 
 
-@cache
-def _warehouse_folder() -> str:
-    """A temporary folder for tables without a path, deleted when this process ends.
+def _warehouse() -> dict[str, str]:
+    """The setting of a temporary folder for tables without a path.
 
     Without it Spark creates one in the working directory, even if no such table exists.
     """
-    folder = tempfile.mkdtemp(prefix="capstan-warehouse-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return Path(folder).as_uri()
-
-
-def _warehouse() -> dict[str, str]:
-    return {"spark.sql.warehouse.dir": _warehouse_folder()}
+    return {"spark.sql.warehouse.dir": process_folder("warehouse").as_uri()}

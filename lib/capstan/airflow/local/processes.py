@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.errors import SystemFailureError
+from capstan.spark.owner_watch import process_stat
 
 _PROC = Path("/proc")
 _ROUNDS = 10
@@ -163,12 +164,9 @@ def _running() -> list[_Status]:
 
 
 def _status(pid: int) -> _Status | None:
-    try:
-        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    fields = process_stat(pid)
+    if not fields:
         return None
-    # The program's name is in parentheses, and can contain anything, parentheses too.
-    fields = text.rpartition(")")[2].split()
     return _Status(Process(pid, int(fields[19])), fields[0], int(fields[1]), int(fields[3]))
 
 

@@ -160,12 +160,10 @@ def test_sessions_of_children_are_below_their_parent(start: Start) -> None:
         processes.end(lambda session=session: processes.session_of(session))  # type: ignore[misc]
 
 
-def test_a_system_that_tells_nothing_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_system_that_tells_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from capstan.errors import SystemFailureError
 
     processes.require_proc()
-    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    monkeypatch.setattr(processes, "process_stat", lambda _pid: [])
     with pytest.raises(SystemFailureError, match="CAP-SYSTEM"):
         processes.require_proc()
