@@ -296,11 +296,11 @@ def open_file(path: str) -> NativeFile:
     return filesystem.open_input_file(inside)
 
 
-def read_head(path: str) -> bytes:
-    """The first 64 KiB of the file at `path`, decompressed according to its extension."""
+def read_head(path: str, size: int = 1 << 16) -> bytes:
+    """The first bytes of the file at `path`, decompressed according to its extension."""
     filesystem, inside = _open(path)
     with filesystem.open_input_stream(inside) as stream:
-        return bytes(stream.read(1 << 16))
+        return bytes(stream.read(size))
 
 
 def read_text(path: str) -> str:
