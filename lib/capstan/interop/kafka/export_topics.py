@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 
 from capstan.capture.source import broker_gone
 from capstan.core.times import Box
@@ -21,6 +21,7 @@ from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
 from capstan.interop.transfer.export_files import integer_times
+from capstan.storage.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
@@ -42,18 +43,16 @@ A broker that is just creating a topic may reject the first request and accept t
 rejects the first for good, as its numbers are out of order, and the producer gives up after two
 minutes (KAFKA-15591).
 """
-_FIELDS = (
-    "kind STRING, of STRING, seq BIGINT, time ARRAY<BIGINT>, "
-    "updates ARRAY<STRUCT<time: ARRAY<BIGINT>, diff: BIGINT>>, records BIGINT, h1 BIGINT, "
-    "h2 BIGINT, pos BIGINT"
-)
+_TIME = ArrayType(LongType())
 
 
 def message(columns: StructType) -> StructType:
     """The columns of a message of either kind, for records of these columns."""
-    fields = StructType.fromDDL(_FIELDS)
-    assert isinstance(fields, StructType)
-    return fields.add("data", columns)
+    updates = ArrayType(struct(time=_TIME, diff="long"))
+    return struct(
+        kind="string", of="string", seq="long", time=_TIME, updates=updates, records="long",
+        h1="long", h2="long", pos="long", data=columns,
+    )  # fmt: skip
 
 
 def export_topics(
