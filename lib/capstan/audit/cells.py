@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
 
-from capstan.audit.result import CellTime
+from capstan.audit.result import TARGET, CellTime, Finding
 from capstan.audit.row_checks import PreparedCheck, aggregate_with_checks
 from capstan.audit.row_view import View, place_of, tape_view, time_of
 from capstan.audit.table_shape import Shape
@@ -42,6 +42,14 @@ class CellDifference:
         if self.expected[0] == self.actual[0]:
             return "changed"
         return "missing" if self.actual[0] < self.expected[0] else "extra"
+
+    def finding(self, where: str = TARGET) -> Finding:
+        """The cell as a finding, with counts and fingerprints in place of rows."""
+        expected, actual = (
+            {"records": side[0], "fingerprint": list(side[1:])}
+            for side in (self.expected, self.actual)
+        )
+        return Finding(self.worker, self.time, self.kind, expected, actual, where)
 
 
 @dataclass(frozen=True, slots=True)

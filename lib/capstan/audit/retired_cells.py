@@ -9,7 +9,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from capstan.audit.cells import sample_cells
-from capstan.audit.result import Finding
 from capstan.audit.row_diff import RowDifferences
 from capstan.core.times import Box
 
@@ -48,19 +47,8 @@ def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) 
         F.count_if(wanted == stored).alias("changed"),
     ).first()
     assert totals is not None
-    findings = tuple(
-        Finding(
-            cell.worker, cell.time, cell.kind, to_finding(cell.expected), to_finding(cell.actual)
-        )
-        for cell in sample_cells(bad, expected, actual, limit)
-    )
+    findings = tuple(cell.finding() for cell in sample_cells(bad, expected, actual, limit))
     return RowDifferences({name: n or 0 for name, n in totals.asDict().items()}, findings)
-
-
-def to_finding(side: tuple[int, ...]) -> dict[str, object]:
-    """One side of a cell as the content of a finding."""
-    records, h1, h2 = side
-    return {"records": records, "fingerprint": [h1, h2]}
 
 
 def merge(one: RowDifferences, other: RowDifferences) -> RowDifferences:

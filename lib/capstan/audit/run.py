@@ -9,19 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells, in_process_cells
+from capstan.audit.cells import CellComparison
 from capstan.audit.float_tolerance import FloatTolerance, exceeding
 from capstan.audit.result import Audit, Near
 from capstan.audit.retired_cells import is_retired, merge, retired_differences
-from capstan.audit.row_checks import PreparedCheck
+from capstan.audit.row_checks import PreparedCheck, prepare, results
 from capstan.audit.row_diff import RowDifferences, Side, row_differences, within
-from capstan.audit.scope import (
-    NO_ROWS,
-    AuditDifferences,
-    AuditScope,
-    TapeDifferences,
-    measures,
-    results_in,
-)
+from capstan.audit.scope import NO_ROWS, AuditScope, measures
 from capstan.audit.table_shape import Shape, columns_error, common_fields, stored_fields
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
@@ -72,10 +66,10 @@ def audit_copy(
             cannot hold the stream's times; `CAP-CHECK-COLUMN` for a check that does not fit the
             table.
     """
-    scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
+    scope = AuditScope(spark, tape, cut, workers, region, limit)
     payload = stored_payload(tape)
     fields = common_fields(shape.columns, payload, frame.schema)
-    sides = _CopySides(scope, payload, fields, frame, shape, scope.prepared(frame), retired)
+    sides = _CopySides(scope, payload, fields, frame, shape, prepare(checks, frame), retired)
     if len(fields) == len(payload.fields):
         return sides.copy()
     if retired:
@@ -107,14 +101,14 @@ class _CopySides:
         )
         equal = in_process_cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
-            checks = results_in(self.checks, self._table.view, equal)
+            checks = results(self.checks, self._table.view, equal)
             return scope.passed("copy", equal["cells"], equal["table"], checks)
         sides = {"events": scope.promised(self.shape), "table": stored}
         joined = cells.gather(sides).persist()
         try:
             differs = cells.differs("events", "table")
             totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, counted)
-            checks = results_in(self.checks, self._table.view, totals)
+            checks = results(self.checks, self._table.view, totals)
             if not totals["bad"]:
                 return scope.passed("copy", totals["cells"], totals["table"], checks)
             bad, retired = joined.where(differs), is_retired(self.retired)
@@ -123,18 +117,12 @@ class _CopySides:
             if self.retired:
                 whole = retired_differences(bad.where(retired), "events", "table", scope.limit)
                 rows = merge(rows, whole)
-            differences = AuditDifferences(
-                cells=totals["cells"],
-                differing=totals["bad"],
-                records=totals["table"],
-                tape=self._tape_in(comparable),
-                table=cells.sample_cells(bad, "events", "table", 1),
-                rows=rows,
-                checks=checks,
-            )
+            first = cells.sample_cells(bad, "events", "table", 1)
+            compared = CellComparison(totals["cells"], totals["bad"], first)
+            tape = self._tape_in(comparable)
         finally:
             joined.unpersist()
-        return scope.failed("copy", differences)
+        return scope.failed("copy", compared, totals["table"], rows, checks, tape)
 
     def shared(self) -> Audit:
         """Compare shared columns; one scan of the records gives full and shared fingerprints."""
@@ -150,24 +138,18 @@ class _CopySides:
             in_table = cells.differs("tape", "table", _SHARED)
             conditions = {"bad_tape": on_tape, "bad_table": in_table}
             totals = cells.count_cells(joined, tuple(sides), conditions, measures(self.checks))
-            checks = results_in(self.checks, self._table.view, totals)
+            checks = results(self.checks, self._table.view, totals)
             if not totals["any"]:
-                count, rows = totals["cells"], totals["table"]
-                return self.scope.passed("shared-columns", count, rows, checks)
+                return self.scope.passed("shared-columns", totals["cells"], totals["table"], checks)
             bad, bad_tape = joined.where(in_table), joined.where(on_tape)
             sample = cells.sample_cells(bad_tape, "events", "tape", self.scope.limit)
-            differences = AuditDifferences(
-                cells=totals["cells"],
-                differing=totals["any"],
-                records=totals["table"],
-                tape=TapeDifferences(totals["bad_tape"], sample),
-                table=cells.sample_cells(bad, "tape", "table", 1),
-                rows=self._rows_in(bad) if totals["bad_table"] else NO_ROWS,
-                checks=checks,
-            )
+            tape = CellComparison(totals["cells"], totals["bad_tape"], sample)
+            first = cells.sample_cells(bad, "tape", "table", 1)
+            compared = CellComparison(totals["cells"], totals["any"], first)
+            rows = self._rows_in(bad) if totals["bad_table"] else NO_ROWS
         finally:
             joined.unpersist()
-        return self.scope.failed("shared-columns", differences)
+        return self.scope.failed("shared-columns", compared, totals["table"], rows, checks, tape)
 
     @property
     def _table(self) -> Side:
@@ -182,13 +164,12 @@ class _CopySides:
         records = Side(self.scope.records(self.shape), self.fields)
         return row_differences(records, self._table, bad, self.scope.limit)
 
-    def _tape_in(self, bad: DataFrame) -> TapeDifferences:
+    def _tape_in(self, bad: DataFrame) -> CellComparison:
         """Compare the tape's records with its index in some cells."""
         records = self.scope.records(self.shape)
         stored = cells.view_cells(records, {"h": self.payload.fields})
         promised = self.scope.promised(self.shape)
-        compared = cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
-        return TapeDifferences(compared.differing, compared.sample)
+        return cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
 
 
 def audit_computed(
@@ -231,8 +212,8 @@ def audit_computed(
             common, or one of different types, or a key is not a data column; `CAP-CHECK-COLUMN` for
             a check that does not fit the output.
     """
-    scope = AuditScope(spark, tape, cut, workers, region, limit, checks)
-    prepared = scope.prepared(frame)
+    scope = AuditScope(spark, tape, cut, workers, region, limit)
+    prepared = prepare(checks, frame)
     records = cells.view_cells(scope.records(), {"h": stored_payload(tape).fields})
     fields = common_fields(shape.columns, computed.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
@@ -247,7 +228,7 @@ def audit_computed(
         inputs = cells.compare(scope.promised(), records, limit)
         differs = cells.differs("computed", "table")
         totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, measures(prepared))
-        check_results = results_in(prepared, actual.view, totals)
+        check_results = results(prepared, actual.view, totals)
         count = inputs.cells + totals["cells"]
         differing = joined.where(differs), totals["bad"]
         with exceeding(expected, actual, *differing, tolerance) as bad:
@@ -259,18 +240,12 @@ def audit_computed(
             rows = NO_ROWS
             if bad.count:
                 rows = row_differences(bad.expected, bad.actual, bad.cells, limit)
-            differences = AuditDifferences(
-                cells=count,
-                differing=inputs.differing + bad.count,
-                records=totals["table"],
-                tape=TapeDifferences(inputs.differing, inputs.sample),
-                table=cells.sample_cells(bad.cells, "computed", "table", 1),
-                rows=rows,
-                checks=check_results,
-            )
+            first = cells.sample_cells(bad.cells, "computed", "table", 1)
+            compared = CellComparison(count, inputs.differing + bad.count, first)
     finally:
         joined.unpersist()
-    return replace(scope.failed(kind, differences), near=near)
+    failed = scope.failed(kind, compared, totals["table"], rows, check_results, inputs)
+    return replace(failed, near=near)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

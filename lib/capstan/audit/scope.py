@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from capstan.audit import cells, result
-from capstan.audit.cells import CellDifference
-from capstan.audit.result import TAPE, Audit, CheckResult, Finding
-from capstan.audit.retired_cells import to_finding
-from capstan.audit.row_checks import PreparedCheck, prepare, results
+from capstan.audit.cells import CellComparison
+from capstan.audit.result import TAPE, Audit, CheckResult
+from capstan.audit.row_checks import PreparedCheck
 from capstan.audit.row_diff import RowDifferences
 from capstan.audit.row_view import View, table_view, tape_view
 from capstan.audit.table_shape import Shape
-from capstan.core.config.row_checks import Check
 from capstan.core.times.region import Region
 from capstan.storage.tape.tape import Cut, Tape, read_records
 
@@ -23,29 +21,8 @@ NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
 
 
 @dataclass(frozen=True, slots=True)
-class TapeDifferences:
-    """The number of cells whose records do not match the tape's index, and a sample."""
-
-    differing: int
-    sample: Sequence[CellDifference]
-
-
-@dataclass(frozen=True, slots=True)
-class AuditDifferences:
-    """The differences found by a failed audit, on the tape and in the table."""
-
-    cells: int
-    differing: int
-    records: int
-    tape: TapeDifferences
-    table: Sequence[CellDifference]
-    rows: RowDifferences
-    checks: tuple[CheckResult, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class AuditScope:
-    """The scope of an audit: workers and times of a tape at a cut, and the declared checks.
+    """The scope of an audit: workers and times of a tape at a cut.
 
     Attributes:
         spark: The session.
@@ -54,7 +31,6 @@ class AuditScope:
         workers: Labels of the audited workers, by number.
         region: The audited times.
         limit: The most findings to return.
-        checks: The declared checks of the table.
     """
 
     spark: SparkSession
@@ -63,7 +39,6 @@ class AuditScope:
     workers: Mapping[int, str]
     region: Region
     limit: int
-    checks: Sequence[Check]
 
     def promised(self, like: Shape | None = None) -> DataFrame:
         """The cells that the tape's index promises."""
@@ -82,51 +57,46 @@ class AuditScope:
         """The rows of the audited table."""
         return table_view(frame, shape, self.tape.time_type, self.workers)
 
-    def prepared(self, frame: DataFrame) -> tuple[PreparedCheck, ...]:
-        """The declared checks, resolved to the table's columns."""
-        return prepare(self.checks, frame)
-
     def passed(self, kind: str, count: int, records: int, checks: tuple[CheckResult, ...]) -> Audit:
         """The result if no cell differs; the audit still fails if a check failed."""
         met = not any(check.failing for check in checks)
         totals = {**NO_ROWS.totals, TAPE: 0}
         return Audit(kind, met, count, 0, (), records, totals, checks=checks)
 
-    def failed(self, kind: str, differences: AuditDifferences) -> Audit:
-        """The result if cells differ."""
-        tape = differences.tape
-        on_tape = [
-            Finding(
-                cell.worker,
-                cell.time,
-                cell.kind,
-                to_finding(cell.expected),
-                to_finding(cell.actual),
-                TAPE,
-            )
-            for cell in tape.sample
-        ]
-        first = next(iter((*tape.sample, *differences.table)))
+    def failed(
+        self,
+        kind: str,
+        compared: CellComparison,
+        records: int,
+        rows: RowDifferences,
+        checks: tuple[CheckResult, ...],
+        tape: CellComparison,
+    ) -> Audit:
+        """The result if cells differ.
+
+        Args:
+            kind: The kind of audit.
+            compared: The compared cells, on the tape and in the table; its sample is of the table.
+            records: The number of rows in the table.
+            rows: The differing rows of the table.
+            checks: The results of the declared checks.
+            tape: The cells whose records do not match the tape's index.
+        """
+        first = next(iter((*tape.sample, *compared.sample)))
+        findings = (*(cell.finding(TAPE) for cell in tape.sample), *rows.findings)
         return Audit(
             kind,
             passed=False,
-            cells=differences.cells,
-            differing=differences.differing,
-            findings=(*on_tape, *differences.rows.findings)[: self.limit],
-            records=differences.records,
-            totals={**differences.rows.totals, TAPE: tape.differing},
+            cells=compared.cells,
+            differing=compared.differing,
+            findings=findings[: self.limit],
+            records=records,
+            totals={**rows.totals, TAPE: tape.differing},
             first=result.place(self.tape.time_type, first.worker, first.time),
-            checks=differences.checks,
+            checks=checks,
         )
 
 
 def measures(checks: Sequence[PreparedCheck]) -> dict[str, str]:
     """The columns of gathered cells that count the rows of side `table` failing each check."""
     return {check.column: f"table_{check.column}" for check in checks}
-
-
-def results_in(
-    checks: Sequence[PreparedCheck], view: View, totals: Mapping[str, int]
-) -> tuple[CheckResult, ...]:
-    """The results of the checks, from the totals of gathered cells."""
-    return results(checks, view, {check.column: totals[check.column] for check in checks})
