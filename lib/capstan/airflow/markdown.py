@@ -5,13 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from capstan.reporting.formatting import number
-from capstan.reporting.summaries import (
-    audit_text,
-    bounds_text,
-    certificate_facts,
-    plan_facts,
-)
+from capstan.reporting.formatting import bounds_text, number
+from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
 
 _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")

@@ -37,62 +37,45 @@ Doubling = Callable[[Iterable[Interval]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """A day of a calendar, or an interval of a strip.
-
-    Attributes:
-        name: The day, or the interval's first time.
-        state: The worst state of its intervals.
-        since: The first time of the first interval in this state.
-        until: The end of the contiguous intervals after it in the same state and with the same
-            workers.
-        intervals: The number of intervals that overlap it.
-        day: The day, in a calendar; None in a strip.
-        workers: Labels of the workers that are missing, or written by older code.
-        doubles: Whether a replay over it would duplicate rows.
-    """
-
-    name: str
-    state: str
-    since: str
-    until: str
-    intervals: int
-    day: date | None = None
-    workers: tuple[str, ...] = ()
-    doubles: bool = False
-
-    @property
-    def fillable(self) -> bool:
-        """Whether a replay can repair it."""
-        return self.state in FILLED and not self.doubles
-
-
-@dataclass(frozen=True, slots=True)
 class Stretch:
-    """Contiguous intervals in the same state, with the same runs and workers.
+    """Contiguous intervals in the same state, with the same workers to replay.
 
     Attributes:
         since: The first time.
         until: The first time after it.
         state: The state.
-        runs: The runs whose rows are published in it.
         workers: Labels of the workers that are missing, or written by older code.
         intervals: The number of intervals.
         doubles: Whether a replay over it would duplicate rows.
+        runs: The runs whose rows are published in it; empty in a cell.
     """
 
     since: str
     until: str
     state: str
-    runs: tuple[str, ...]
     workers: tuple[str, ...]
     intervals: int
     doubles: bool = False
+    runs: tuple[str, ...] = ()
 
     @property
     def fillable(self) -> bool:
         """Whether a replay can repair it."""
         return self.state in FILLED and not self.doubles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell(Stretch):
+    """A day of a calendar, or an interval of a strip: its first stretch in its worst state.
+
+    Attributes:
+        name: The day, or the interval's first time.
+        day: The day, in a calendar; None in a strip.
+        intervals: The number of intervals that overlap it.
+    """
+
+    name: str
+    day: date | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +276,7 @@ def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: D
         )
     )
     bounds = part[0].since, part[-1].until
-    return Cell(name, worst, *bounds, len(intervals), day, workers, doubles(part))
+    return Cell(*bounds, worst, workers, len(intervals), doubles(part), name=name, day=day)
 
 
 def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
@@ -304,7 +287,7 @@ def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch
     ):
         part = list(group)
         bounds = part[0].since, part[-1].until
-        stretches.append(Stretch(*bounds, state, runs, workers, len(part), doubles(part)))
+        stretches.append(Stretch(*bounds, state, workers, len(part), doubles(part), runs))
     return stretches
 
 

@@ -20,6 +20,9 @@ STATES = {
 }
 """Sign and meaning of each state of an interval; the sign works without colours."""
 
+Show = Callable[[object], str]
+"""A formatter of numbers, times, lists and counts by name."""
+
 _TAIL = re.compile(r"(?::00)?(?:\.0+)?Z?$")
 _MIDNIGHT = re.compile(r"T00:00(?::00)?(?:\.0+)?Z?$")
 _LONGEST = 200
@@ -114,7 +117,7 @@ def workers_text(workers: object) -> object:
     return f"{workers['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
 
 
-def behind_text(behind: object, show: Callable[[object], str]) -> str:
+def behind_text(behind: object, show: Show) -> str:
     """The workers that hold back the range of a plan, each with its frontier."""
     frontiers = behind if isinstance(behind, Mapping) else {}
     return ", ".join(f"{label} at {show(frontier)}" for label, frontier in frontiers.items())
@@ -127,7 +130,7 @@ def covered_text(covered: Iterable[Mapping[str, object]]) -> str:
     )
 
 
-def overlap_text(overlap: object, show: Callable[[object], str]) -> str:
+def overlap_text(overlap: object, show: Show) -> str:
     """Record counts of a plan: published by the same code, by other code, or not published."""
     counts = overlap if isinstance(overlap, Mapping) else {}
     words = {
@@ -169,8 +172,12 @@ def value_text(value: object) -> str:
         text = number(value)
     else:
         text = time_text(value)
-    text = " ".join(text.split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return _one_line(text, _LONGEST)
+
+
+def _one_line(text: str, longest: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[:longest] + "..."
 
 
 def _mapping_text(value: Mapping[str, object]) -> str:
@@ -184,20 +191,18 @@ def row_text(value: object) -> str:
     """A row of a finding as `name=value`; other values as in `value_text`."""
     if not isinstance(value, Mapping):
         return value_text(value)
-    text = " ".join(", ".join(f"{name}={part}" for name, part in value.items()).split())
-    return text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
+    return _one_line(", ".join(f"{name}={part}" for name, part in value.items()), _LONGEST)
 
 
 def brief_text(value: object) -> str:
     """An error message on one line of at most 600 characters; empty for None."""
-    text = "" if value is None else " ".join(str(value).split())
-    return text if len(text) <= _LONGEST_LINE else text[:_LONGEST_LINE] + "..."
+    return "" if value is None else _one_line(str(value), _LONGEST_LINE)
 
 
-def range_text(since: object, until: object) -> str:
-    """Bounds of a range in words."""
-    start = "from the start" if since is None else f"from {time_text(since)}"
-    return start + ("" if until is None else f" to before {time_text(until)}")
+def bounds_text(since: object, until: object, show: Show = time_text) -> str:
+    """The bounds of a range in words."""
+    start = "from the start" if since is None else f"from {show(since)}"
+    return start + ("" if until is None else f" to before {show(until)}")
 
 
 def short_target(target: str, lake: str) -> str:

@@ -18,12 +18,12 @@ from markupsafe import Markup
 
 from capstan.reporting import formatting, summaries
 from capstan.reporting.commit_history import CommitTimes
-from capstan.reporting.coverage_view import Cell, Coverage, Stretch
+from capstan.reporting.coverage_view import Coverage, Stretch
 from capstan.reporting.frontier_history import Line
 from capstan.reporting.run_view import UNCOVERED
 from capstan.reporting.stream_view import StreamView
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
-from capstan.reporting.svg_calendar import Link, calendar, strip
+from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         states=formatting.STATES,
-        range_text=formatting.range_text,
+        bounds_text=formatting.bounds_text,
         pipeline_text=formatting.pipeline_text,
         workers_text=formatting.workers_text,
         length=formatting.length_text,
@@ -160,8 +160,8 @@ def _plot(
     if len(places) < 2 or all(row.values[i] is None for row in rows for i in places):
         return Markup("")
     at = [_micros(course.moments[i]) if clock else commits[i] for i in places]
-    across = (clock_axis("written", *_ends(at)) if clock
-              else number_axis("commit", *_ends(at), marks=8))  # fmt: skip
+    across = (clock_axis("written", at[0], at[-1]) if clock
+              else number_axis("commit", at[0], at[-1], marks=8))  # fmt: skip
     lines = [
         Series(
             row.name,
@@ -178,10 +178,6 @@ def _plot(
 def _span(rows: Sequence[_Row]) -> tuple[int, int]:
     known = [value for row in rows for value in row.values if value is not None]
     return min(known, default=0), max(known, default=0)
-
-
-def _ends(values: Sequence[int]) -> tuple[int, int]:
-    return values[0], values[-1]
 
 
 def _micros(at: datetime | None) -> int:
@@ -229,7 +225,10 @@ def coverage_plot(view: Coverage, fill: str) -> Markup:
         view: The coverage.
         fill: The URL of the form that fills a part; empty for no links.
     """
-    link = _filler(view, fill)
+
+    def link(part: Stretch) -> str:
+        return f"{fill}?{fill_query(view, part)}" if fill and part.fillable else ""
+
     counts = ", ".join(f"{count} {state}" for state, count in view.counts.items() if count)
     name = f"Coverage of {view.declared.name}"
     if view.year is None:
@@ -237,14 +236,7 @@ def coverage_plot(view: Coverage, fill: str) -> Markup:
     return calendar(f"{name} in {view.year}; of all its intervals {counts}", view.cells, link)
 
 
-def _filler(view: Coverage, fill: str) -> Link:
-    def link(cell: Cell | Stretch) -> str:
-        return f"{fill}?{fill_query(view, cell)}" if fill and cell.fillable else ""
-
-    return link
-
-
-def fill_query(view: Coverage, part: Cell | Stretch) -> str:
+def fill_query(view: Coverage, part: Stretch) -> str:
     """The URL query that prefills the form for a part of a replay."""
     fields = view.request(part.since, part.until, part.workers)
     pairs = [

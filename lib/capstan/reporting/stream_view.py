@@ -91,19 +91,16 @@ class StreamView:
     @property
     def behind(self) -> int | None:
         """The lag of the stream's frontier behind the greatest time on tape; None when closed."""
-        if self.frontier is None or self.greatest is None:
-            return None
-        return (
-            None
-            if self.frontier == self.coordinate.minimum
-            else max(0, self.greatest - self.frontier)
-        )
+        return self._lag(self.frontier)
 
     def lag(self, line: Line) -> int | None:
         """The lag of a worker's frontier behind the greatest time on tape; None when closed."""
-        if line.last is None or self.greatest is None or line.last == self.coordinate.minimum:
+        return self._lag(line.last)
+
+    def _lag(self, held: int | None) -> int | None:
+        if held is None or self.greatest is None or held == self.coordinate.minimum:
             return None
-        return max(0, self.greatest - line.last)
+        return max(0, self.greatest - held)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,21 +5,20 @@ Each caller formats single values in its own way: for a terminal, markdown, or H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capstan.reporting.formatting import (
+    Show,
     approval_text,
     behind_text,
+    bounds_text,
     covered_text,
     overlap_text,
     pipeline_text,
     size,
     workers_text,
 )
-
-Show = Callable[[object], str]
-"""A formatter of numbers, times, lists and counts by name."""
 
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""
@@ -101,12 +100,6 @@ def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fac
         ("attempt", certificate.get("attempt")),
         ("seconds", certificate.get("seconds")),
     ]
-
-
-def bounds_text(since: object, until: object, show: Show) -> str:
-    """The bounds of a range in words."""
-    start = "from the start" if since is None else f"from {show(since)}"
-    return start + ("" if until is None else f" to before {show(until)}")
 
 
 def audit_text(audit: object, show: Show) -> str:

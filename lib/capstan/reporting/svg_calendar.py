@@ -11,9 +11,9 @@ from datetime import date, timedelta
 from markupsafe import Markup
 
 from capstan.reporting.coverage_view import Cell, Stretch
-from capstan.reporting.formatting import STATES, range_text
+from capstan.reporting.formatting import STATES, bounds_text
 
-Link = Callable[[Cell | Stretch], str]
+Link = Callable[[Stretch], str]
 """The link target of a cell; empty for none."""
 
 _SIZE, _STEP = 12, 14
@@ -87,7 +87,7 @@ def _cell(cell: Cell, place: tuple[int, int], link: Link) -> Markup:
     x, y = place
     sign, meaning = STATES[cell.state]
     many = f", {cell.intervals} intervals" if cell.intervals > 1 else ""
-    bounds = "" if cell.day else f" ({range_text(cell.since, cell.until)})"
+    bounds = "" if cell.day else f" ({bounds_text(cell.since, cell.until)})"
     label = f"{cell.name}{bounds}: {cell.state}{many}: {meaning}"
     drawn = Markup(
         '<rect class="cell {}" x="{}" y="{}" width="{size}" height="{size}" rx="2"/>'

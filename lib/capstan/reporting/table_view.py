@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, partial
 
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake, is_table
@@ -80,7 +81,7 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
     by_target: dict[str, dict[str, list[LedgerRow]]] = {}
     for run, written in current_rows(rows).items():
         by_target.setdefault(str(written[0]["target"]), {})[run] = written
-    labels = _Labels(lake)
+    labels = cache(partial(_worker_labels, lake))
     views = [
         TableView(path, _written(runs, visible, labels))
         for path, runs in sorted(by_target.items())
@@ -89,29 +90,19 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
     return [view for view in views if view.written]
 
 
-class _Labels:
-    """Worker labels of each stream, read once; a deleted tape has none."""
-
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-        self._known: dict[str, Mapping[int, str]] = {}
-
-    def of(self, stream: str, workers: Iterable[int]) -> tuple[str, ...]:
-        if stream not in self._known:
-            self._known[stream] = self._read(stream)
-        known = self._known[stream]
-        return tuple(known.get(worker, str(worker)) for worker in workers)
-
-    def _read(self, stream: str) -> Mapping[int, str]:
-        try:
-            tape = open_tape(self._lake, stream)
-            return index.worker_labels(tape, newest_cut(tape))
-        except CapstanError:
-            return {}
+def _worker_labels(lake: Lake, stream: str) -> Mapping[int, str]:
+    """The labels of a stream's workers; a deleted tape has none."""
+    try:
+        tape = open_tape(lake, stream)
+        return index.worker_labels(tape, newest_cut(tape))
+    except CapstanError:
+        return {}
 
 
 def _written(
-    runs: Mapping[str, list[LedgerRow]], visible: Collection[str], labels: _Labels
+    runs: Mapping[str, list[LedgerRow]],
+    visible: Collection[str],
+    labels: Callable[[str], Mapping[int, str]],
 ) -> tuple[WrittenView, ...]:
     newest = sorted(runs.items(), key=lambda item: -_whole(item[1][0]["target_version"]))
     views: list[WrittenView] = []
@@ -127,7 +118,7 @@ def _written(
             view = WrittenView(
                 run,
                 stream,
-                labels.of(stream, numbers) if numbers else None,
+                tuple(labels(stream).get(n, str(n)) for n in numbers) or None,
                 _bound(first["since"]),
                 _bound(first["until"]),
                 str(first["transform"]),

@@ -485,7 +485,10 @@ def test_a_tape_of_one_commit_is_a_dot():
 
 def test_a_year_has_a_cell_for_each_of_its_days():
     days = [date.fromordinal(date(2024, 1, 1).toordinal() + n) for n in range(366)]
-    cells = [Cell(f"{d}", "gap" if d.day == 3 else "covered", f"{d}", f"{d}", 1, d) for d in days]
+    cells = [
+        Cell(f"{d}", f"{d}", "gap" if d.day == 3 else "covered", (), 1, name=f"{d}", day=d)
+        for d in days
+    ]
     text = calendar("Coverage", cells, lambda cell: f"/fill?day={cell.name}&x={HOSTILE}"
                     if cell.state == "gap" else "")  # fmt: skip
     page = Page(text)
