@@ -14,100 +14,40 @@ or takes the session that was given or that this process has.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace as with_fields
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from capstan.core.config import ProjectConfig, load_optional
 from capstan.errors import InvalidRequestError
-from capstan.storage.lake import Lake
+from capstan.workplace import Workplace
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
+    from capstan.backfill.planner import BackfillRequest
+    from capstan.backfill.run import BackfillResult
+    from capstan.backfill.survey import Survey
     from capstan.capture.run import CaptureResult
     from capstan.maintenance.run import MaintenanceResult
+    from capstan.replay.execution.approval import Decision
+    from capstan.replay.planning.request import Request
+    from capstan.replay.standalone_audit import TableAudit
     from capstan.results import (
         AuditReport,
-        BackfillRun,
-        CoverageSurvey,
         Listing,
         ReplayPlan,
         ReplayRun,
         StreamVerification,
     )
 
-DEFAULT_LAKE = "./lake"
+_Model = TypeVar("_Model")
 
 
-class Context:
-    """A lake with its declarations, and the Spark session that works on it.
+class Context(Workplace):
+    """A lake with its declarations, and the verbs that work on it.
 
     Can be used as a context manager: a session that it has started ends with the block.
     """
-
-    def __init__(
-        self,
-        lake: str | Path | None = None,
-        *,
-        config: str | Path | None = None,
-        spark: SparkSession | None = None,
-    ) -> None:
-        """Name the lake; nothing is opened yet.
-
-        Args:
-            lake: The lake's folder or URI; by default `CAPSTAN_LAKE`, or `./lake`.
-            config: The declaration file; by default `CAPSTAN_STREAMS`, or `dags/streams.yaml`.
-            spark: A session of the caller's, with Delta; its settings are not changed.
-        """
-        self.lake = Lake.at(str(lake or os.environ.get("CAPSTAN_LAKE") or DEFAULT_LAKE))
-        self._config = Path(config) if config is not None else None
-        self._given = spark
-        self._session: SparkSession | None = None
-        self._started = False
-
-    def __repr__(self) -> str:
-        return f"Context({self.lake.root!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the Spark session if this context has started it."""
-        session, self._session = self._session, None
-        if session is not None and self._started:
-            session.stop()
-        self._started = False
-
-    @property
-    def declarations(self) -> ProjectConfig:
-        """What the declaration file declares; nothing when none was named and there is none.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
-        """
-        return self._declared(required=False)
-
-    @property
-    def spark(self) -> SparkSession:
-        """The Spark session: the caller's with settings of its own, or one that is started now.
-
-        Raises:
-            SystemFailureError: `CAP-DELTA` for a session without Delta; `CAP-JAVA`, `CAP-JARS` or
-                `CAP-SPARK` when none can be started.
-            InvalidRequestError: `CAP-LAKE` for a lake where two concurrent commits could both win.
-        """
-        if self._session is None:
-            from capstan.spark.guest_session import open_session
-
-            self._session, self._started = open_session(self._given, self.lake.root)
-        return self._session
 
     def streams(self) -> Listing:
         """The streams, on tape or declared only, by name; no JVM."""
@@ -147,9 +87,10 @@ class Context:
         """
         from capstan.capture.run import capture
 
-        declared = self._declared(required=True).stream(stream)
-        with self._at_work() as spark:
-            return capture(spark, self.lake, declared, reseat=reseat, rescale=rescale)
+        declarations = self.declared(required=True)
+        source = declarations.stream(stream)
+        with self.session(declarations) as spark:
+            return capture(spark, self.lake, source, reseat=reseat, rescale=rescale)
 
     def verify(
         self,
@@ -175,15 +116,22 @@ class Context:
         tape = open_tape(self.lake, stream)
         cut = find_cut(tape, as_of)
         chosen = None if workers is None else tuple(resolve_workers(tape, cut, tuple(workers)))
-        with self._at_work() as spark:
-            found = verify(spark, self.lake, tape, workers=chosen, cut=cut, deep=deep)
+        with self.later() as session:
+            found = verify(session, self.lake, tape, workers=chosen, cut=cut, deep=deep)
         return StreamVerification(found, tape)
 
-    def plan(self, stream: str, into: str, *, compare: bool = False, **fields: Any) -> ReplayPlan:
+    def plan(
+        self,
+        stream: str | Request,
+        into: str | None = None,
+        *,
+        compare: bool = False,
+        **fields: Any,
+    ) -> ReplayPlan:
         """What a replay would read and write; no JVM unless the target is compared.
 
         Args:
-            stream: The stream.
+            stream: The stream; or a whole request.
             into: A table of the lake, a declared target, or a Delta path.
             compare: Also count the rows that it would add, remove and change.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
@@ -191,23 +139,26 @@ class Context:
         from capstan.replay.preview import preview
         from capstan.results import ReplayPlan
 
-        request = _request({"stream": stream, "into": into, **fields})
-        found = preview(self.lake, self.declarations, request)
+        declarations = self.declarations
+        found = preview(self.lake, declarations, _replay_request(stream, into, fields))
         if not compare:
             return ReplayPlan(found)
         from capstan.replay.output.diff import difference
 
-        with self._at_work() as spark:
+        with self.session(declarations) as spark:
             compared = difference(spark, found.plan).to_json(found.plan.tape.time_type)
         return ReplayPlan(found, compared)
 
-    def replay(self, what: str | ReplayPlan, into: str | None = None, **fields: Any) -> ReplayRun:
+    def replay(
+        self, what: str | Request | ReplayPlan, into: str | None = None, **fields: Any
+    ) -> ReplayRun:
         """Replay chosen workers and times into a table: verified, staged, audited, published.
 
         The same replay again changes nothing while its result stands.
 
         Args:
-            what: A stream; or a plan, which is carried out at the commit that it has seen.
+            what: A stream; a whole request; or a plan, which is carried out at the commit that it
+                has seen.
             into: A table of the lake, a declared target, or a Delta path.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
 
@@ -227,11 +178,11 @@ class Context:
             pinned = plan.request.follow is not None
             request = plan.request if pinned else with_fields(plan.request, as_of=plan.cut.commit)
         else:
-            request = _request({"stream": what, "into": into, **fields})
+            request = _replay_request(what, into, fields)
         declarations = self.declarations
         # What can be refused is refused before a JVM starts.
         make_plan(self.lake, declarations, request)
-        with self._at_work() as spark:
+        with self.session(declarations) as spark:
             return ReplayRun(replay(spark, self.lake, declarations, request), spark)
 
     def audit(self, run: str, *, version: int | None = None) -> AuditReport:
@@ -246,89 +197,79 @@ class Context:
 
         history = require_auditable(self.lake, run, version)
         declarations = self.declarations
-        with self._at_work() as spark:
+        with self.session(declarations) as spark:
             plan, found = audit_run(spark, self.lake, declarations, history, version)
-        subject = {
-            "run": run,
-            "stream": plan.tape.name,
-            "cut": plan.cut.commit,
-            "target": plan.request.into,
-            "version": version,
-        }
-        return AuditReport(subject, found, plan.tape.time_type)
+        published = None if history.done is None else history.done.target_version
+        return AuditReport.of(plan, found, version, run=run, target_version=published)
 
-    def audit_table(self, stream: str, table: str, **fields: Any) -> AuditReport:
+    def audit_table(
+        self, stream: str | TableAudit, table: str | None = None, **fields: Any
+    ) -> AuditReport:
         """Compare any table that should hold a stream's rows with the stream.
 
         Args:
-            stream: The stream.
+            stream: The stream; or a whole request.
             table: A table of the lake, a declared target, or a Delta path.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`.
         """
-        from capstan.core.config.validation import read_request
         from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
         from capstan.results import AuditReport
 
-        values = {"stream": stream, "table": table, **fields}
-        asked = read_request(TableAudit, values)
-        plan = plan_against(self.lake, self.declarations, asked)
-        with self._at_work() as spark:
-            found = audit_against(spark, plan, asked)
-        subject = {
-            "stream": stream,
-            "cut": plan.cut.commit,
-            "target": table,
-            "version": asked.version,
-        }
-        return AuditReport(subject, found, plan.tape.time_type)
+        request = _request(TableAudit, "stream", stream, {"table": table, **fields})
+        declarations = self.declarations
+        plan = plan_against(self.lake, declarations, request)
+        with self.session(declarations) as spark:
+            found = audit_against(spark, plan, request)
+        return AuditReport.of(plan, found, request.version)
 
-    def gaps(self, replay: str, **fields: Any) -> CoverageSurvey:
+    def gaps(self, replay: str | BackfillRequest, **fields: Any) -> Survey:
         """Which intervals of a declared replay are done, missing, stale or changed; no JVM.
 
         Args:
-            replay: The declared replay.
+            replay: The declared replay; or a whole request.
             fields: `since`, `until`, `every` and `as_of`, as `capstan gaps` takes them.
         """
         from capstan.backfill.planner import BackfillRequest, survey_range
-        from capstan.core.config.validation import read_request
-        from capstan.results import CoverageSurvey
 
-        asked = read_request(BackfillRequest, {"replay": replay, **fields})
-        return CoverageSurvey(survey_range(self.lake, self._declared(required=True), asked))
+        request = _request(BackfillRequest, "replay", replay, fields)
+        return survey_range(self.lake, self.declared(required=True), request)
 
-    def backfill(self, replay: str, **fields: Any) -> BackfillRun:
+    def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
         """Replay the missing intervals of a declared replay, run by run.
 
         Args:
-            replay: The declared replay.
+            replay: The declared replay; or a whole request.
             fields: The other fields of `capstan.backfill.planner.BackfillRequest`, such as `since`,
                 `chunk` and `dry_run`.
 
         Returns:
             The runs. One that has failed ends the backfill and is among them; see
-            `BackfillRun.raise_for_errors`.
+            `BackfillResult.raise_for_errors`.
         """
         from capstan.backfill.planner import BackfillRequest
         from capstan.backfill.run import prepare, run_prepared
-        from capstan.core.config.validation import read_request
-        from capstan.results import BackfillRun
 
-        asked = read_request(BackfillRequest, {"replay": replay, **fields})
-        declarations = self._declared(required=True)
-        prepared = prepare(self.lake, declarations, asked)
-        if asked.dry_run or not prepared.replays:
-            return BackfillRun(prepared)
-        with self._at_work() as spark:
-            return BackfillRun(run_prepared(spark, self.lake, declarations, prepared))
+        request = _request(BackfillRequest, "replay", replay, fields)
+        declarations = self.declared(required=True)
+        prepared = prepare(self.lake, declarations, request)
+        if request.dry_run or not prepared.replays:
+            return prepared
+        with self.session(declarations) as spark:
+            return run_prepared(spark, self.lake, declarations, prepared)
 
-    def publish(self, run: str) -> ReplayRun:
-        """Publish a run that waits after its audit."""
+    def publish(self, run: str, decision: Decision | None = None) -> ReplayRun:
+        """Publish a run that waits after its audit.
+
+        Args:
+            run: The run's name.
+            decision: Who approves it; None for a run that needs no approval.
+        """
         from capstan.replay.run import publish
         from capstan.results import ReplayRun
 
         declarations = self.declarations
-        with self._at_work() as spark:
-            return ReplayRun(publish(spark, self.lake, declarations, run), spark)
+        with self.session(declarations) as spark:
+            return ReplayRun(publish(spark, self.lake, declarations, run, decision), spark)
 
     def rollback(self, run: str) -> int:
         """Take back what a run published, and return the target's new version.
@@ -339,7 +280,7 @@ class Context:
         from capstan.replay.run import rollback
 
         declarations = self.declarations
-        with self._at_work() as spark:
+        with self.session(declarations) as spark:
             return rollback(spark, self.lake, declarations, run)
 
     def maintain(self, *streams: str) -> MaintenanceResult:
@@ -354,7 +295,7 @@ class Context:
         self.lake.require()
         chosen = list(streams) or self.lake.streams()
         require_streams(self.lake, chosen)
-        with self._at_work() as spark:
+        with self.session() as spark:
             return maintain(spark, self.lake, chosen)
 
     def table(self, name: str, *, version: int | None = None) -> DataFrame:
@@ -371,28 +312,20 @@ class Context:
         reader = self.spark.read.format("delta")
         return (reader if version is None else reader.option("versionAsOf", version)).load(path)
 
-    def _declared(self, *, required: bool) -> ProjectConfig:
-        named = None if self._config is None else str(self._config)
-        return load_optional(named, lake=self.lake.root, required=required)
 
-    @contextmanager
-    def _at_work(self) -> Iterator[SparkSession]:
-        """The session for a verb: its log lines name the run, and `collect` converts in UTC."""
-        from capstan.spark.code_archive import add_modules
-        from capstan.spark.guest_session import in_utc
-        from capstan.spark.session import marked
-
-        session = self.spark
-        add_modules(session, self.declarations.modules)
-        with in_utc(), marked(session):
-            yield session
-
-
-def _request(fields: dict[str, Any]) -> Any:
+def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:
+    """A request of some fields; the first one may be a whole request in their place."""
     from capstan.core.config.validation import read_request
+
+    given = {name: field for name, field in fields.items() if field is not None}
+    if isinstance(value, model) and not given:
+        return value
+    return read_request(model, {first: value, **given})
+
+
+def _replay_request(stream: str | Request, into: str | None, fields: dict[str, Any]) -> Request:
     from capstan.replay.planning.request import Request
 
-    given = {key: value for key, value in fields.items() if value is not None}
-    if "into" not in given:
+    if into is None and not isinstance(stream, Request):
         raise InvalidRequestError("CAP-REQUEST", "a replay needs a target", "name it with `into`")
-    return read_request(Request, given)
+    return _request(Request, "stream", stream, {"into": into, **fields})

@@ -78,7 +78,7 @@ state.* pipeline.state.*: chunks codec dealing=chunk_rescale errors
 state.live.* pipeline.live.*: agenda alignment cluster coordinator distributor job rescaling
   routing wire worker
 submit: jobs
-submit.* jobs.*: apps=handlers deciding=approval filling=backfills program=main several=audit_runs
+submit.* jobs.*: apps=handlers deciding=handlers filling=handlers program=main several=audit_runs
   training=warmup undoing=rollback_runs values=job_types
 tape: storage
 tape.* storage.*: lake

@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from capstan.audit import Audit
-    from capstan.backfill.run import BackfillResult
-    from capstan.backfill.survey import Survey
     from capstan.core.times import TimeType
+    from capstan.replay.planning.plan import Plan
     from capstan.replay.preview import Preview
     from capstan.replay.run import ReplayResult
     from capstan.storage.ledger.certificate import Certificate
@@ -209,6 +208,26 @@ class AuditReport:
     audit: Audit
     time_type: TimeType = field(repr=False)
 
+    @classmethod
+    def of(cls, plan: Plan, audit: Audit, version: int | None, **run: object) -> AuditReport:
+        """The report on a plan's target.
+
+        Args:
+            plan: The plan of the audited rows.
+            audit: The comparison.
+            version: The audited version; None for the newest.
+            run: Facts of the audited run, if it was one.
+        """
+        subject = {
+            **run,
+            "stream": plan.tape.name,
+            "cut": plan.cut.commit,
+            "target": plan.request.into,
+            "target_path": plan.target,
+            "version": version,
+        }
+        return cls(subject, audit, plan.tape.time_type)
+
     @property
     def passed(self) -> bool:
         """Whether nothing differs, and every row passes every check."""
@@ -234,69 +253,3 @@ class AuditReport:
         head = facts_html("Audit passed" if self.passed else "Audit FAILED", value)
         columns = tuple(findings[0]) if findings else ()
         return head + (rows_html("Findings", columns, findings) if findings else "")
-
-
-@dataclass(frozen=True, slots=True)
-class CoverageSurvey:
-    """Which intervals of a declared replay are done, missing, stale or changed.
-
-    Attributes:
-        survey: The intervals, in the order of their times.
-    """
-
-    survey: Survey
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """How many intervals are in which state."""
-        return self.survey.counts
-
-    def to_json(self) -> dict[str, object]:
-        """The survey, as the command line's `--json` prints it."""
-        return self.survey.to_json()
-
-    def _repr_html_(self) -> str:
-        value = self.to_json()
-        intervals = value["intervals"]
-        assert isinstance(intervals, list)
-        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
-        columns = tuple(intervals[0]) if intervals else ()
-        return rows_html(f"{value['replay']}: {counts or 'no intervals'}", columns, intervals)
-
-
-@dataclass(frozen=True, slots=True)
-class BackfillRun:
-    """A backfill that was carried out, or would be.
-
-    Attributes:
-        result: The survey, and the replays with what became of them.
-    """
-
-    result: BackfillResult
-
-    def raise_for_errors(self) -> BackfillRun:
-        """Return this backfill if no replay has failed.
-
-        Raises:
-            CapstanError: The error of the first replay that failed.
-        """
-        if self.result.error is not None:
-            raise self.result.error
-        return self
-
-    def to_json(self) -> dict[str, object]:
-        """The backfill, as the command line's `--json` prints it."""
-        return self.result.to_json()
-
-    def _repr_html_(self) -> str:
-        value = self.to_json()
-        runs = value["runs"]
-        assert isinstance(runs, list)
-        counts = ("done", "stood", "failed", "left")
-        states = ("done", "unchanged", "failed", "left")
-        told = ", ".join(f"{value[c]} {state}" for c, state in zip(counts, states, strict=True))
-        return rows_html(
-            f"{value['replay']}: {told}",
-            ("since", "until", "run", "records", "published", "error"),
-            runs,
-        )

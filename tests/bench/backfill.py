@@ -14,7 +14,6 @@ from statistics import median
 from typing import Final
 
 from capstan.backfill.planner import BackfillRequest
-from capstan.backfill.run import backfill
 from capstan.capture.run import close
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import SystemFailureError
@@ -27,6 +26,7 @@ from tests.bench.inputs import FILES, Bench, drop, lay, stream
 from tests.bench.measures import Line, ratio
 from tests.bench.submit import submitted
 from tests.bench.workloads import nexmark
+from tests.support.contexts import backfill
 
 GOAL: Final = 1.1
 """Goal for one run per interval, as a ratio to one run over everything."""

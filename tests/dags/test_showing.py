@@ -9,7 +9,7 @@ from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
 from capstan.airflow.markdown import audits_markdown, certificate_markdown, plan_markdown
-from capstan.cli.plan_tables import plan_tables
+from capstan.cli.tables import plan_tables
 from capstan.reporting.html import render
 from capstan.reporting.summaries import plan_facts
 

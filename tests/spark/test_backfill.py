@@ -12,19 +12,19 @@ import pytest
 
 from capstan import instrumentation
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
-from capstan.backfill.run import BackfillResult, backfill
+from capstan.backfill.run import BackfillResult
 from capstan.backfill.survey import survey
 from capstan.capture.run import capture
 from capstan.cli import main
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
-from capstan.jobs.job_types import Place
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from tests.support import lake_contents
+from tests.support.contexts import DeclaredContext, backfill
 from tests.support.sample_streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows
 
 if TYPE_CHECKING:
@@ -171,7 +171,6 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
 
 @pytest.mark.nightly
 def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Days) -> None:
-    place = Place(days.lake, "unused")
     first = Request("little", "guarded", since="2024-05-01", until="2024-05-02")
     replay(days.spark, days.lake, days.declarations, first)
     table = f"delta.`{days.lake.table('guarded')}`"
@@ -190,9 +189,7 @@ def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Day
     assert [each.get("error") for each in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
 
     answer = handlers.fill_all(
-        days.spark,
-        place.lake,
-        days.declarations,
+        DeclaredContext(days.lake, days.declarations, days.spark),
         [
             BackfillRequest("guarded", chunk=1, keep_going=True),
             BackfillRequest("guarded", adopt=True),

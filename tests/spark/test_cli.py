@@ -10,10 +10,10 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.cli import main
+from capstan.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.jobs import handlers
-from capstan.jobs.job_types import Place
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Scope
@@ -163,9 +163,9 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("rows changed", "1 of 3 change", "price=110", "mode"))
     # The same from the submitted app.
-    where = Place(Lake.at(str(place)), str(place / "streams.yaml"))
+    where = Context(place, config=place / "streams.yaml")
     request = {"stream": "bids", "into": "table", "workers": ["north"], "until": UNTIL}
-    value = json.loads(json.dumps(handlers.plan(request, where)(spark).value, default=str))
+    value = json.loads(json.dumps(handlers.plan(request, where).value, default=str))
     assert {**value, "diff": None} == {**plan, "diff": None}
     assert {**value["diff"], "sample": None} == {**diff, "sample": None}
     assert len(value["diff"]["sample"]) == 1
@@ -182,14 +182,14 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert states == {found["run"]: "published", mended["run"]: "rolled back"}
     assert run("runs", "--limit", "1")[1]["total"] == 2
 
-    told = handlers.rollback({"run": found["run"]}, where)(spark).value
+    told = handlers.rollback({"run": found["run"]}, where).value
     assert {name: told[name] for name in ("stream", "target", "workers", "until", "stood")} == {
         "stream": "bids", "target": "table", "workers": ["north"],
         "until": "2013-03-01T03:00:00.000000Z", "stood": False,
     }  # fmt: skip
     assert told["target_version"] > back["target_version"]
     assert spark.read.format("delta").load(str(place / "tables" / "table")).count() == 0
-    again = handlers.rollback({"run": found["run"]}, where)(spark).value
+    again = handlers.rollback({"run": found["run"]}, where).value
     assert again == {**told, "stood": True}
 
 

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from capstan import instrumentation
 from capstan.capture.run import capture
 from capstan.cli import main
+from capstan.context import Context
 from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
 from capstan.jobs import handlers
-from capstan.jobs.job_types import Place
 from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import compact_index
@@ -312,7 +312,7 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
     assert "payload" in refusal.message
 
     # Neither the app nor the command refuses what it can do before Spark.
-    answer = handlers.maintain({}, Place(lake))(spark)
+    answer = handlers.maintain({}, Context(lake.root, spark=spark))
     assert (answer.value["streams"], answer.refusal and answer.refusal.exit_code) == (["whole"], 5)
     capsys.readouterr()
     assert main(["--lake", lake.root, "maintain", "--all"]) == 5

@@ -19,7 +19,7 @@ from capstan.interop.kafka.topic_layout import Topics
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Format
-from capstan.jobs.audit_runs import audit_all
+from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
 from capstan.maintenance.retire import plan_retire, retire
 from capstan.maintenance.run import maintain
 from capstan.replay.planning.request import Request
@@ -35,6 +35,7 @@ from capstan.storage.tape.tape import newest_cut
 from capstan.verify import verify
 from tests.bench.counters import Watch, commits
 from tests.support import lake_contents
+from tests.support.contexts import DeclaredContext
 from tests.support.sixteen_workers import NAME, ROWS, SIZES, Sixteen, make
 
 DAYS = 5
@@ -188,7 +189,8 @@ def test_a_copy_is_audited_by_the_index_and_other_audits_are_refused(retired: Si
     assert audit_run(spark, lake, declared, copy)[1].passed
     refused(lambda: audit_run(spark, lake, declared, hours))
     # One that cannot be made stops no other, and fails no run.
-    told = audit_all(spark, lake, declared, [(copy, None), (hours, None)])
+    asked = RunAudits(tuple(RunAudit(history.last.run) for history in (copy, hours)))
+    told = audit_all(DeclaredContext(lake, declared, spark), asked)
     assert told.refusal is None
     assert told.value["not_audited"] == [hours.last.run]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import BackfillRequest
-from capstan.backfill.run import backfill
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Stream
 from capstan.interop.kafka.export_topics import export_topics
@@ -33,6 +32,7 @@ from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support import kafka_topics, lake_contents, small_stream
+from tests.support.contexts import backfill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

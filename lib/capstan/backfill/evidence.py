@@ -5,7 +5,7 @@ Everything is read through Arrow, without a JVM.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -92,7 +92,10 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
         for covered in published
     ]
     if published:
-        versioned += _changes(plan, published[0].target_version)
+        versioned += [
+            (change.version, WrittenRegion("", change.workers, change.region, changed=str(change)))
+            for change in changes_of_others(plan, published[0].target_version)
+        ]
         versioned.sort(key=lambda pair: pair[0])
     runs = {covered.run for covered in published}
     return Evidence(
@@ -118,12 +121,6 @@ def _written(plan: Plan, covered: Covered, history: History | None) -> WrittenRe
         # The target has no time column, so its scope is all times; the replayed region is smaller.
         region = (history and history.region) or region
     return WrittenRegion(covered.run, workers, region, current=not is_stale(plan, covered))
-
-
-def _changes(plan: Plan, since: int) -> Iterator[tuple[int, WrittenRegion]]:
-    """Changes to the target by others, with their versions."""
-    for change in changes_of_others(plan, since):
-        yield change.version, WrittenRegion("", change.workers, change.region, changed=str(change))
 
 
 def _attempts(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 
 class State(StrEnum):
@@ -69,13 +70,7 @@ class Interval:
         }
 
 
-def integer_ranges(intervals: Iterable[Interval]) -> list[list[Interval]]:
-    """Group adjacent intervals with the same state and the same missing workers."""
-    groups: list[list[Interval]] = []
-    for interval in intervals:
-        last = groups[-1][-1] if groups else None
-        if last is not None and (last.state, last.missing) == (interval.state, interval.missing):
-            groups[-1].append(interval)
-        else:
-            groups.append([interval])
-    return groups
+def stretches(intervals: Iterable[Interval]) -> list[list[Interval]]:
+    """Adjacent intervals with the same state and the same missing workers, as groups."""
+    grouped = groupby(intervals, key=lambda interval: (interval.state, interval.missing))
+    return [list(group) for _, group in grouped]

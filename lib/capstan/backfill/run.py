@@ -11,6 +11,7 @@ from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError
 from capstan.instrumentation import emit
+from capstan.notebook import rows_html
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake
@@ -86,6 +87,25 @@ class BackfillResult:
             "left": len(self.replays) - len(self.results),
         }
 
+    def raise_for_errors(self) -> BackfillResult:
+        """Return this backfill if no replay has failed.
+
+        Raises:
+            CapstanError: The error of the first replay that failed.
+        """
+        if self.error is not None:
+            raise self.error
+        return self
+
+    def _repr_html_(self) -> str:
+        value = self.to_json()
+        states = {"done": "done", "stood": "unchanged", "failed": "failed", "left": "left"}
+        told = ", ".join(f"{value[count]} {state}" for count, state in states.items())
+        runs = value["runs"]
+        assert isinstance(runs, list)
+        columns = ("since", "until", "run", "records", "published", "error")
+        return rows_html(f"{value['replay']}: {told}", columns, runs)
+
 
 def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> BackfillResult:
     """Plan a backfill, without a JVM and without changing anything.
@@ -97,25 +117,15 @@ def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> Back
     return BackfillResult(request, survey, tuple(plan_replays(survey, request)))
 
 
-def backfill(
-    spark: SparkSession, lake: Lake, config: ProjectConfig, request: BackfillRequest
-) -> BackfillResult:
-    """Run a backfill; published replays are not repeated.
-
-    Each replay is a run of its own, so a killed backfill resumes with the missing run. A failed
-    replay ends the backfill unless it is to keep going; the result has its error and the runs
-    before it.
-
-    Raises:
-        InvalidRequestError: As `survey` and `plan_replays`, before anything is changed.
-    """
-    return run_prepared(spark, lake, config, prepare(lake, config, request))
-
-
 def run_prepared(
     spark: SparkSession, lake: Lake, config: ProjectConfig, prepared: BackfillResult
 ) -> BackfillResult:
-    """Run the replays planned by `prepare`; a dry run does nothing."""
+    """Run the replays planned by `prepare`; a dry run does nothing.
+
+    Each replay is a run of its own, so a killed backfill resumes with the missing run. Published
+    replays are not repeated. A failed replay ends the backfill unless it is to keep going; the
+    result has its error and the runs before it.
+    """
     request, results = prepared.request, list[RunResult]()
     for replay_request in () if request.dry_run else prepared.replays:
         results.append(_run(spark, lake, config, replay_request))

@@ -6,7 +6,7 @@ Uses only the ledgers and the tape's index, without a JVM.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from capstan.backfill.evidence import gather, recorded_extent, worker_starts
@@ -16,6 +16,7 @@ from capstan.backfill.interval_state import IntervalClassifier, classify_interva
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
+from capstan.notebook import rows_html
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -49,7 +50,7 @@ class Survey:
     @property
     def whole(self) -> bool:
         """Whether the target can only be replaced as a whole, with a single interval."""
-        return _is_whole(self.plan)
+        return self.plan.layout.time is None and self.plan.request.mode is Mode.REPLACE
 
     def to_json(self) -> dict[str, object]:
         """The survey as a JSON object."""
@@ -64,6 +65,12 @@ class Survey:
             "counts": self.counts,
             "intervals": [interval.to_json() for interval in self.intervals],
         }
+
+    def _repr_html_(self) -> str:
+        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
+        rows = [interval.to_json() for interval in self.intervals]
+        columns = tuple(rows[0]) if rows else ()
+        return rows_html(f"{self.declared.name}: {counts or 'no intervals'}", columns, rows)
 
 
 def survey(
@@ -117,9 +124,11 @@ def survey(
             "replay its ranges with `capstan replay`",
         )
     classifier = IntervalClassifier(plan, gather(lake, plan), worker_starts(plan))
-    if _is_whole(plan):
-        return Survey(declared, plan, whole_target(classifier))
-    return Survey(declared, plan, classify_intervals(classifier, _cut(plan, declared, every)))
+    surveyed = Survey(declared, plan, ())
+    if surveyed.whole:
+        return replace(surveyed, intervals=whole_target(classifier))
+    bounds = _cut(plan, declared, every)
+    return replace(surveyed, intervals=classify_intervals(classifier, bounds))
 
 
 def bound_text(time_type: TimeType, value: int | str) -> str:
@@ -127,10 +136,6 @@ def bound_text(time_type: TimeType, value: int | str) -> str:
     if len(time_type.coordinates) == 1:
         return str(value)
     return f"{time_type.names[-1]}={value}"
-
-
-def _is_whole(plan: Plan) -> bool:
-    return plan.layout.time is None and plan.request.mode is Mode.REPLACE
 
 
 def _declared(coordinate: Coordinate, bound: datetime | int | None) -> int | None:

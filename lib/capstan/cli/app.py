@@ -18,21 +18,19 @@ from capstan.cli.commands import (
     check,
     explain,
     import_export,
-    init,
     maintain,
-    metrics,
     replay,
     report,
     setup,
     show,
     sockets,
-    staging,
     state,
 )
-from capstan.cli.context import DEFAULT_LAKE, Shell, shell_of
+from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import Output
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.structured_logging import Log, logging, owns_standard_error
+from capstan.workplace import DEFAULT_LAKE
 
 # The exit code that Typer gives an interrupt.
 _INTERRUPTED = 130
@@ -48,8 +46,8 @@ Exit codes: 0 done; 1 a check failed; 2 the request is wrong; 3 not complete yet
 _MARCH = "--since 2013-03-01 --until 2013-04-01"
 # Functions by command name, each with the arguments of an example.
 _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
-    "init": (init.init, "orders-project --airflow ~/airflow/dags"),
-    "setup": (init.setup, "kafka"),
+    "init": (setup.init, "orders-project --airflow ~/airflow/dags"),
+    "setup": (setup.setup, "kafka"),
     "demo": (setup.demo, ""),
     "doctor": (setup.doctor, "--deep"),
     "streams": (show.streams, ""),
@@ -74,12 +72,12 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "reject": (replay.reject, "march-3f2a9c1b-1 --reason 'the wrong month'"),
     "rollback": (replay.rollback, "march-3f2a9c1b-1"),
     "unlock": (replay.unlock, "march-3f2a9c1b-1"),
-    "staging": (staging.staging, "--clean --keep '7 days'"),
+    "staging": (maintain.staging, "--clean --keep '7 days'"),
     "state": (state.state, "late_carriers rescale 4"),
     "maintain": (maintain.maintain, "--all"),
     "retire": (maintain.retire, "flights --before 2013-02-01 --plan"),
     "runs": (show.runs, "--target march --limit 5"),
-    "metrics": (metrics.metrics, "-o /var/lib/node_exporter/capstan.prom"),
+    "metrics": (report.metrics, "-o /var/lib/node_exporter/capstan.prom"),
     "report": (report.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfill.gaps, "flights_by_day --every '7 days'"),
     "backfill": (backfill.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),

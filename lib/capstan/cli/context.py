@@ -4,27 +4,61 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import typer
 
 from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
-from capstan.core.config import ProjectConfig, load_optional
+from capstan.context import Context
+from capstan.core.config import ProjectConfig
+from capstan.workplace import DEFAULT_LAKE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from capstan.spark.session import Later
     from capstan.storage.lake import Lake
 
-DEFAULT_LAKE = "./lake"
+
+class CommandContext(Context):
+    """The lake and declarations of a command, which shows the start of Spark and faulty entries.
+
+    Args:
+        place: The lake.
+        streams: The declaration file, if one was named.
+        output: The output of notes.
+    """
+
+    def __init__(self, place: str, streams: str | None, output: Output) -> None:
+        super().__init__(place, config=streams)
+        self.watch: Watch | None = None
+        self._output = output
+        self._noted = False
+
+    def declared(self, *, required: bool = False) -> ProjectConfig:
+        """The declarations; the first reading notes faulty entries, which are left out."""
+        declared = super().declared(required=required)
+        if not self._noted and not self._output.as_json:
+            self._noted = True
+            for mistake in declared.mistakes:
+                self._output.note(f"left out: {mistake.error}")
+        return declared
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session, whose start is a step of the work."""
+        if self.watch is not None and self._session is None:
+            self.watch.now("starting Spark")
+            session = super().spark
+            self.watch.now("")
+            return session
+        return super().spark
 
 
-@dataclass(slots=True)
+@dataclass
 class Shell:
     """The options that all commands share.
 
@@ -40,78 +74,35 @@ class Shell:
     streams: str | None = None
     debug: bool = False
 
+    @cached_property
+    def context(self) -> CommandContext:
+        """The lake and declarations, which may not exist."""
+        return CommandContext(self.place, self.streams, self.output)
+
     @property
     def lake(self) -> Lake:
         """The lake, which may not exist."""
-        from capstan.storage.lake import Lake
-
-        return Lake.at(self.place)
+        return self.context.lake
 
     def declarations(self, *, required: bool = False) -> ProjectConfig:
-        """The declarations; empty when no file was named and the default one does not exist.
+        """The declarations, as `Context.declared` reads them."""
+        return self.context.declared(required=required)
 
-        Faulty entries are left out with a note on standard error; a request for one fails.
+    @contextmanager
+    def working(self, work: Work) -> Iterator[CommandContext]:
+        """Show the progress of some work, and stop the Spark session that it starts.
 
-        Args:
-            required: Whether the file must exist.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
+        The work's own prints go to standard error: standard output is for the answer.
         """
-        declared = load_optional(self.streams, lake=self.lake.root, required=required)
-        for mistake in () if self.output.as_json else declared.mistakes:
-            self.output.note(f"left out: {mistake.error}")
-        return declared
+        with redirect_stdout(sys.stderr), watching(self.output, work) as watch, self.context:
+            self.context.watch = watch
+            yield self.context
 
     @contextmanager
     def spark(self, work: Work) -> Iterator[SparkSession]:
-        """Give some work a Spark session, and show its progress.
-
-        A session started here is stopped afterwards. The work's own prints go to standard error:
-        standard output is for the answer.
-        """
-        with self.later(work) as session:
-            yield session()
-
-    @contextmanager
-    def later(self, work: Work) -> Iterator[Later]:
-        """The same with a session that starts at the first call: the work may not need it."""
-        with (
-            redirect_stdout(sys.stderr),
-            watching(self.output, work) as watch,
-            ExitStack() as ended,
-        ):
-
-            @cache
-            def session() -> SparkSession:
-                from capstan.spark.code_archive import add_modules
-                from capstan.spark.session import require_safe_commits
-
-                begun = ended.enter_context(started(watch))
-                require_safe_commits(begun, self.lake.root)
-                add_modules(begun, load_optional(self.streams, lake=self.lake.root).modules)
-                return begun
-
+        """The same for work that takes a Spark session."""
+        with self.working(work) as context, context.session() as session:
             yield session
-
-
-@contextmanager
-def started(watch: Watch) -> Iterator[SparkSession]:
-    """The Spark session of this process; stopped at the end if it was started here."""
-    watch.now("starting Spark")
-    from pyspark import SparkContext
-
-    from capstan.spark.session import build_session, marked
-
-    ours = SparkContext._active_spark_context is None
-    session = build_session("capstan")
-    watch.now("")
-    try:
-        with marked(session):
-            yield session
-    finally:
-        if ours:
-            session.stop()
 
 
 def shell_of(context: typer.Context) -> Shell:

@@ -1,4 +1,4 @@
-"""Output of commands: one JSON object or tables for people; errors in either form."""
+"""Output of commands: one JSON object or tables for people; errors in either form; files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
+
+from capstan.errors import InvalidRequestError
 
 # Wide enough to cut nothing when no terminal sets a width: pipes, files, logs.
 _WIDE = 240
@@ -144,3 +147,25 @@ def cell(value: object) -> str:
 
 def _is_number(text: str) -> bool:
     return text.replace(",", "").replace("-", "").isdigit()
+
+
+def write_file(output: Path, text: str) -> int:
+    """Write a file atomically and return its size in bytes.
+
+    Raises:
+        InvalidRequestError: `CAP-OUTPUT` when the file cannot be written.
+    """
+    content = text.encode("utf-8")
+    unfinished = output.with_name(f".{output.name}.part")
+    try:
+        unfinished.write_bytes(content)
+        unfinished.replace(output)
+    except (OSError, ValueError) as error:
+        unfinished.unlink(missing_ok=True)
+        raise InvalidRequestError(
+            "CAP-OUTPUT",
+            f"cannot write {output}: {error}",
+            "name a file in an existing folder",
+            file=str(output),
+        ) from error
+    return len(content)

@@ -39,8 +39,10 @@ class Work:
 _REPLAY = ("verify", "claim", "intent", "staging", "audit", "publish", "coverage", "certificate")
 _DIRECT = ("verify", "claim", "intent", "publish", "audit", "coverage", "certificate")
 _HELD = ("verify", "claim", "intent", "staging", "audit", "audited")
-_IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
-_ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
+IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
+"""The points of an import of files, unless they are already on tape."""
+ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
+"""The points of a rollback."""
 
 # The step that a point completes; points that are not here are too small to show.
 _DONE: Mapping[str, Callable[[Facts], str]] = {
@@ -139,16 +141,6 @@ def replay_work(title: str, *, direct: bool = False, hold: bool = False, runs: i
     """The work of replays; the total is exact unless a run is already published."""
     steps = _DIRECT if direct else _HELD if hold else _REPLAY
     return Work(title, tuple(f"replay.{step}" for step in steps) * runs)
-
-
-def import_work(title: str) -> Work:
-    """The work of an import of files; the total is exact unless they are already on tape."""
-    return Work(title, _IMPORT)
-
-
-def rollback_work(title: str) -> Work:
-    """The work of a rollback."""
-    return Work(title, _ROLLBACK)
 
 
 @dataclass(slots=True)

@@ -1,13 +1,14 @@
-"""Tables of certificates and audit findings."""
+"""Tables of certificates, audit findings and plans."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich.console import RenderableType
 from rich.table import Table
 
 from capstan.cli.output import cell, facts, table
-from capstan.reporting.summaries import certificate_facts
+from capstan.reporting.summaries import certificate_facts, plan_facts
 
 # Longest text of a row in a table, in characters; the JSON has the whole row.
 _LONGEST = 100
@@ -30,14 +31,57 @@ def finding_table(audit: Mapping[str, object]) -> Table:
                 finding.get("check") or finding["kind"],
                 finding["worker"],
                 finding["time"],
-                *row_pair(finding["expected"], finding["actual"]),
+                *_row_pair(finding["expected"], finding["actual"]),
             )
             for finding in (findings if isinstance(findings, list) else [])
         ],
     )
 
 
-def row_pair(expected: object, actual: object) -> tuple[str, str]:
+def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
+    """Tables of a plan in the form of `Preview.to_json`."""
+    # The covered ranges have a table of their own.
+    about = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
+    shown: list[RenderableType] = [
+        facts(f"plan: {plan['stream']} into {plan['target']}", [*about, ("", "")])
+    ]
+    covered = plan["covered"]
+    if isinstance(covered, list) and covered:
+        columns = ("run", "workers", "since", "until", "transform", "stale", "records")
+        rows = [[part[name] for name in columns] for part in covered]
+        shown.append(table("covered already", columns, rows))
+    return shown
+
+
+def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
+    """Tables of a replay's changes in the form of `Difference.to_json`."""
+    sample = difference["sample"]
+    listed = sample if isinstance(sample, list) else []
+    shown: list[RenderableType] = [
+        facts(
+            "what would change",
+            [
+                ("rows added", difference["added"]),
+                ("rows removed", difference["removed"]),
+                ("rows changed", difference["changed"]),
+                ("cells", f"{cell(difference['differing'])} of {cell(difference['cells'])} change"),
+                ("new columns", difference["new_columns"]),
+                ("foreign rows", difference["foreign"]),
+                ("", ""),
+            ],
+        )
+    ]
+    if listed:
+        columns = ("kind", "worker", "time", "before", "after")
+        rows = [
+            (row["kind"], row["worker"], row["time"], *_row_pair(row["before"], row["after"]))
+            for row in listed
+        ]
+        shown.append(table("", columns, rows))
+    return shown
+
+
+def _row_pair(expected: object, actual: object) -> tuple[str, str]:
     """Texts of two rows; when both are present, only the columns that differ."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         differing = [name for name in expected if expected[name] != actual.get(name)]

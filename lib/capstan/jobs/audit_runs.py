@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 
-from capstan.core.config import ProjectConfig
+from capstan.context import Context
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.job_types import JobResult
-from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.runs import History
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from capstan.storage.lake import is_table
+from capstan.storage.ledger.runs import History, read_history
 
 
-def audit_all(
-    spark: SparkSession,
-    lake: Lake,
-    declarations: ProjectConfig,
-    runs: Sequence[tuple[History, int | None]],
-    *,
-    strict: bool = False,
-) -> JobResult:
+@dataclass(frozen=True, slots=True)
+class RunAudit:
+    """The request of `capstan.jobs.audit` for one run, with a version of its target."""
+
+    run: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunAudits:
+    """The request of `capstan.jobs.audit` for several runs.
+
+    Attributes:
+        audits: The runs.
+        strict: Whether a run that can no longer be audited is a refusal too.
+    """
+
+    audits: tuple[RunAudit, ...]
+    strict: bool = False
+
+
+def audit_all(context: Context, request: RunAudits) -> JobResult:
     """Audit published runs, each at a version of its target, or as the target is now.
 
     A run cannot be audited if it was rolled back, its table is gone, its transform or pipeline has
     changed, or its version is no longer kept: its entry has `error`, `message` and `hint` instead
     of an audit. The same applies when the audit finds something broken.
 
-    Args:
-        spark: The session.
-        lake: The lake.
-        declarations: The declarations.
-        runs: The runs, each with a version of its target, or None for the newest.
-        strict: Whether a run that cannot be audited is a refusal too.
-
     Returns:
         `audits`, `passed` (whether no run differs) and `not_audited` (runs); with a refusal if a
         run differs, or something is broken.
+
+    Raises:
+        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run.
     """
+    context.lake.require()
+    runs = [(read_history(context.lake, audit.run), audit.version) for audit in request.audits]
     audits: list[dict[str, object]] = []
     broken: list[CapstanError] = []
     for history, version in runs:
         about = _about(history, version)
         try:
-            audits.append({**about, **_audit(spark, lake, declarations, history, version)})
+            audits.append({**about, **_audit(context, history.last.run, version)})
         except CapstanError as error:
             audits.append({**about, **error.summary()})
             # A table that somebody deleted is not broken.
@@ -67,7 +74,7 @@ def audit_all(
         )
     elif broken:
         refusal = broken[0]
-    elif missing and strict:
+    elif missing and request.strict:
         refusal = CheckFailedError(
             "CAP-AUDIT",
             f"{len(missing)} of {len(audits)} runs can no longer be audited: "
@@ -88,26 +95,19 @@ def _about(history: History, version: int | None) -> dict[str, object]:
     }
 
 
-def _audit(
-    spark: SparkSession,
-    lake: Lake,
-    declarations: ProjectConfig,
-    history: History,
-    version: int | None,
-) -> dict[str, object]:
+def _audit(context: Context, run: str, version: int | None) -> dict[str, object]:
     """The audit part of a run's entry.
 
     Raises:
-        InvalidRequestError: As `require_auditable`.
+        InvalidRequestError: As `Context.audit`: the run may have been rolled back since it was
+            listed.
     """
     try:
-        # The run may have been rolled back during the audits before this one.
-        current = require_auditable(lake, history.last.run, version)
-        plan, audit = audit_run(spark, lake, declarations, current, version)
+        report = context.audit(run, version=version)
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         hint = "replay it again, or audit the table as it is now with --against"
         raise InvalidRequestError(
             "CAP-GONE", f"it can no longer be read: {reason}", hint
         ) from error
-    return {"cut": plan.cut.commit, **audit.to_json(plan.tape.time_type)}
+    return {"cut": report.subject["cut"], **report.audit.to_json(report.time_type)}

@@ -1,40 +1,29 @@
-"""Handlers of the apps: each turns a request into work, or refuses it without Spark."""
+"""Handlers of the apps: each turns a request into a result, and starts Spark when it needs it.
+
+What can be refused is refused before that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import BackfillRequest
-from capstan.backfill.run import prepare
+from capstan.context import Context
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.validation import read_request
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.jobs.approval import PublishRequest, decide, require_decidable
-from capstan.jobs.audit_runs import audit_all
-from capstan.jobs.backfills import fill, fill_all
-from capstan.jobs.job_types import JobResult, JsonObject, Place, Work
+from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
+from capstan.jobs.job_types import JobResult, JsonObject
 from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, roll_back
+from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.execution.staging import KEEP
-from capstan.replay.planning.plan import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.run import replay as carry_out_replay
-from capstan.replay.standalone_audit import (
-    TableAudit,
-    audit_against,
-    audit_run,
-    plan_against,
-    require_auditable,
-)
-from capstan.storage.ledger.runs import read_history
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from capstan.audit import Audit
-    from capstan.core.times import TimeType
+from capstan.replay.standalone_audit import TableAudit
+from capstan.storage.lake import Lake
+from capstan.storage.ledger.runs import Step, read_history
+from capstan.storage.tape.tape import require_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,196 +73,163 @@ class MaintainRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RunAudit:
-    """The request of `capstan.jobs.audit` for one run, with a version of its target."""
-
-    run: str
-    version: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class RunAudits:
-    """The request of `capstan.jobs.audit` for several runs.
+class PublishRequest:
+    """The request of `capstan.jobs.publish`: a waiting run, and the decision on it.
 
     Attributes:
-        audits: The runs.
-        strict: Whether a run that can no longer be audited is a refusal too.
+        run: The run.
+        approved: Whether to publish it; otherwise it is rejected.
+        by: The person who decided; None publishes a run that needs no approval.
+        at: The time of the decision, ISO 8601; now if empty.
+        reason: The reason given.
     """
 
-    audits: tuple[RunAudit, ...]
-    strict: bool = False
+    run: str
+    approved: bool = True
+    by: str | None = None
+    at: str = ""
+    reason: str = ""
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision; None if nobody is named.
+
+        Raises:
+            InvalidRequestError: `CAP-DECISION` when a rejection names nobody.
+        """
+        if self.by is None and self.approved:
+            return None
+        return Decision(self.by or "", self.at, self.reason)
 
 
-def capture(fields: JsonObject, place: Place) -> Work:
-    """Prepare the capture of a declared stream."""
+def capture(fields: JsonObject, context: Context) -> JobResult:
+    """Capture a declared stream."""
     request = read_request(CaptureRequest, fields)
-    stream = place.declarations(required=True).stream(request.stream)
-
-    def work(spark: SparkSession) -> JobResult:
-        from capstan.capture.run import capture as carry_out
-
-        result = carry_out(
-            spark, place.lake, stream, reseat=request.reseat, rescale=request.rescale
-        )
-        return JobResult(asdict(result))
-
-    return work
+    return JobResult(asdict(context.capture(**asdict(request))))
 
 
-def verify(fields: JsonObject, place: Place) -> Work:
-    """Prepare the verification of a stream's recordings."""
-    from capstan.storage.tape.index import find_cut, resolve_workers
-    from capstan.storage.tape.tape import open_tape
-
-    request = read_request(VerifyRequest, fields)
-    tape = open_tape(place.lake, request.stream)
-    cut = find_cut(tape, request.as_of)
-    chosen = request.workers
-    workers = None if chosen is None else tuple(resolve_workers(tape, cut, chosen))
-
-    def work(spark: SparkSession) -> JobResult:
-        from capstan.verify import verify as carry_out
-
-        result = carry_out(spark, place.lake, tape, workers=workers, cut=cut, deep=request.deep)
-        return JobResult(result.to_json(tape), _refusal(lambda: result.require_valid(tape)))
-
-    return work
+def verify(fields: JsonObject, context: Context) -> JobResult:
+    """Verify a stream's recordings."""
+    found = context.verify(**asdict(read_request(VerifyRequest, fields)))
+    return JobResult(found.to_json(), _refusal(found.raise_for_violations))
 
 
-def replay(fields: JsonObject, place: Place) -> Work:
-    """Prepare a replay; its request is a `capstan.replay.planning.request.Request`."""
-    request = read_request(Request, fields)
-    declarations = place.declarations()
-    make_plan(place.lake, declarations, request)
-
-    def work(spark: SparkSession) -> JobResult:
-        outcome = carry_out_replay(spark, place.lake, declarations, request)
-        return JobResult(outcome.to_json())
-
-    return work
+def replay(fields: JsonObject, context: Context) -> JobResult:
+    """Replay; the request is a `capstan.replay.planning.request.Request`."""
+    return JobResult(context.replay(read_request(Request, fields)).to_json())
 
 
-def backfill(fields: JsonObject, place: Place) -> Work:
-    """Prepare one backfill of a declared replay, or several (`backfills`) in order."""
+def backfill(fields: JsonObject, context: Context) -> JobResult:
+    """Fill gaps of one declared replay, or of several (`backfills`) in order."""
     several = fields.get("backfills")
-    declarations = place.declarations(required=True)
     if not isinstance(several, list):
-        one = read_request(BackfillRequest, fields)
-        prepare(place.lake, declarations, one)
-        return lambda spark: fill(spark, place.lake, declarations, one)
-    # Each is planned when its turn comes: an invalid one does not stop the others.
-    requests = [
-        read_request(BackfillRequest, entry if isinstance(entry, dict) else {}) for entry in several
-    ]
-    return lambda spark: fill_all(spark, place.lake, declarations, requests)
+        result = context.backfill(read_request(BackfillRequest, fields))
+        return JobResult(result.to_json(), result.error)
+    context.declared(required=True)
+    # Each is planned when its turn comes: one that is refused does not stop the others.
+    return fill_all(
+        context,
+        [read_request(BackfillRequest, each if isinstance(each, dict) else {}) for each in several],
+    )
 
 
-def maintain(fields: JsonObject, place: Place) -> Work:
-    """Prepare the maintenance of tapes, and of the tables that all streams share."""
-    from capstan.storage.tape.tape import require_streams
+def fill_all(context: Context, requests: Sequence[BackfillRequest]) -> JobResult:
+    """Carry out several backfills, one after the other; one that fails does not stop the others.
 
+    Returns:
+        `backfills`, one entry each, with `error`, `message` and `hint` if it failed; the first
+        failure is the refusal.
+    """
+    entries: list[dict[str, object]] = []
+    errors: list[CapstanError] = []
+    for request in requests:
+        error: CapstanError | None
+        try:
+            result = context.backfill(request)
+            value, error = result.to_json(), result.error
+        except CapstanError as refused:
+            value, error = {"replay": request.replay, "what": str(request.what)}, refused
+        entries.append(value if error is None else {**value, **error.summary()})
+        errors += [] if error is None else [error]
+    return JobResult({"backfills": entries}, errors[0] if errors else None)
+
+
+def maintain(fields: JsonObject, context: Context) -> JobResult:
+    """Maintain tapes, and the tables that all streams share."""
     request = read_request(MaintainRequest, fields)
-    kept = request.kept
-    place.lake.require()
-    streams = place.lake.streams() if request.streams is None else list(request.streams)
-    require_streams(place.lake, streams)
-
-    def work(spark: SparkSession) -> JobResult:
+    kept, lake = request.kept, context.lake
+    lake.require()
+    streams = lake.streams() if request.streams is None else list(request.streams)
+    require_streams(lake, streams)
+    with context.session() as spark:
         from capstan.maintenance.run import maintain as carry_out
 
-        result = carry_out(spark, place.lake, streams, keep=kept)
-        return JobResult(result.to_json(), result.refusal)
-
-    return work
+        result = carry_out(spark, lake, streams, keep=kept)
+    return JobResult(result.to_json(), result.refusal)
 
 
-def plan(fields: JsonObject, place: Place) -> Work:
-    """Prepare a plan with the rows it would change; its request is that of a replay."""
-    from capstan.replay.preview import preview
-
-    request = read_request(Request, fields)
-    previewed = preview(place.lake, place.declarations(), request)
-
-    def work(spark: SparkSession) -> JobResult:
-        from capstan.replay.output.diff import difference
-
-        diff = difference(spark, previewed.plan).to_json(previewed.plan.tape.time_type)
-        return JobResult({**previewed.to_json(), "diff": diff})
-
-    return work
+def plan(fields: JsonObject, context: Context) -> JobResult:
+    """Plan a replay, with the rows it would change; the request is that of a replay."""
+    return JobResult(context.plan(read_request(Request, fields), compare=True).to_json())
 
 
-def publish(fields: JsonObject, place: Place) -> Work:
-    """Prepare the publish of a waiting run, or its rejection."""
+def publish(fields: JsonObject, context: Context) -> JobResult:
+    """Carry out a person's decision: publish a waiting run, or mark it as rejected.
+
+    Returns:
+        The certificate; for a rejected run, the decision with the refusal `CAP-REJECTED`.
+    """
     request = read_request(PublishRequest, fields)
-    require_decidable(place, request)
-    return lambda spark: decide(spark, place, request)
+    _require_decidable(context.lake, request)
+    decision = request.decision
+    if request.approved:
+        return JobResult(context.publish(request.run, decision).to_json())
+    assert decision is not None
+    row = reject(context.lake, request.run, decision)
+    value = {"run": row.run, "stream": row.stream, "target_path": row.target, "published": False}
+    return JobResult({**value, "rejected": dict(row.detail)}, rejected(row))
 
 
-def rollback(fields: JsonObject, place: Place) -> Work:
-    """Prepare the rollback of a run."""
+def _require_decidable(lake: Lake, request: PublishRequest) -> None:
+    """Check without a JVM that the run can be published or rejected.
+
+    Raises:
+        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`, `CAP-NOT-AUDITED`, `CAP-DECISION`.
+        CheckFailedError: `CAP-REJECTED` when a rejected run is to be published.
+    """
+    lake.require()
+    history = read_history(lake, request.run)
+    rejected_before = history.last.step is Step.REJECTED
+    # After an interrupted publish, only the target shows how far it got.
+    begun = history.effective_intent is not None and not rejected_before
+    if not (begun if request.approved else rejected_before):
+        require_waiting(history)
+    if request.by is not None or not request.approved:
+        Decision(request.by or "")
+
+
+def rollback(fields: JsonObject, context: Context) -> JobResult:
+    """Roll a run back."""
     request = read_request(RollbackRequest, fields)
-    require_reversible(place.lake, request.run)
-    return lambda spark: roll_back(spark, place, request)
+    require_reversible(context.lake, request.run)
+    return roll_back(context, request)
 
 
-def audit(fields: JsonObject, place: Place) -> Work:
-    """Prepare an audit of one run (`run`), several (`audits`) or a table (`table`)."""
+def audit(fields: JsonObject, context: Context) -> JobResult:
+    """Audit one run (`run`), several (`audits`) or a table (`table`)."""
     if "audits" in fields:
-        return _audit_of_runs(fields, place)
-    return _audit_of_run(fields, place) if "run" in fields else _audit_of_table(fields, place)
+        return audit_all(context, read_request(RunAudits, fields))
+    if "run" in fields:
+        one = read_request(RunAudit, fields)
+        report, subject = context.audit(one.run, version=one.version), f"run {one.run}"
+    else:
+        request = read_request(TableAudit, fields)
+        report, subject = context.audit_table(request), request.table
+    refusal = _refusal(lambda: report.audit.require_passed(subject))
+    return JobResult(report.to_json(), refusal)
 
 
-def _audit_of_run(fields: JsonObject, place: Place) -> Work:
-    request = read_request(RunAudit, fields)
-    declarations = place.declarations()
-    history = require_auditable(place.lake, request.run, request.version)
-
-    def work(spark: SparkSession) -> JobResult:
-        plan, result = audit_run(spark, place.lake, declarations, history, request.version)
-        about = {"run": request.run, "stream": plan.tape.name, "cut": plan.cut.commit}
-        target = {
-            "target": plan.request.into,
-            "target_path": plan.target,
-            "version": request.version,
-        }
-        return _audited({**about, **target}, result, plan.tape.time_type, f"run {request.run}")
-
-    return work
-
-
-def _audit_of_runs(fields: JsonObject, place: Place) -> Work:
-    request = read_request(RunAudits, fields)
-    declarations = place.declarations()
-    place.lake.require()
-    # Unknown runs are refused here; a run that can no longer be audited does not stop the others.
-    runs = [(read_history(place.lake, audit.run), audit.version) for audit in request.audits]
-
-    def work(spark: SparkSession) -> JobResult:
-        return audit_all(spark, place.lake, declarations, runs, strict=request.strict)
-
-    return work
-
-
-def _audit_of_table(fields: JsonObject, place: Place) -> Work:
-    request = read_request(TableAudit, fields)
-    plan = plan_against(place.lake, place.declarations(), request)
-
-    def work(spark: SparkSession) -> JobResult:
-        result = audit_against(spark, plan, request)
-        about = {"stream": request.stream, "cut": plan.cut.commit}
-        target = {"target": request.table, "target_path": plan.target, "version": request.version}
-        return _audited({**about, **target}, result, plan.tape.time_type, request.table)
-
-    return work
-
-
-def _audited(about: JsonObject, result: Audit, time_type: TimeType, subject: str) -> JobResult:
-    refusal = _refusal(lambda: result.require_passed(subject))
-    return JobResult({**about, **result.to_json(time_type)}, refusal)
-
-
-def _refusal(check: Callable[[], None]) -> CapstanError | None:
+def _refusal(check: Callable[[], object]) -> CapstanError | None:
     try:
         check()
     except CheckFailedError as error:

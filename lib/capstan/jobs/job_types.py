@@ -4,37 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from capstan.core.config import ProjectConfig, load_optional
-from capstan.errors import CapstanError, InvalidRequestError
-from capstan.storage.lake import Lake
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from capstan.context import Context
+from capstan.errors import CapstanError
 
 JsonObject = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The context of an app: the lake, and the declaration file if one was named."""
-
-    lake: Lake
-    streams: str | None = None
-
-    def declarations(self, *, required: bool = False) -> ProjectConfig:
-        """The declarations, as `load_optional` reads them."""
-        return load_optional(self.streams, lake=self.lake.root, required=required)
-
-    @property
-    def modules(self) -> tuple[Path, ...]:
-        """Modules beside the declarations; none if these cannot be read, which handlers report."""
-        try:
-            return self.declarations().modules
-        except InvalidRequestError:
-            return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,5 +19,4 @@ class JobResult:
     refusal: CapstanError | None = None
 
 
-Work = Callable[["SparkSession"], JobResult]
-Handler = Callable[[JsonObject, Place], Work]
+Handler = Callable[[JsonObject, Context], JobResult]

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from capstan import error_translation
+from capstan.context import Context
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
+from capstan.jobs.job_types import Handler, JsonObject
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import replacing
-from capstan.storage.lake import Lake
 from capstan.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
@@ -39,41 +39,42 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(
-    prepare: Handler,
+    handler: Handler,
     arguments: Sequence[str] | None = None,
     start: Callable[[str], SparkSession] | None = None,
 ) -> int:
     """Run one app and return the exit code of the process.
 
     Args:
-        prepare: The handler: turns a request into work, or refuses it without Spark.
+        handler: Turns a request into a result, or refuses it without Spark.
         arguments: The arguments after the program's name; those of this process by default.
         start: Builds the Spark session for an app name; `build_session` by default.
     """
     watch_owner()
     try:
         with logging(LogFormat.PLAIN) as log:
-            return _run(prepare, arguments, start, log)
+            return _run(handler, arguments, start, log)
     except InvalidRequestError as error:
         return _ended(error)
 
 
 def _run(
-    prepare: Handler,
+    handler: Handler,
     arguments: Sequence[str] | None,
     start: Callable[[str], SparkSession] | None,
     log: Log | None,
 ) -> int:
     result = None
     try:
-        options = _options(prepare, arguments)
+        options = _options(handler, arguments)
         result = options.result
         if result is not None:
             # A result that an earlier run left must not pass for this one's.
             result.unlink(missing_ok=True)
-        place = Place(Lake.at(options.lake), options.streams)
-        work = prepare(_request(options), place)
-        answer = _carry_out(work, f"capstan {prepare.__name__}", place, start)
+        name = f"capstan {handler.__name__}"
+        streams = options.streams
+        with Context(options.lake, config=streams, spark=lambda: _start(name, start)) as context:
+            answer = handler(_request(options), context)
         if result is not None:
             refusal = answer.refusal.summary() if answer.refusal is not None else {}
             _write(result, {**answer.value, **refusal})
@@ -81,17 +82,16 @@ def _run(
         return _failed(error, result, log)
     if answer.refusal is not None:
         return _ended(answer.refusal, log)
-    print(f"capstan {prepare.__name__}: done", flush=True)
+    print(f"{name}: done", flush=True)
     return 0
 
 
-def _options(prepare: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
-    summary = (prepare.__doc__ or "").splitlines()[0]
-    parser = _Parser(prog=f"{prepare.__name__}.py", description=summary, allow_abbrev=False)
+def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
+    summary = (handler.__doc__ or "").splitlines()[0]
+    parser = _Parser(prog=f"{handler.__name__}.py", description=summary, allow_abbrev=False)
     parser.add_argument("file", nargs="?", type=Path, help="the request: a JSON file")
     parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
-    lake = os.environ.get("CAPSTAN_LAKE") or "./lake"
-    parser.add_argument("--lake", default=lake, help="the lake: a folder or a URI")
+    parser.add_argument("--lake", help="the lake: a folder or a URI")
     parser.add_argument("--streams", help="the declaration file", metavar="FILE")
     parser.add_argument("--result", type=Path, help="the result file", metavar="FILE")
     options = parser.parse_args(arguments)
@@ -118,20 +118,10 @@ def _request(options: argparse.Namespace) -> JsonObject:
     return value
 
 
-def _carry_out(
-    work: Work, name: str, place: Place, start: Callable[[str], SparkSession] | None
-) -> JobResult:
-    from capstan.spark.code_archive import add_modules
-    from capstan.spark.session import build_session, marked, require_safe_commits
+def _start(name: str, start: Callable[[str], SparkSession] | None) -> SparkSession:
+    from capstan.spark.session import build_session
 
-    spark = (start or build_session)(name)
-    try:
-        require_safe_commits(spark, place.lake.root)
-        add_modules(spark, place.modules)
-        with marked(spark):
-            return work(spark)
-    finally:
-        spark.stop()
+    return (start or build_session)(name)
 
 
 def _failed(error: Exception, result: Path | None, log: Log | None) -> int:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from capstan.context import Context
 from capstan.errors import InvalidRequestError
-from capstan.jobs.job_types import JobResult, Place
+from capstan.jobs.job_types import JobResult
 from capstan.replay.execution.job import require_intent
 from capstan.replay.output import target_table
-from capstan.replay.run import rollback
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.runs import History, Step, read_history
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ def _require_last(lake: Lake, covered: coverage.Covered) -> None:
         )
 
 
-def roll_back(spark: SparkSession, place: Place, request: RollbackRequest) -> JobResult:
+def roll_back(context: Context, request: RollbackRequest) -> JobResult:
     """Roll a run back.
 
     Returns:
@@ -93,9 +89,9 @@ def roll_back(spark: SparkSession, place: Place, request: RollbackRequest) -> Jo
         `until`); `target_version`, the version with the previous rows; `rolled_back` (true); and
         `stood`, whether it was already rolled back.
     """
-    repeated = read_history(place.lake, request.run).rolled_back
-    version = rollback(spark, place.lake, place.declarations(), request.run)
-    history = read_history(place.lake, request.run)
+    repeated = read_history(context.lake, request.run).rolled_back
+    version = context.rollback(request.run)
+    history = read_history(context.lake, request.run)
     draft = require_intent(history).certificate
     fields = {
         name: getattr(draft, name) for name in ("stream", "target", "workers", "since", "until")

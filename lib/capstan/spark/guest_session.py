@@ -13,6 +13,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
 from capstan.spark.session import (
     SETTINGS,
+    Later,
     build_session,
     is_ours,
     require_safe_commits,
@@ -62,22 +63,26 @@ def guest_session(spark: SparkSession) -> SparkSession:
     return session
 
 
-def open_session(given: SparkSession | None, lake: str) -> tuple[SparkSession, bool]:
+def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSession, bool]:
     """The session to work with, and whether it was started here.
 
     Args:
-        given: A session of the caller's; by default that of this process, if it has one.
+        given: A session of the caller's, or a function that builds one; by default that of this
+            process, if it has one.
         lake: The lake that the session is to write to.
 
     Raises:
         SystemFailureError: As `guest_session` and `build_session`.
         InvalidRequestError: `CAP-LAKE`; see `require_safe_commits`.
     """
-    started = given is None and SparkContext._active_spark_context is None
-    # Without a session of the caller's, this is the one of the process, or a new one.
-    session = given if given is not None else build_session("capstan")
-    if not is_ours(session):
-        session = guest_session(session)
+    if callable(given):
+        session, started = given(), True
+    else:
+        started = given is None and SparkContext._active_spark_context is None
+        # Without a session of the caller's, this is the one of the process, or a new one.
+        session = given if given is not None else build_session("capstan")
+        if not is_ours(session):
+            session = guest_session(session)
     require_safe_commits(session, lake)
     return session, started
 

@@ -11,7 +11,7 @@ import pytest
 
 from capstan.backfill import run as running
 from capstan.backfill.planner import BackfillRequest
-from capstan.backfill.run import BackfillResult, backfill
+from capstan.backfill.run import BackfillResult
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import RangeLockedError
 from capstan.instrumentation import subscribe
@@ -20,6 +20,7 @@ from capstan.jobs.main import main
 from capstan.replay.run import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
+from tests.support.contexts import backfill
 from tests.support.jvmless_lake import lay_tape
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from capstan.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs import handlers
-from capstan.jobs.approval import PublishRequest
-from capstan.jobs.job_types import Place
 from capstan.replay.execution.approval import Decision, require_waiting, waiting
 from capstan.reporting.listings import run_rows
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import Step, read_history
+from tests.support.contexts import SparkStarted, refuse_spark
 from tests.support.jvmless_lake import Books
 
 ALL = Region(Box((None,), (None,)))
@@ -24,7 +24,7 @@ NO = {"by": "ann", "at": "2024-05-01", "reason": "the wrong month", "staging": "
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def context(tmp_path: Path) -> Context:
     """A lake with a run in each state: `waits`, `approved`, `rejected`, `done`, `failed`."""
     lake = Lake.at(tmp_path)
     books = Books(lake, "s", lake.table("t"))
@@ -37,7 +37,7 @@ def place(tmp_path: Path) -> Place:
         for step, detail in steps:
             books.stepped(run, step, dict(detail))
     books.published("done", (0,), ALL)
-    return Place(lake)
+    return Context(tmp_path, spark=refuse_spark)
 
 
 @pytest.mark.parametrize(
@@ -60,33 +60,39 @@ def place(tmp_path: Path) -> Place:
         ({}, "CAP-REQUEST"),
     ],
 )
-def test_what_can_be_decided(place: Place, asked: dict[str, object], code: str | None) -> None:
+def test_what_can_be_decided(context: Context, asked: dict[str, object], code: str | None) -> None:
     if code is None:
-        assert callable(handlers.publish(asked, place))
+        if asked.get("approved", True):
+            with pytest.raises(SparkStarted):
+                handlers.publish(asked, context)
+        else:
+            refusal = handlers.publish(asked, context).refusal
+            assert refusal is not None
+            assert refusal.code == "CAP-REJECTED"
         return
     with pytest.raises(CapstanError, match=f"^{code}: "):
-        handlers.publish(asked, place)
+        handlers.publish(asked, context)
 
 
-def test_the_rejecting_person_is_named(place: Place) -> None:
+def test_the_rejecting_person_is_named(context: Context) -> None:
     with pytest.raises(CheckFailedError, match=r"by ann at 2024-05-01: the wrong month") as caught:
-        require_waiting(read_history(place.lake, "rejected"))
+        require_waiting(read_history(context.lake, "rejected"))
     assert caught.value.exit_code == 1
     assert caught.value.fields["staging"] == "/lake/staging/r-1"
 
 
-def test_a_run_waits_if_its_last_step_was_its_audit(place: Place) -> None:
+def test_a_run_waits_if_its_last_step_was_its_audit(context: Context) -> None:
     for run in ("waits", "approved"):
-        row = waiting(read_history(place.lake, run))
+        row = waiting(read_history(context.lake, run))
         assert row is not None
         assert row.detail["staging"] == "/lake/staging/r-1"
-    assert [waiting(read_history(place.lake, run)) for run in ("done", "failed")] == [None, None]
+    assert [waiting(read_history(context.lake, run)) for run in ("done", "failed")] == [None, None]
 
 
 def test_a_decision_has_a_person_and_a_time() -> None:
     assert Decision("ann").at.startswith("20")
     assert Decision("ann", "then").to_json() == {"by": "ann", "at": "then", "reason": ""}
-    assert PublishRequest("r").decision is None
+    assert handlers.PublishRequest("r").decision is None
     with pytest.raises(InvalidRequestError, match="CAP-DECISION"):
         Decision("")
 
@@ -97,7 +103,7 @@ def test_a_run_is_listed_whatever_it_did_last(tmp_path: Path, step: Step) -> Non
     books = Books(lake, "s", lake.table("t"))
     books.stepped("r", "intent", {"certificate": {"records": 7}})
     books.stepped("r", str(step), {"certificate": {"records": 7}, "target_version": 3})
-    [row] = run_rows(lake, Place(lake).declarations(), None, None)
+    [row] = run_rows(lake, Context(lake.root).declarations, None, None)
     assert row["state"]
     rejected = step is Step.REJECTED
     assert (row["state"] == "rejected", row["error"] == "CAP-REJECTED") == (rejected, rejected)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
+from capstan.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.jobs import audit_runs, handlers
-from capstan.jobs.job_types import Place
+from capstan.replay import standalone_audit
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books
 
@@ -27,25 +28,23 @@ def found(passed: bool) -> Any:
 
 @pytest.fixture
 def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    def of_run(_s: Any, _l: Any, _d: Any, history: Any, version: int | None) -> Any:
-        answer = answers[history.last.run]
+    def of_run(run: str, *, version: int | None) -> Any:
+        answer = answers[run]
         if isinstance(answer, Exception):
             raise answer
-        return Some(cut=Some(commit=version), tape=Some(time_type=None)), found(answer)
+        return Some(subject={"cut": version}, audit=found(answer), time_type=None)
+
+    def history(_: Any, run: str) -> Any:
+        return Some(last=Some(run=run, stream="s", target=str(tmp_path / "t")))
 
     answers: dict[str, object] = {}
-    monkeypatch.setattr(audit_runs, "audit_run", of_run)
-    monkeypatch.setattr(audit_runs, "require_auditable", lambda _, run, __: histories[run])
-    histories: dict[str, Any] = {}
+    monkeypatch.setattr(audit_runs, "read_history", history)
+    context: Any = Some(lake=Some(require=lambda: None), audit=of_run)
 
     def all_of(strict: bool = False, **given: object) -> Any:
         answers.update(given)
-        asked: Any = [
-            (Some(last=Some(run=run, stream="s", target=str(tmp_path / "t"))), number)
-            for number, run in enumerate(given)
-        ]
-        histories.update({history.last.run: history for history, _ in asked})
-        return audit_runs.audit_all(Any, Any, Any, asked, strict=strict)  # type: ignore[arg-type]
+        runs = (audit_runs.RunAudit(run, number) for number, run in enumerate(given))
+        return audit_runs.audit_all(context, audit_runs.RunAudits(tuple(runs), strict))
 
     return all_of
 
@@ -120,11 +119,12 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     laid(lake, "gone", "lost")
     laid(lake, "new", "remade")
     shutil.rmtree(lake.table("gone"))
-    plan = Some(cut=Some(commit=7), tape=Some(time_type=None))
-    monkeypatch.setattr(audit_runs, "audit_run", lambda *_: (plan, found(True)))
+    tape = Some(name="s", time_type=None)
+    plan = Some(cut=Some(commit=7), tape=tape, request=Some(into="new"), target="new")
+    monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: (plan, found(True)))
+    context = Context(tmp_path, spark=lambda: Some(stop=lambda: None))  # type: ignore[arg-type,return-value]
     asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
-    work = handlers.audit({"audits": [*asked, {"run": "good"}]}, Place(lake))
-    answer = work(Any)  # type: ignore[arg-type]
+    answer = handlers.audit({"audits": [*asked, {"run": "good"}]}, context)
     assert answer.refusal is None
     audits: Any = answer.value["audits"]
     assert [(each["run"], each.get("error")) for each in audits] == [
@@ -135,4 +135,4 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     ]
     assert answer.value["not_audited"] == ["back", "lost", "remade"]
     with pytest.raises(InvalidRequestError, match="^CAP-RUN: "):
-        handlers.audit({"audits": [{"run": "never"}]}, Place(lake))
+        handlers.audit({"audits": [{"run": "never"}]}, context)

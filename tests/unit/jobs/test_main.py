@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from capstan.context import Context
 from capstan.errors import (
     CapstanError,
     CheckFailedError,
@@ -19,9 +20,8 @@ from capstan.errors import (
     SystemFailureError,
 )
 from capstan.jobs import handlers
-from capstan.jobs.job_types import Handler, JobResult, JsonObject, Place, Work
+from capstan.jobs.job_types import Handler, JobResult, JsonObject
 from capstan.jobs.main import main
-from capstan.storage.lake import Lake
 
 APPS = Path(__file__).parents[3] / "spark_apps"
 NAMES = (
@@ -60,16 +60,13 @@ def session() -> FakeSession:
 def app(answer: JobResult | Exception) -> Any:
     """An app that gives this answer, and keeps the requests that it was given."""
 
-    def fake(fields: JsonObject, place: Place) -> Work:
-        """Prepare nothing."""
-        fake.asked.append((dict(fields), place))  # type: ignore[attr-defined]
-
-        def work(_: object) -> JobResult:
+    def fake(fields: JsonObject, context: Context) -> JobResult:
+        """Start a session, and do nothing."""
+        fake.asked.append((dict(fields), context))  # type: ignore[attr-defined]
+        with context.session():
             if isinstance(answer, Exception):
                 raise answer
             return answer
-
-        return work
 
     fake.asked = []  # type: ignore[attr-defined]
     return fake
@@ -89,8 +86,8 @@ def test_a_request_comes_from_a_file_or_from_an_argument(
     assert main(fake, [str(written), *lake], session) == 0
     assert main(fake, ["--request", '{"stream": "t"}', *lake, "--streams", "x.yaml"], session) == 0
     assert [fields["stream"] for fields, _ in fake.asked] == ["s", "t"]
-    assert [place.streams for _, place in fake.asked] == [None, "x.yaml"]
-    assert {place.lake.root for _, place in fake.asked} == {str(tmp_path)}
+    assert [context._config for _, context in fake.asked] == [None, "x.yaml"]
+    assert {context.lake.root for _, context in fake.asked} == {str(tmp_path)}
     assert session.started == ["capstan fake"] * 2
     assert session.stopped == 2
 
@@ -184,7 +181,7 @@ def test_an_unwritable_result_exits_with_5(
 
 
 @pytest.mark.parametrize(
-    ("prepare", "request_", "code"),
+    ("handler", "request_", "code"),
     [
         (handlers.capture, {"stream": "nowhere"}, "CAP-STREAM"),
         (handlers.capture, {}, "CAP-REQUEST"),
@@ -209,7 +206,7 @@ def test_an_unwritable_result_exits_with_5(
     ],
 )
 def test_wrong_requests_end_with_2_before_a_session(
-    prepare: Handler,
+    handler: Handler,
     request_: dict[str, object],
     code: str,
     tmp_path: Path,
@@ -218,14 +215,14 @@ def test_wrong_requests_end_with_2_before_a_session(
 ) -> None:
     declared = ["--streams", str(APPS.parent / "dags" / "streams.yaml")]
     arguments = ["--request", json.dumps(request_), "--lake", str(tmp_path), *declared]
-    assert main(prepare, arguments, session) == 2
+    assert main(handler, arguments, session) == 2
     assert last_line(capsys).startswith(f"{code}: ")
     assert session.started == []
 
 
 def test_an_unknown_key_is_named_with_the_nearest() -> None:
     with pytest.raises(CapstanError, match="'untill', did you mean 'until'") as caught:
-        handlers.replay({"stream": "s", "into": "t", "untill": "2013"}, Place(Lake("/x")))
+        handlers.replay({"stream": "s", "into": "t", "untill": "2013"}, Context("/x"))
     assert caught.value.fields["key"] == "untill"
 
 

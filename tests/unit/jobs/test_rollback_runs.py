@@ -10,20 +10,21 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, Transaction
 
+from capstan.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
-from capstan.jobs.job_types import Place
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
+from tests.support.contexts import SparkStarted, refuse_spark
 from tests.support.jvmless_lake import Books
 
 ALL = Region(Box((None,), (None,)))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def context(tmp_path: Path) -> Context:
     """A lake with a run in each state; `over` has written over part of `under`."""
     lake = Lake.at(tmp_path)
     books = Books(lake, "s", lake.table("t"))
@@ -42,7 +43,7 @@ def place(tmp_path: Path) -> Place:
     books.published("alone", [3], ALL)
     books.published("back", [4], ALL)
     books.rolled_back("back", [4], ALL)
-    return Place(lake)
+    return Context(tmp_path, spark=refuse_spark)
 
 
 @pytest.mark.parametrize(
@@ -66,25 +67,26 @@ def place(tmp_path: Path) -> Place:
     ],
 )
 def test_runs_that_can_be_rolled_back(
-    place: Place, asked: dict[str, object], code: str | None
+    context: Context, asked: dict[str, object], code: str | None
 ) -> None:
     if code is None:
-        assert callable(handlers.rollback(asked, place))
+        with pytest.raises(SparkStarted):
+            handlers.rollback(asked, context)
         return
     with pytest.raises(InvalidRequestError, match=f"^{code}: "):
-        handlers.rollback(asked, place)
+        handlers.rollback(asked, context)
 
 
-def test_the_blocking_run_is_named(place: Place) -> None:
+def test_the_blocking_run_is_named(context: Context) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        handlers.rollback({"run": "under"}, place)
+        handlers.rollback({"run": "under"}, context)
     assert caught.value.fields["later"] == "over"
     assert caught.value.hint == "roll back over first"
 
 
 def test_a_missing_lake_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="^CAP-LAKE: "):
-        handlers.rollback({"run": "a"}, Place(Lake.at(tmp_path / "none")))
+        handlers.rollback({"run": "a"}, Context(tmp_path / "none"))
 
 
 ROWS = pa.table({"x": [1]})
@@ -101,7 +103,8 @@ def commit(lake: Lake, run: RunId, version: int, **note: object) -> None:
 def test_a_run_killed_after_its_commit_can_be_rolled_back(
     tmp_path: Path, steps: tuple[str, ...]
 ) -> None:
-    lake = Lake.at(tmp_path)
+    context = Context(tmp_path, spark=refuse_spark)
+    lake = context.lake
     books = Books(lake, "s", lake.table("t"))
     run, other = (RunId(digit * 32, 1, "t") for digit in "ab")
     deltalake.write_deltalake(lake.table("t"), ROWS)
@@ -113,9 +116,11 @@ def test_a_run_killed_after_its_commit_can_be_rolled_back(
     commit(lake, run, run.change(1).version, publish=True, attempt=1)
     # A later attempt has shut it out, and not gone on: that is no publish.
     commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
-    assert callable(handlers.rollback({"run": run.name}, Place(lake)))
+    with pytest.raises(SparkStarted):
+        handlers.rollback({"run": run.name}, context)
     with pytest.raises(InvalidRequestError, match="^CAP-NOT-PUBLISHED: "):
-        handlers.rollback({"run": other.name}, Place(lake))
+        handlers.rollback({"run": other.name}, context)
     # Who shuts it out now comes too late to undo that.
     commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
-    assert callable(handlers.rollback({"run": run.name}, Place(lake)))
+    with pytest.raises(SparkStarted):
+        handlers.rollback({"run": run.name}, context)

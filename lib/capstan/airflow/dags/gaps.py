@@ -131,7 +131,7 @@ def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
 def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
-    from capstan.backfill.interval import integer_ranges
+    from capstan.backfill.interval import stretches
     from capstan.backfill.survey import State, survey
     from capstan.errors import CapstanError
     from capstan.storage.lake import Lake
@@ -146,7 +146,7 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [
         {**stretch[0].to_json(), "until": stretch[-1].until, "intervals": len(stretch)}
-        for stretch in integer_ranges(found.intervals)
+        for stretch in stretches(found.intervals)
         if stretch[0].state not in (State.COVERED, State.INCOMPLETE)
     ]
     if replay.approve:

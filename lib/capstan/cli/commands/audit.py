@@ -16,8 +16,7 @@ from capstan.errors import InvalidRequestError
 from capstan.reporting.summaries import audit_text, checks_text
 
 if TYPE_CHECKING:
-    from capstan.audit import Audit
-    from capstan.core.times import TimeType
+    from capstan.results import AuditReport
 
 
 def audit(
@@ -49,61 +48,35 @@ def audit(
     For a run, check its target as it is now. With --against, check any table with a stream's rows.
     """
     shell = shell_of(context)
-    if against is None:
-        given = (worker_column, time_column, columns, as_of, workers, since, until)
-        if any(value is not None for value in given):
-            raise InvalidRequestError(
-                "CAP-AUDIT-RUN",
-                "the audit of a run takes only --version: the run determines the rest",
-                "to audit any table: capstan audit STREAM --against TABLE",
-            )
-        return _audit_run(shell, subject, version)
-    from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
-
-    request = TableAudit(
-        stream=subject,
-        table=against,
-        workers=names(workers, "--workers"),
-        since=since,
-        until=until,
-        as_of=as_of,
-        worker_column=worker_column,
-        time_column=time_column,
-        columns=names(columns, "--columns"),
-        version=version,
-    )
-    planned = plan_against(shell.lake, shell.declarations(), request)
-    with shell.spark(Work(f"audit {against}")) as spark:
-        result = audit_against(spark, planned, request)
-    about: dict[str, object] = {
-        "stream": subject,
-        "cut": planned.cut.commit,
-        "target": against,
-        "version": version,
-    }
-    return _audited(shell, about, result, planned.tape.time_type)
+    if against is not None:
+        fields = {
+            "workers": names(workers, "--workers"),
+            "since": since,
+            "until": until,
+            "as_of": as_of,
+            "worker_column": worker_column,
+            "time_column": time_column,
+            "columns": names(columns, "--columns"),
+            "version": version,
+        }
+        with shell.working(Work(f"audit {against}")) as work:
+            report = work.audit_table(subject, against, **fields)
+        return _audited(shell, report)
+    given = (worker_column, time_column, columns, as_of, workers, since, until)
+    if any(value is not None for value in given):
+        raise InvalidRequestError(
+            "CAP-AUDIT-RUN",
+            "the audit of a run takes only --version: the run determines the rest",
+            "to audit any table: capstan audit STREAM --against TABLE",
+        )
+    with shell.working(Work(f"audit {subject}")) as work:
+        report = work.audit(subject, version=version)
+    return _audited(shell, report)
 
 
-def _audit_run(shell: Shell, run: str, version: int | None) -> int:
-    from capstan.replay.standalone_audit import audit_run, require_auditable
-
-    history = require_auditable(shell.lake, run, version)
-    with shell.spark(Work(f"audit {run}")) as spark:
-        plan, result = audit_run(spark, shell.lake, shell.declarations(), history, version)
-    about: dict[str, object] = {
-        "run": run,
-        "stream": plan.tape.name,
-        "cut": plan.cut.commit,
-        "target": plan.request.into,
-        "version": version,
-        "target_version": None if history.done is None else history.done.target_version,
-    }
-    return _audited(shell, about, result, plan.tape.time_type)
-
-
-def _audited(shell: Shell, about: dict[str, object], result: Audit, time_type: TimeType) -> int:
-    value = result.to_json(time_type)
-    lines: list[RenderableType] = [f"{about['target']}: audit {audit_text(value, cell)}"]
+def _audited(shell: Shell, report: AuditReport) -> int:
+    value, result = report.to_json(), report.audit
+    lines: list[RenderableType] = [f"{value['target']}: audit {audit_text(value, cell)}"]
     if result.checks:
         lines.append(f"checks: {checks_text(value, cell)}")
     if result.differing:
@@ -114,5 +87,5 @@ def _audited(shell: Shell, about: dict[str, object], result: Audit, time_type: T
         lines.append(f"may differ only because of the order of rows: {columns}")
     if not result.passed:
         lines.append(finding_table(value))
-    shell.output.answer({**about, **value}, *lines)
+    shell.output.answer(value, *lines)
     return 0 if result.passed else 1

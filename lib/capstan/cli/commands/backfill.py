@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,11 +46,11 @@ def gaps(
     Incomplete intervals, which can still receive records, are not gaps, and neither are intervals
     with a run that waits for approval. Intervals whose records were retired cannot be filled.
     """
-    from capstan.backfill.planner import BackfillRequest, survey_range
+    from capstan.backfill.planner import BackfillRequest
 
     shell = shell_of(context)
     request = BackfillRequest(replay, since=since, until=until, every=every, as_of=as_of)
-    survey = survey_range(shell.lake, shell.declarations(required=True), request)
+    survey = shell.context.gaps(request)
     refusal = _refusal(survey, request)
     failure = {} if refusal is None else refusal.summary()
     shell.output.answer({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
@@ -106,10 +106,10 @@ def backfill(
     from capstan.backfill.run import prepare, run_prepared
 
     shell = shell_of(context)
-    request = _request(context)
     declarations = shell.declarations(required=True)
-    result = prepare(shell.lake, declarations, request)
+    result = prepare(shell.lake, declarations, _request(context))
     if result.replays and not dry_run:
+        # The number of runs is the length of the progress bar.
         work = Work(f"backfill {replay}", ("backfill.run",) * len(result.replays))
         with shell.spark(work) as spark:
             result = run_prepared(spark, shell.lake, declarations, result)
@@ -175,7 +175,7 @@ def _refusal(survey: Survey, request: BackfillRequest) -> CheckFailedError | Non
 
 def _stretch_table(survey: Survey) -> Table:
     """A table of the intervals; adjacent ones in the same state share a row."""
-    from capstan.backfill.interval import integer_ranges
+    from capstan.backfill.interval import stretches
 
     rows = [
         (
@@ -184,21 +184,18 @@ def _stretch_table(survey: Survey) -> Table:
             len(stretch),
             str(stretch[0].state),
             stretch[0].missing,
-            _few(
-                list(
-                    dict.fromkeys(name for part in stretch for name in (*part.runs, *part.changes))
-                )
-            ),
+            _few([name for part in stretch for name in (*part.runs, *part.changes)]),
         )
-        for stretch in integer_ranges(survey.intervals)
+        for stretch in stretches(survey.intervals)
     ]
     title = f"{survey.declared.name}: {survey.plan.tape.name} into {survey.plan.request.into}"
     return table(title, ("since", "until", "intervals", "state", "missing", "runs"), rows)
 
 
-def _few(names: Sequence[str]) -> str:
-    more = len(names) - _FEW
-    return ", ".join(names[:_FEW]) + (f" and {more:,} more" if more > 0 else "")
+def _few(names: Iterable[str]) -> str:
+    different = list(dict.fromkeys(names))
+    more = len(different) - _FEW
+    return ", ".join(different[:_FEW]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _counted(survey: Survey) -> str:

@@ -40,11 +40,8 @@ def capture(
 ) -> int:
     """Append to the tape what has arrived of a declared stream, then end."""
     shell = shell_of(context)
-    declared = shell.declarations(required=True).stream(stream)
-    with shell.spark(Work(f"capture {stream}")) as spark:
-        from capstan.capture.run import capture as carry_out
-
-        captured = carry_out(spark, shell.lake, declared, reseat=reseat, rescale=rescale)
+    with shell.working(Work(f"capture {stream}")) as work:
+        captured = work.capture(stream, reseat=reseat, rescale=rescale)
     shell.output.answer(asdict(captured), *captured_lines(captured))
     return 0
 
@@ -137,27 +134,21 @@ def verify(
     ] = False,
 ) -> int:
     """Check recordings against the rules, starting where the last check stopped."""
-    from capstan.storage.tape.index import find_cut, resolve_workers
-    from capstan.storage.tape.tape import open_tape
-
     shell = shell_of(context)
-    tape = open_tape(shell.lake, stream)
-    cut = find_cut(tape, as_of)
-    listed = names(workers, "--workers")
-    chosen = None if listed is None else tuple(resolve_workers(tape, cut, listed))
     declared = shell.declarations(required=True).stream(stream) if source else None
     compared = None
-    with shell.later(Work(f"verify {stream}")) as session:
-        from capstan.capture.source_reconciliation import reconcile
-        from capstan.spark.session import interpreting
-        from capstan.verify import verify as carry_out
-
-        result = carry_out(session, shell.lake, tape, workers=chosen, cut=cut, deep=deep)
+    with shell.working(Work(f"verify {stream}")) as work:
+        found = work.verify(stream, workers=names(workers, "--workers"), as_of=as_of, deep=deep)
+        result = found.verification
         if declared is not None:
+            from capstan.capture.source_reconciliation import reconcile
+            from capstan.spark.session import interpreting
+
             # The source has at least as many rows as the tape, usually about as many.
-            with interpreting(session(), sum(verdict.records for verdict in result.workers)):
-                compared = reconcile(session(), tape, declared, deep=deep, retired=result.retired)
-    value = result.to_json(tape)
+            rows = sum(verdict.records for verdict in result.workers)
+            with work.session() as spark, interpreting(spark, rows):
+                compared = reconcile(spark, found.tape, declared, deep=deep, retired=result.retired)
+    value = found.to_json()
     lines = [verdict_line(result)]
     if compared is not None:
         value["source"] = compared.to_json()

@@ -11,7 +11,7 @@ from capstan.cli.commands.check import minimum_of
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import table
-from capstan.cli.progress import Work, import_work
+from capstan.cli.progress import IMPORT, Work
 from capstan.errors import InvalidRequestError
 from capstan.reporting.formatting import size
 
@@ -79,7 +79,7 @@ def import_(
     # Invalid types are refused before a JVM starts.
     _ = encoding.time_type
     recordings = find_recordings(folder, format_)
-    with shell.spark(import_work(f"import {stream}")) as spark:
+    with shell.spark(Work(f"import {stream}", IMPORT)) as spark:
         from capstan.interop.transfer.import_files import import_recordings
 
         result = import_recordings(

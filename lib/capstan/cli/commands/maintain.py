@@ -1,7 +1,8 @@
-"""`maintain` and `retire`: compaction and clean-up of tapes, deletion of old records."""
+"""`maintain`, `retire` and `staging`: clean-up of tapes, of old records and staged output."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,12 +11,14 @@ from capstan.cli.context import shell_of
 from capstan.cli.options import Stream
 from capstan.cli.output import table
 from capstan.cli.progress import Work
+from capstan.core.config import format_duration, parse_duration
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from capstan.maintenance.retire import RetirementPlan
+    from capstan.replay.execution.staging import Staged
 
 
 def maintain(
@@ -32,18 +35,11 @@ def maintain(
     Small files of complete times are merged by worker and time; no row changes. Recordings are
     verified from where the last verification stopped. Repeating the command changes nothing.
     """
-    from capstan.storage.tape.tape import require_streams
-
     shell = shell_of(context)
     if (stream is None) == (not every):
         raise InvalidRequestError("CAP-USAGE", "give a stream, or --all", "see `capstan streams`")
-    shell.lake.require()
-    streams = shell.lake.streams() if stream is None else [stream]
-    require_streams(shell.lake, streams)
-    with shell.spark(Work(f"maintain {stream or 'all streams'}")) as spark:
-        from capstan.maintenance.run import maintain as carry_out
-
-        result = carry_out(spark, shell.lake, streams)
+    with shell.working(Work(f"maintain {stream or 'all streams'}")) as work:
+        result = work.maintain(*([] if stream is None else [stream]))
     value, refusal = result.to_json(), result.refusal
     failure = {} if refusal is None else refusal.summary()
     shell.output.answer({**value, **failure}, _tables(value), _done(value))
@@ -137,3 +133,55 @@ def _done(value: dict[str, object]) -> str:
     parts += [f"skipped: {error['message']}" for error in busy]
     parts += [error["message"] for error in violations]
     return "; ".join(parts)
+
+
+def staging(
+    context: typer.Context,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Delete expired output; without it, only list.")
+    ] = False,
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="How long to keep output of rejected, failed and killed runs.", metavar="LENGTH"
+        ),
+    ] = "30 days",
+) -> int:
+    """List staged output that was not published; --clean deletes what has expired.
+
+    Output that waits to be published is never deleted.
+    """
+    from capstan.replay.execution.staging import clear_staged, list_staged
+
+    shell = shell_of(context)
+    shell.lake.require()
+    kept, now = _length(keep), datetime.now(UTC)
+    outputs = list_staged(shell.lake, now)
+    over = [output for output in outputs if output.is_over(now, kept)]
+    cleared = clear_staged(shell.lake, over, now, kept) if clean else []
+    rows = [_staged(output, now, kept) for output in outputs]
+    size = sum(output.bytes for output in over)
+    done = "deleted" if clean else "would be deleted by --clean"
+    shell.output.answer(
+        {"keep": format_duration(kept), "staged": rows, "over": len(over), "cleared": cleared},
+        table(
+            "",
+            ("staged", "its run", "last step", "bytes", "expired"),
+            [(row["name"], row["why"], row["at"], row["bytes"], row["over"]) for row in rows],
+        ),
+        f"{len(over)} of {len(outputs)}, {size:,} bytes, {done}",
+    )
+    return 0
+
+
+def _staged(output: Staged, now: datetime, keep: timedelta) -> dict[str, object]:
+    at = None if output.at is None else f"{output.at:%Y-%m-%dT%H:%M:%SZ}"
+    about = {"name": output.name, "run": output.run, "why": str(output.why), "at": at}
+    return {**about, "bytes": output.bytes, "over": output.is_over(now, keep)}
+
+
+def _length(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidRequestError("CAP-USAGE", f"--keep: {error}", "such as '30 days'") from None

@@ -12,9 +12,8 @@ import typer
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, Workers, names
 from capstan.cli.pipeline_targets import every_sink, usual_target
-from capstan.cli.plan_tables import difference_tables, plan_tables
-from capstan.cli.progress import Work, replay_work, rollback_work
-from capstan.cli.tables import certificate_table
+from capstan.cli.progress import ROLLBACK, Work, replay_work
+from capstan.cli.tables import certificate_table, difference_tables, plan_tables
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
     from capstan.core.config import ProjectConfig
     from capstan.replay.planning.request import Request
-    from capstan.replay.run import ReplayResult
+    from capstan.results import ReplayRun
 
 Peers = Annotated[
     int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")
@@ -96,22 +95,16 @@ def plan(
 
     With --diff, also show the rows it would add, remove and change. Nothing is written.
     """
-    from capstan.replay.preview import preview
-
     shell = shell_of(context)
-    declarations = shell.declarations()
-    planned = preview(shell.lake, declarations, _request(context, declarations))
+    request = _request(context, shell.declarations(), {})
+    with shell.working(Work(f"plan {stream}")) as work:
+        planned = work.plan(request, compare=diff)
     value = planned.to_json()
     shown = plan_tables(value)
-    if diff:
-        with shell.spark(Work(f"plan {stream}")) as spark:
-            from capstan.replay.output.diff import difference
-
-            changes = difference(spark, planned.plan).to_json(planned.plan.tape.time_type)
-        value["diff"] = changes
-        shown += difference_tables(changes)
+    if planned.comparison is not None:
+        shown += difference_tables(planned.comparison)
     shell.output.answer(value, *shown)
-    return 0 if planned.plan.complete or partial else 3
+    return 0 if planned.complete or partial else 3
 
 
 def replay(
@@ -154,25 +147,17 @@ def replay(
     if into_stream is not None:
         return _recapture(context, shell)
     declarations = shell.declarations()
-    if all_sinks:
-        sinks = every_sink(context.params, declarations)
-        requests = [_request(context, declarations, sink) for sink in sinks]
-    else:
-        requests = [_request(context, declarations)]
-    # Invalid requests are refused before a JVM starts.
-    for request in requests:
+    sinks = every_sink(context.params, declarations) if all_sinks else [{}]
+    requests = [_request(context, declarations, sink) for sink in sinks]
+    # If one of several requests is refused, none is carried out.
+    for request in requests[1:]:
         make_plan(shell.lake, declarations, request)
-    work = replay_work(f"replay {stream}", direct=direct, hold=hold, runs=len(requests))
-    with shell.spark(work) as spark:
-        from capstan.replay.run import replay as carry_out
-
-        outcomes = [carry_out(spark, shell.lake, declarations, request) for request in requests]
-    if all_sinks:
-        shown = [_result_lines(outcome) for outcome in outcomes]
-        runs = [outcome.to_json() for outcome in outcomes]
-        shell.output.answer({"runs": runs}, *itertools.chain.from_iterable(shown))
-    else:
-        _answer(shell, outcomes[0])
+    steps = replay_work(f"replay {stream}", direct=direct, hold=hold, runs=len(requests))
+    with shell.working(steps) as work:
+        runs = [work.replay(request) for request in requests]
+    lines = itertools.chain.from_iterable(map(_run_lines, runs))
+    values = [run.to_json() for run in runs]
+    shell.output.answer({"runs": values} if all_sinks else values[0], *lines)
     return 0
 
 
@@ -215,7 +200,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
 
 
 def _request(
-    context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object] | None = None
+    context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object]
 ) -> Request:
     """The request of a command whose parameters have the names of the request's fields.
 
@@ -226,7 +211,7 @@ def _request(
     """
     from capstan.replay.planning.request import Request
 
-    given = {**context.params, **(other or {})}
+    given = {**context.params, **other}
     fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
     if fields["into"] is None:
         fields["into"] = usual_target(context, declarations)
@@ -236,19 +221,14 @@ def _request(
     return Request(**fields)
 
 
-def _answer(shell: Shell, outcome: ReplayResult) -> None:
-    shell.output.answer(outcome.to_json(), *_result_lines(outcome))
-
-
-def _result_lines(outcome: ReplayResult) -> tuple[RenderableType, ...]:
-    value = outcome.to_json()
-    run = value["run"]
-    if outcome.unchanged:
-        line = f"nothing to do: run {run} is still published"
+def _run_lines(run: ReplayRun) -> tuple[RenderableType, ...]:
+    value = run.to_json()
+    if run.unchanged:
+        line = f"nothing to do: run {run.name} is still published"
     elif value["published"]:
-        line = f"run {run} is published"
+        line = f"run {run.name} is published"
     else:
-        line = f"run {run} is audited and waiting: capstan publish {run}"
+        line = f"run {run.name} is audited and waiting: capstan publish {run.name}"
     return certificate_table(value), line
 
 
@@ -263,12 +243,9 @@ def publish(context: typer.Context, run: Run) -> int:
     shell = shell_of(context)
     shell.lake.require()
     read_history(shell.lake, run)
-    with shell.spark(Work(f"publish {run}")) as spark:
-        from capstan.replay.run import publish as carry_out
-
-        decision = Decision(_user())
-        outcome = carry_out(spark, shell.lake, shell.declarations(), run, decision)
-    _answer(shell, outcome)
+    with shell.working(Work(f"publish {run}")) as work:
+        published = work.publish(run, Decision(_user()))
+    shell.output.answer(published.to_json(), *_run_lines(published))
     return 0
 
 
@@ -311,10 +288,8 @@ def rollback(context: typer.Context, run: Run) -> int:
     shell = shell_of(context)
     shell.lake.require()
     repeated = read_history(shell.lake, run).rolled_back
-    with shell.spark(rollback_work(f"rollback {run}")) as spark:
-        from capstan.replay.run import rollback as carry_out
-
-        version = carry_out(spark, shell.lake, shell.declarations(), run)
+    with shell.working(Work(f"rollback {run}", ROLLBACK)) as work:
+        version = work.rollback(run)
     done = "was already rolled back" if repeated else "is rolled back"
     shell.output.answer(
         {"run": run, "target_version": version, "rolled_back": True, "stood": repeated},

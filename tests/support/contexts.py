@@ -1,0 +1,43 @@
+"""Contexts of tests: over declarations that no file has, and without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capstan.backfill.run import BackfillResult, prepare, run_prepared
+from capstan.context import Context
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from capstan.backfill.planner import BackfillRequest
+    from capstan.core.config import ProjectConfig
+    from capstan.storage.lake import Lake
+
+
+class DeclaredContext(Context):
+    """A context with these declarations."""
+
+    def __init__(self, lake: Lake, declarations: ProjectConfig, spark: SparkSession) -> None:
+        super().__init__(lake.root, spark=spark)
+        self._declarations = declarations
+
+    def declared(self, *, required: bool = False) -> ProjectConfig:
+        """The declarations; `required` changes nothing."""
+        return self._declarations
+
+
+def backfill(
+    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: BackfillRequest
+) -> BackfillResult:
+    """Carry out a backfill."""
+    return run_prepared(spark, lake, declarations, prepare(lake, declarations, request))
+
+
+class SparkStarted(Exception):
+    """Something has asked for Spark."""
+
+
+def refuse_spark() -> SparkSession:
+    """Tell that Spark would start now."""
+    raise SparkStarted
