@@ -307,10 +307,10 @@ class Context(Workplace):
         """
         from capstan.core.config import check_target
         from capstan.replay.planning.plan import target_path
+        from capstan.storage import delta
 
         path = target_path(self.lake, self.declarations, check_target(name))[0]
-        reader = self.spark.read.format("delta")
-        return (reader if version is None else reader.option("versionAsOf", version)).load(path)
+        return delta.load(self.spark, path, version)
 
 
 def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:

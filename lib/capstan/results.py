@@ -166,28 +166,25 @@ class ReplayRun:
 
     def to_spark(self) -> DataFrame:
         """The target at the version that this run published."""
-        reader = self.session.read.format("delta")
-        version = self._version()
-        if version is not None:
-            reader = reader.option("versionAsOf", version)
-        return reader.load(self._target())
+        from capstan.storage import delta
+
+        return delta.load(self.session, *self._published)
 
     def to_arrow(self) -> pa.Table:
         """The target at the version that this run published, read without Spark."""
         from capstan.storage import delta
 
-        return delta.open_table(self._target(), self._version()).to_pyarrow_table()
+        return delta.open_table(*self._published).to_pyarrow_table()
 
     def to_json(self) -> dict[str, object]:
         """The certificate, as the command line's `--json` prints it."""
         return self.result.to_json()
 
-    def _target(self) -> str:
-        return str(self.to_json()["target_path"])
-
-    def _version(self) -> int | None:
-        version = self.to_json()["target_version"]
-        return None if version is None else int(str(version))
+    @property
+    def _published(self) -> tuple[str, int | None]:
+        value = self.to_json()
+        version = value["target_version"]
+        return str(value["target_path"]), None if version is None else int(str(version))
 
     def _repr_html_(self) -> str:
         value = self.to_json()

@@ -96,9 +96,9 @@ def row_text(fields: Iterable[StructField], data: Column | None = None) -> Colum
     return F.to_json(F.struct(*map(value, fields)), _AS_TEXT)
 
 
-def within(rows: DataFrame, cells: DataFrame) -> DataFrame:
-    """The rows whose place is among `cells`; NULL matches NULL."""
-    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"c.{name}")) for name in place_of(cells)]
+def within(rows: DataFrame, cells: DataFrame, names: Iterable[str] = ()) -> DataFrame:
+    """The rows whose place, or whose `names`, is among `cells`; NULL matches NULL."""
+    same = [F.col(f"r.{n}").eqNullSafe(F.col(f"c.{n}")) for n in names or place_of(cells)]
     return rows.alias("r").join(cells.alias("c"), reduce(lambda a, b: a & b, same), "left_semi")
 
 
@@ -175,11 +175,8 @@ def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], _Val
     types = ", ".join(f"{n} {'INT' if n in ('sign', 'worker') else 'BIGINT'}" for n in names)
     signed = [(1 if row["net"] > 0 else -1, *(row[n] for n in names[1:])) for row in sample]
     listed = rows.sparkSession.createDataFrame(signed, types)
-    same = [F.col(f"r.{name}").eqNullSafe(F.col(f"s.{name}")) for name in names]
-    joined = rows.alias("r").join(
-        F.broadcast(listed.alias("s")), reduce(lambda a, b: a & b, same), "left_semi"
-    )
-    texts = joined.groupBy(*names).agg(F.first("text").alias("text"))
+    sampled = within(rows, F.broadcast(listed), names)
+    texts = sampled.groupBy(*names).agg(F.first("text").alias("text"))
     return {tuple(row[name] for name in names): json.loads(row["text"]) for row in texts.collect()}
 
 

@@ -190,26 +190,21 @@ def _view(lake: Lake, name: str, about: str) -> StreamView:
     commits, batches = delta.stat(files, "max.commit"), delta.stat(files, "max.batch")
     cut = Cut(max(commits, default=-1), max(batches, default=-1))
     progress = read_progress(tape, cut, events=table)
-    last = tape.time_type.coordinates[-1]
+    times = greatest_times(files, tape.time_type.coordinates[-1])
+    written = pc.max(files["modification_time"]).as_py() if files.num_rows else None
     return StreamView(
         name=tape.name,
         description=about,
         cut=cut,
         coordinates=tape.time_type.coordinates,
         progress=progress,
-        greatest=_greatest(files, last),
+        # By the bounds of files, to the millisecond.
+        greatest=None if times is None else pc.max(times).as_py(),
         late=count_late(tape, cut),
         checked=_verified_state(lake, tape, cut, progress),
         violations=_violations(lake).get((tape.name, str(table.metadata().id)), ()),
-        written=_written(files),
+        written=None if written is None else datetime.fromtimestamp(written / 1000, UTC),
     )
-
-
-def _greatest(files: pa.Table, coordinate: Coordinate) -> int | None:
-    """The greatest time of any messages event, by the bounds of files, to the millisecond."""
-    column = greatest_times(files, coordinate)
-    greatest = None if column is None else pc.max(column).as_py()
-    return None if greatest is None else int(greatest)
 
 
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
@@ -223,11 +218,6 @@ def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray |
     elif coordinate.kind is Kind.DATE:
         column = column.cast(pa.int32())
     return column.cast(pa.int64())
-
-
-def _written(files: pa.Table) -> datetime | None:
-    newest = pc.max(files["modification_time"]).as_py() if files.num_rows else None
-    return None if newest is None else datetime.fromtimestamp(newest / 1000, UTC)
 
 
 def _verified_state(lake: Lake, tape: Tape, cut: Cut, progress: Progress) -> VerifiedState | None:

@@ -40,6 +40,7 @@ def state(
     snapshot takes effect only after a check: it must have the same keys, each with its owner. If
     the pipeline is followed into several tables, choose with --into which state to rescale.
     """
+    from capstan.replay.planning.plan import target_path
     from capstan.replay.planning.snapshot_catalog import list_taken
 
     shell = shell_of(context)
@@ -49,7 +50,8 @@ def state(
         raise InvalidRequestError("CAP-USAGE", f"unknown action: {action}", _USAGE)
     snapshots = list_taken(shell.lake, name)
     if into:
-        paths = {_path(shell, target) for target in into}
+        declarations = shell.declarations()
+        paths = {target_path(shell.lake, declarations, target)[0] for target in into}
         snapshots = [taken for taken in snapshots if taken.history.last.target in paths]
     if peers is not None:
         return _rescale(shell, name, snapshots, peers, named=bool(into))
@@ -105,12 +107,6 @@ def _rescaled_line(snapshot: Snapshot) -> str:
         f"{snapshot.name}: {keys} keys in {snapshot.rows} rows, each checked to be with its owner "
         f"among {snapshot.peers} replay workers; the next run continues from this snapshot"
     )
-
-
-def _path(shell: Shell, into: str) -> str:
-    from capstan.replay.planning.plan import target_path
-
-    return target_path(shell.lake, shell.declarations(), into)[0]
 
 
 def _row(shell: Shell, taken: Taken) -> dict[str, object]:
