@@ -278,6 +278,45 @@ def test_a_task_may_name_a_lake_of_its_own(
     assert arguments[arguments.index("--streams") + 1] == str(streams)
 
 
+GROUPS = """
+from airflow.sdk import DAG
+
+from capstan.airflow import CapstanTaskGroup
+
+with DAG("groups", schedule=None, params={"until": "2024-05-02"}):
+    for name in ("first", "second"):
+        CapstanTaskGroup(name, target=f"{name}_table",
+                         fields={"stream": "little", "until": "{{ params.until }}"})
+"""
+
+
+def test_task_groups_hand_their_requests_on(
+    taped: Place, submit: FakeSubmit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.dag_processing import dagbag
+
+    path = tmp_path / "groups" / "groups.py"
+    path.parent.mkdir()
+    path.write_text(GROUPS, encoding="utf-8")
+    monkeypatch.setattr(dagbag, "BundleDagBag", lambda **_: taped.bag(path))
+    done = {
+        "run": "t-1", "stream": "little", "cut": 1, "records": 32, "published": True,
+        "target": "t", "target_path": "/t", "target_version": 1, "attempt": 1, "times": 1,
+        "workers": ["a"], "since": None, "until": "2024-05-02", "frontier": [], "complete": True,
+    }  # fmt: skip
+    submit.answers({"exit": 0, "result": done})
+    run = taped.bag(path).dags["groups"].test()
+    states = {each.task_id: each.state for each in run.get_task_instances()}
+    for group in ("first", "second"):
+        assert [states[f"{group}.{task}"] for task in ("plan", "replay", "certificate")] == [
+            "success"
+        ] * 3
+        assert states[f"{group}.approve"] == states[f"{group}.publish"] == "skipped"
+    requests: Any = [call["request"] for call in submit.calls]
+    assert {request["into"] for request in requests} == {"first_table", "second_table"}
+    assert {request["until"] for request in requests} == {"2024-05-02"}
+
+
 SETTINGS = """
     spark: {spark.executor.memory: 3g, spark.dynamicAllocation.enabled: true}
 """

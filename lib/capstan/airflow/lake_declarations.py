@@ -6,7 +6,6 @@ the declaration file, and keep a copy of it in the lake.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from capstan.airflow.lake_files import read_lake_file, write_lake_file
@@ -44,4 +43,4 @@ def read_page_setting(dag_folder: Path) -> Settings:
         copy = settings.work / "page" / _FILE
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text, encoding="utf-8")
-    return replace(read_setting(dag_folder / "any.py", streams=copy), streams=copy)
+    return read_setting(dag_folder / "any.py", streams=copy)
