@@ -135,6 +135,24 @@ def test_retries_and_callbacks_of_default_args_apply_to_all_dags(place: Place) -
     assert usual["on_failure_callback"] == [print, log_error_last]
 
 
+def test_every_task_of_every_dag_keeps_the_callback_of_default_args(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    write_project(tmp_path / "project", airflow=folder)
+    monkeypatch.delenv("CAPSTAN_STREAMS")
+    (folder / "capstan_dags.py").write_text(
+        "from capstan.airflow import capstan_dags\n"
+        "globals().update(capstan_dags(__file__, default_args={'on_failure_callback': print}))\n",
+        encoding="utf-8",
+    )
+    tasks = [task for dag in place.bag(folder).dags.values() for task in dag.tasks]
+    assert len(tasks) > 15
+    for task in tasks:
+        callbacks = task.on_failure_callback
+        assert (callbacks[0], callbacks[-1]) == (print, log_error_last), task
+
+
 def test_the_certificate_link_leads_to_the_task_that_shows_it() -> None:
     def address(operator: Any, task: str, number: int = -1) -> str:
         key = TaskInstanceKey(dag_id="d", task_id=task, run_id="r", map_index=number)

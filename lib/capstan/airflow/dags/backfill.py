@@ -13,8 +13,8 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
 from capstan.airflow.dags.new_dag import new_dag
-from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
+from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
@@ -68,13 +68,12 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         tag="backfill",
     ) as dag:
         fields = partial(_fields, replay)
+        usual = task_defaults(setting, replay.notify, ("replays", replay.name, "notify"))
         complete = FrontierSensor(
             task_id="complete",
             setting=setting,
             fields=fields,
-            on_failure_callback=on_failure(
-                setting, replay.notify, ("replays", replay.name, "notify")
-            ),
+            on_failure_callback=usual["on_failure_callback"],
             doc_md=docs.TASKS["complete"],
         )
         outlet = table_asset(replay.target, setting.declarations)
