@@ -177,7 +177,7 @@ def test_an_unwritable_result_exits_with_5(
 ) -> None:
     result = tmp_path / "no" / "folder" / "result.json"
     assert main(app(JobResult({})), ["--request", "{}", "--result", str(result)], session) == 5
-    assert last_line(capsys).startswith("CAP-BROKEN: FileNotFoundError")
+    assert last_line(capsys).startswith("CAP-NO-ACCESS: ")
 
 
 @pytest.mark.parametrize(
