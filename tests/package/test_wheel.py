@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,26 +12,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.venvs import new_venv
+
 PYTHONS = ("3.11", "3.12", "3.13")
 INDEX_NAME = "capstan-replay"
 
 pytestmark = pytest.mark.rest
-
-
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the tree: a build leaves files beside its sources."""
-    tree = tmp_path_factory.mktemp("tree")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree / name)
-    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
-    folder = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]
-    subprocess.run([*pip, *options], check=True, timeout=300)
-    [path] = folder.glob("*.whl")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -112,26 +97,12 @@ def test_in_an_empty_folder_it_needs_no_repository(wheel: Path, tmp_path: Path) 
     assert sorted(path.name for path in folder.iterdir()) == ["dags", "sample_data"]
 
 
-def interpreter(version: str) -> Path | None:
-    """A Python of a version: on the path, or one that pyenv has."""
-    found = shutil.which(f"python{version}")
-    if found:
-        return Path(found)
-    homes = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
-    return homes[-1] if homes else None
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("version", PYTHONS)
 def test_installed_with_its_dependencies_everything_is_green(
     wheel: Path, tmp_path: Path, version: str
 ) -> None:
-    python = interpreter(version)
-    assert python is not None, f"install a Python {version}"
-    subprocess.run([str(python), "-m", "venv", str(tmp_path / "venv")], check=True, timeout=120)
-    bin_folder = tmp_path / "venv" / "bin"
-    pip = [str(bin_folder / "python"), "-m", "pip", "install", "--quiet"]
-    subprocess.run([*pip, f"{wheel}[demo]", "twine"], check=True, timeout=1200)
+    bin_folder = new_venv(tmp_path / "venv", version, f"{wheel}[demo]", "twine")
     subprocess.run([str(bin_folder / "twine"), "check", "--strict", str(wheel)], check=True)
     folder = tmp_path / "empty"
     folder.mkdir()

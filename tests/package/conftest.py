@@ -1,0 +1,27 @@
+"""The wheel that the tests of the distribution install."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of a copy of the tree: a build leaves files beside its sources."""
+    tree = tmp_path_factory.mktemp("tree")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]
+    subprocess.run([*pip, *options], check=True, timeout=300)
+    [path] = folder.glob("*.whl")
+    return path
