@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from capstan.errors import CapstanError, SystemFailureError
+from capstan.redaction import masked
 
 _RETRY = "then repeat the command; it resumes where this one stopped"
 DAMAGED_FILE_HINT = (
@@ -223,7 +224,7 @@ def root_message(error: BaseException) -> str:
     Java and Python stack frames surround it. For an exception that a query raised in Python, the
     whole traceback precedes it.
     """
-    text = str(error)
+    text = masked(str(error))
     _, _, traceback = text.partition(_PYTHON_TRACEBACK)
     raised = _RAISED.findall(traceback)
     lines = (line.strip().removeprefix(": ") for line in raised[-1:] or text.splitlines())

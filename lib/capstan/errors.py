@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from capstan import former_paths
+from capstan import former_paths, redaction
 
 
 class CapstanError(Exception):
     """A failure with a stable code, a one-line message and a hint for the next step.
+
+    Its texts do not show secret values; see `capstan.redaction`.
 
     Attributes:
         code: Stable name, `CAP-...`, for scripts and for searching.
@@ -31,11 +33,12 @@ class CapstanError(Exception):
     exit_code: ClassVar[int] = 5
 
     def __init__(self, code: str, message: str, hint: str = "", **fields: object) -> None:
+        message, hint = redaction.masked(message), redaction.masked(hint)
         super().__init__(code, message, hint)
         self.code = code
         self.message = message
         self.hint = hint
-        self.fields = fields
+        self.fields = {name: redaction.masked_value(value) for name, value in fields.items()}
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"

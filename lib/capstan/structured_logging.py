@@ -22,6 +22,7 @@ from enum import StrEnum
 
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import subscribe
+from capstan.redaction import masked
 
 VARIABLE = "CAPSTAN_LOG"
 FILE = "CAPSTAN_LOG_FILE"
@@ -93,7 +94,7 @@ class Log:
         text = format_line(self.format, datetime.now(UTC), level, event, self.context, facts)
         # A failure to write the log never stops a run.
         with suppress(OSError, ValueError):
-            self.write(text)
+            self.write(masked(text))
 
 
 def format_line(

@@ -31,6 +31,7 @@ from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
 from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
 from capstan.capture.source_errors import source_error
+from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times, settings_of, update_settings
 from capstan.capture.topic_ids import require_same_topics
 from capstan.core.config import Stream
@@ -117,13 +118,23 @@ def capture(
     Raises:
         InvalidRequestError: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
             `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`,
-            `CAP-CLOSED`, `CAP-SOURCE-OTHER`: nothing was written. `CAP-SOURCE-CHANGED`,
-            `CAP-SOURCE-LOST`, `CAP-MALFORMED`, or `CAP-WORKERS` for too many workers: earlier
-            micro-batches stay recorded.
+            `CAP-CLOSED`, `CAP-SOURCE-OTHER`, `CAP-SECRET`: nothing was written.
+            `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`, `CAP-MALFORMED`, or `CAP-WORKERS` for too many
+            workers: earlier micro-batches stay recorded.
         CheckFailedError: `CAP-LATE` under the policy `fail`; earlier micro-batches stay recorded.
         FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     emit("capture.begin", stream=stream.name)
+    return with_secrets(
+        spark,
+        stream,
+        lambda resolved: _capture(spark, lake, resolved, reseat=reseat, rescale=rescale),
+    )
+
+
+def _capture(
+    spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool, rescale: int | None
+) -> CaptureResult:
     listing = Listing.of(stream.source)
     columns = known_columns = None
     seen: FilesRead = {}

@@ -23,6 +23,7 @@ from capstan.capture.file_listing import (
 )
 from capstan.capture.source import broker_gone
 from capstan.capture.source_counts import Counts
+from capstan.capture.source_secrets import with_secrets
 from capstan.core.config import Source, Stream
 from capstan.core.times import Box
 from capstan.errors import InvalidRequestError
@@ -133,6 +134,14 @@ def reconcile(
             neither files nor offsets.
         SystemFailureError: `CAP-BROKER` when the broker is needed but does not answer.
     """
+    return with_secrets(
+        spark, stream, lambda resolved: _reconcile(spark, tape, resolved, deep, retired)
+    )
+
+
+def _reconcile(
+    spark: SparkSession, tape: Tape, stream: Stream, deep: bool, retired: Sequence[Box]
+) -> Reconciliation:
     cut = newest_cut(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)

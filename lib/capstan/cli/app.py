@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Annotated
@@ -28,6 +27,7 @@ from capstan.cli.commands import (
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import Output
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
+from capstan.redaction import print_exception
 from capstan.structured_logging import Log, logging, owns_standard_error
 from capstan.workplace import DEFAULT_LAKE
 
@@ -170,7 +170,7 @@ def hoisted(words: Sequence[str]) -> Iterator[str]:
 def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
     """Report an error and return its exit code."""
     if shell.debug:
-        traceback.print_exception(error, file=sys.stderr)
+        print_exception(error)
     reported = _wrapped(error)
     if log is not None:
         log.failed(reported)

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,6 +23,7 @@ from capstan import error_translation
 from capstan.context import Context
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.jobs.job_types import Handler, JsonObject
+from capstan.redaction import print_exception
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import replacing
 from capstan.structured_logging import Log, LogFormat, logging
@@ -126,7 +126,7 @@ def _start(name: str, start: Callable[[str], SparkSession] | None) -> SparkSessi
 def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
     """Report an error, also in the result file, and return its exit code."""
     if not isinstance(error, CapstanError):
-        traceback.print_exception(error, file=sys.stderr)
+        print_exception(error)
     reported = error_translation.to_capstan_error(error)
     if result is not None:
         try:

@@ -8,7 +8,6 @@ be read otherwise.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
@@ -27,6 +26,7 @@ from capstan.maintenance.table_catalog import (
     index_tables,
     ledger_tables,
 )
+from capstan.redaction import print_exception
 from capstan.replay.execution.staging import KEEP
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
@@ -188,7 +188,7 @@ def _stream_error(lake: Lake, name: str, error: Exception) -> CapstanError | Non
         if translated.code == "CAP-DISK-FULL" or not inside:
             return None
     if translate(error) is None:
-        traceback.print_exception(error)
+        print_exception(error)
     message = translated.message
     if not message.startswith(f"stream {name}"):
         message = f"stream {name}: {message}"

@@ -1,4 +1,4 @@
-"""`check`: checks recordings against the protocol, without a lake or a JVM."""
+"""`check`: checks recordings and declarations, without a lake or a JVM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
-from capstan.cli.context import shell_of
+from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
+from capstan.core.config import load_sound
+from capstan.core.config.secret_references import literal_secrets
 from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
@@ -27,6 +29,7 @@ from capstan.interop.timely import (
 )
 
 _BIN = ".bin"
+_YAML = (".yaml", ".yml")
 _FIRST_LINE = 64 * 2**20
 
 
@@ -44,7 +47,8 @@ def check(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Transcripts (.jsonl), timely's files (.bin), or folders of either.",
+            help="Transcripts (.jsonl), timely's files (.bin), or folders of either; or "
+            "declarations (.yaml).",
             metavar="PATH...",
         ),
     ],
@@ -72,7 +76,10 @@ def check(
         ),
     ] = None,
 ) -> int:
-    """Check recordings against the protocol's rules: transcripts or timely's binary files."""
+    """Check transcripts and timely's files against the protocol's rules; or declarations."""
+    files = [path for path in paths if path.suffix in _YAML and path.is_file()]
+    if files:
+        return _check_declarations(shell_of(context), files, paths)
     options = _Options(None if minimum is None else minimum_of(minimum), time_type, record_type)
     recordings = [_checked(path, options) for path in _files(paths)]
     valid = all(recording["valid"] for recording in recordings)
@@ -86,6 +93,26 @@ def check(
         f"{len(recordings)} recordings: " + ("all valid" if valid else "not all are valid"),
     )  # fmt: skip
     return 0 if valid else 1
+
+
+def _check_declarations(shell: Shell, files: Sequence[Path], paths: Sequence[Path]) -> int:
+    """Report the mistakes in declarations, and the options that seem to hold a secret."""
+    if len(files) < len(paths):
+        raise InvalidRequestError(
+            "CAP-USAGE", "declarations and recordings are checked one at a time", "name one kind"
+        )
+    found = [(file, load_sound(file, lake=shell.place)) for file in files]
+    mistakes = [str(mistake.error) for _, config in found for mistake in config.mistakes]
+    warnings = [
+        f"{f}: {secret}" for f, config in found for secret in literal_secrets(config.streams)
+    ]
+    shell.output.answer(
+        {"valid": not mistakes, "mistakes": mistakes, "warnings": warnings},
+        *mistakes,
+        *(f"warning: {warning}" for warning in warnings),
+        f"{len(files)} files: {len(mistakes)} mistakes, {len(warnings)} warnings",
+    )
+    return 1 if mistakes else 0
 
 
 _SHOWN = ("file", "worker", "valid", "events", "records", "closed")

@@ -19,6 +19,7 @@ from capstan.core.config.models import Replay, Stream, Target
 from capstan.core.config.names import NAME_RULE, check_name, did_you_mean, one_of
 from capstan.core.config.registry import Registry, transforms
 from capstan.core.config.row_checks import duplicate_name
+from capstan.core.config.secret_references import references
 from capstan.core.config.transforms import Transform
 from capstan.core.config.validation import read_declared
 from capstan.core.config.yaml_document import Document, Place, read_document
@@ -292,6 +293,8 @@ class _Loader:
                 section, name = map(str, place[:2])
                 with self.part(section, name, container=sections[section]):
                     holder[key] = _substitute(self.document, place, value, braces, variables)
+                    if "options" in place:
+                        _check_references(self.document, place, key, value)
 
 
 def _model(model: type[Model], document: Document, place: Place, fields: object) -> Model:
@@ -342,6 +345,13 @@ def _substitute(
     if braces is _BRACES and ("{" in rest or "}" in rest):
         raise document.error(place, "has an unpaired brace", allowed)
     return braces.sub(lambda match: variables[match.group(1)], value)
+
+
+def _check_references(document: Document, place: Place, key: str, value: str) -> None:
+    try:
+        list(references({key: value}))
+    except ValueError as error:
+        raise document.error(place, str(error), "see Secrets in docs/configuration.md") from None
 
 
 def _with_variables(

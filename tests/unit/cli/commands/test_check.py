@@ -159,3 +159,27 @@ def test_unreadable_recordings_are_refused(words, code, tmp_path, capsys):
     placed = [word.replace("{}", str(tmp_path)) for word in words]
     assert main(["check", *placed, "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"] == code
+
+
+def test_declarations_are_checked_and_plain_secrets_draw_a_warning(check, tmp_path):
+    file = tmp_path / "streams.yaml"
+    file.write_text(
+        "streams:\n"
+        "  orders:\n"
+        "    source: {format: kafka, options: {kafka.ssl.key.password: hunter2}}\n"
+        "    workers: {by: partition}\n"
+        "    time: {domain: epoch}\n",
+        encoding="utf-8",
+    )
+    code, found = check(file)
+    assert (code, found["valid"], found["mistakes"]) == (0, True, [])
+    (warning,) = found["warnings"]
+    assert "streams.orders.source.options.kafka.ssl.key.password seems to be a secret" in warning
+    assert "hunter2" not in warning
+    text = file.read_text(encoding="utf-8").replace("hunter2", '"{env:KEY_PASSWORD}"')
+    file.write_text(text + "  other: {}\n", encoding="utf-8")
+    code, found = check(file)
+    assert (code, found["valid"], found["warnings"]) == (1, False, [])
+    assert "streams.other" in found["mistakes"][0]
+    code, found = check(file, TIMELY)
+    assert (code, found["error"]) == (2, "CAP-USAGE")

@@ -1,0 +1,88 @@
+"""Values of Airflow connections for the source options of a capture, in its app's environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from airflow.sdk import BaseHook, Connection
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from capstan.core.config import ProjectConfig
+from capstan.core.config.secret_references import VARIABLE, Reference, references, unresolved
+
+_FIELDS = ("host", "login", "password", "port", "schema")
+
+
+@contextmanager
+def handed_over(values: Mapping[str, str]) -> Iterator[None]:
+    """Set the environment variable with connection values, inside the `with` block.
+
+    A process that starts inside inherits it. No argument, request, rendered field or XCom has a
+    value.
+
+    Args:
+        values: The values of `connection_values`.
+    """
+    if not values:
+        yield
+        return
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = json.dumps(values)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def connection_values(declarations: ProjectConfig, stream: str) -> Mapping[str, str]:
+    """The values of the connections that the source of a stream refers to; Airflow masks them.
+
+    Args:
+        declarations: The declarations.
+        stream: The stream's name.
+
+    Returns:
+        The values by reference, without its braces.
+
+    Raises:
+        InvalidRequestError: `CAP-SECRET` for a connection or a field that does not exist.
+    """
+    declared = declarations.streams.get(stream)
+    if declared is None:
+        return {}
+    values = {}
+    for reference in references(declared.source.options):
+        if reference.kind == "conn":
+            value = _value(stream, reference)
+            if reference.is_secret:
+                mask_secret(value)
+            values[f"conn:{reference.name}"] = value
+    return values
+
+
+def _value(stream: str, reference: Reference) -> str:
+    name, field = reference.connection
+    try:
+        connection = BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        raise unresolved(stream, reference, "but the connection does not exist") from None
+    except Exception as error:
+        # Without the error's text, which may quote the connection and its password.
+        problem = f"but the connection cannot be read ({type(error).__name__})"
+        raise unresolved(stream, reference, problem) from None
+    value = _field(connection, field)
+    if value in (None, ""):
+        raise unresolved(stream, reference, "which is empty")
+    return str(value)
+
+
+def _field(connection: Connection, field: str) -> object:
+    """A field of a connection, or a key of its extras."""
+    return getattr(connection, field) if field in _FIELDS else connection.extra_dejson.get(field)
