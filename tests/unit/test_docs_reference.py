@@ -16,6 +16,7 @@ from capstan import errors
 from capstan.airflow.local.__main__ import main as launch
 from capstan.cli.app import _INTERRUPTED, app
 from capstan.core.config import load_config, models
+from capstan.core.config.secret_references import references
 from capstan.interop.timely import codec_of
 from capstan.jobs import handlers
 from capstan.jobs.main import main as run_app
@@ -161,7 +162,7 @@ def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
-    example, kafka = blocks(page("configuration"), "yaml")
+    example, kafka, secrets = blocks(page("configuration"), "yaml")
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
     declared = load_config(path, lake="/lake")
@@ -170,6 +171,10 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     path.write_text("streams:\n  clicks:\n" + indent(kafka, "    "), encoding="utf-8")
     (clicks,) = load_config(path, lake="/lake").streams.values()
     assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")
+    rest = "workers: {by: partition}\ntime: {domain: epoch}\n"
+    path.write_text("streams:\n  orders:\n" + indent(secrets + rest, "    "), encoding="utf-8")
+    (orders,) = load_config(path, lake="/lake").streams.values()
+    assert len(list(references(orders.source.options))) == 5
 
 
 def test_every_key_of_the_declarations_is_told() -> None:
