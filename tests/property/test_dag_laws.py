@@ -471,5 +471,5 @@ def test_what_is_before_the_watermark_of_a_frontier_is_complete(elements, coordi
         assert complete(frontier, time)
     # And the watermark is the greatest of which that is so.
     assert mark == END or not complete(
-        frontier, next(t.join(time) for t in frontier if t[coordinate] == mark)
+        frontier, next(type(t)(map(max, t, time)) for t in frontier if t[coordinate] == mark)
     )

@@ -24,6 +24,7 @@ from capstan.context import Context
 from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
 from capstan.jobs import handlers
+from capstan.maintenance import cleanup
 from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import compact_index
@@ -341,7 +342,7 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     at_once = {"delta.deletedFileRetentionDuration": "interval 0 hours"}
     arrow_writer.set_properties(str(path), at_once)
     assert vacuum(spark, "records", str(path)) == 0
-    monkeypatch.setattr(vacuum, "LEASE", timedelta(0))
+    monkeypatch.setattr(cleanup, "LEASE", timedelta(0))
     gone = vacuum(spark, "records", str(path))
     files = {path / each.path for each in files_of(str(path), "batch") or ()}
     assert set(path.glob("*.parquet")) == files

@@ -125,7 +125,7 @@ def test_an_audit_of_some_columns_says_which_options_it_has(
     monkeypatch.setattr(auditing, "stored_payload", lambda *_: payload)
     monkeypatch.setattr(auditing, "common_fields", lambda *_: fields)
     nothing: Any = type("Nothing", (), {"columns": (), "schema": None})
-    monkeypatch.setattr(auditing.AuditScope, "prepared", lambda *_: nothing)
+    monkeypatch.setattr(auditing, "prepare", lambda *_: ())
     error = refused(
         lambda: auditing.audit_copy(
             nothing, tape, newest_cut(tape), [0], Region(BOX), nothing, nothing, retired=[BOX]
