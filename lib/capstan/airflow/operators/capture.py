@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from airflow.sdk import Context
 
 from capstan.airflow.assets import CAPTURED, captured, stream_asset, tell_through_aliases
+from capstan.airflow.operators.connection_secrets import connection_values, handed_over
 from capstan.airflow.operators.failures import TaskRefusedError, as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.worker_labels import remember_labels
@@ -44,7 +45,10 @@ class CaptureOperator(CapstanSubmitOperator):
         from capstan.airflow.lake_queries import require_moving
 
         self.request = {"stream": self.stream, **self._options, **self._read_request()}
-        result = super().execute(context)
+        with as_task():
+            secrets = connection_values(self.settings.declarations, str(self.request["stream"]))
+        with handed_over(secrets):
+            result = super().execute(context)
         try:
             with as_task():
                 require_moving(self.settings, str(result.get("stream")))

@@ -112,7 +112,8 @@ def lineage(
     collect = _BY_APP.get(app)
     if collect is None or answer is None:
         return OperatorLineage()
-    found, place = collect(Lake.at(lake), answer), Lake.at(lake)
+    place = Lake.at(lake)
+    found = collect(place, answer)
     named = {
         dataset_name(place.table(target.path or name)): dataset_name(target.asset)
         for name, target in (declarations.targets if declarations else {}).items()

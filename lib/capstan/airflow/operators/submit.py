@@ -15,7 +15,6 @@ from airflow.sdk.exceptions import AirflowException
 from capstan.airflow.assets import plain
 from capstan.airflow.lake_declarations import remember_declarations
 from capstan.airflow.operators.attempt_folder import TryFolder, try_folder
-from capstan.airflow.operators.connection_secrets import connection_values, handed_over
 from capstan.airflow.operators.failures import (
     TaskBrokenError,
     as_task,
@@ -145,13 +144,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         with as_task():
             request = self._read_request()
             folder.prepare(request)
-            declarations = self.settings.declarations
-            self._prepare(folder, declared_conf(declarations, request))
-            captured = str(request.get("stream")) if self._app == "capture" else ""
-            secrets = connection_values(declarations, captured)
+            self._prepare(folder, declared_conf(self.settings.declarations, request))
         try:
-            with handed_over(secrets):
-                return self._submit(context, folder)
+            return self._submit(context, folder)
         finally:
             # After failures too: the stream's progress, and that its run failed.
             send_stream_metrics(self.settings, request.get("stream"))
