@@ -26,7 +26,13 @@ _MARKS = {
 # What takes long comes first, so that no process has it all left at the end.
 _LONGEST_FIRST = ("web", "spark-0", "spark-3", "spark-2", "spark-1", "crash")
 # The files of tests/spark from each of these on may run in another process, with its own session.
-_PARTS = ("test_damage", "test_nexmark", "test_replay_piped")
+# A session takes some 25 CPU seconds to start and to get warm: the few core tests share fewer.
+_QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
+_PARTS = (
+    ("test_cli", "test_recapture")
+    if _QUICK
+    else ("test_damage", "test_nexmark", "test_replay_piped")
+)
 
 # No deadline: machines that share their cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)

@@ -189,9 +189,18 @@ class World:
         )
 
     def last_line(self, dag: str, run: str, task: str, attempt: int | None = None) -> str:
-        """The last line of a task's log that Airflow's page shows as one."""
-        said = self.rest.log(dag, run, task, attempt).strip().splitlines()
-        return [line for line in said if line.strip() and not line.startswith("::")][-1]
+        """The last line of a failed task's log that Airflow's page shows as one.
+
+        Airflow stores a task's state before it calls the callbacks that log the error, so the line
+        may follow the state.
+        """
+
+        def logged() -> str | None:
+            said = self.rest.log(dag, run, task, attempt).strip().splitlines()
+            shown = [line for line in said if line.strip() and not line.startswith("::")]
+            return shown[-1] if shown and shown[-1].startswith("CAP-") else None
+
+        return until(logged, 60)
 
     def rows(self, table: str) -> list[str]:
         return lake_contents.rows(self.lake.table(table))

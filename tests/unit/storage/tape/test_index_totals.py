@@ -127,6 +127,7 @@ def test_it_is_kept_again_once_there_are_enough_new_files(tmp_path: Path) -> Non
     assert len(children(tape.paths.totals)) == 4
 
 
+@pytest.mark.rest
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=3), min_size=1, max_size=8),
     st.sets(st.integers(0, 8)),
