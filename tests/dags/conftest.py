@@ -265,11 +265,22 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSubmit:
     return fake
 
 
+class Event:
+    """An asset event: its `extra`; for an alias, the assets that it was given with theirs."""
+
+    def __init__(self) -> None:
+        self.extra: object = None
+        self.added: list[tuple[Any, Any]] = []
+
+    def add(self, asset: object, extra: object) -> None:
+        self.added.append((asset, extra))
+
+
 class Events(dict[object, Any]):
     """The asset events of a context, each made when it is asked for."""
 
     def __missing__(self, key: object) -> Any:
-        self[key] = type("Event", (), {"extra": None})()
+        self[key] = Event()
         return self[key]
 
 
@@ -281,9 +292,13 @@ class Task:
     def __init__(self) -> None:
         self.pushed: dict[str, object] = {}
         self.since: object = None
+        self.states: dict[str, str] = {}
 
     def xcom_push(self, key: str, value: object) -> None:
         self.pushed[key] = value
+
+    def get_task_states(self, *, run_ids: list[str], **_: object) -> dict[str, dict[str, str]]:
+        return {run: dict(self.states) for run in run_ids}
 
     def get_first_reschedule_date(self, _: object) -> object:
         return self.since

@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 from airflow.models.asset import AssetEvent
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.sdk.types import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
 import capstan.airflow
-from capstan.airflow import AuditOperator, BackfillOperator, CaptureOperator, ReplayOperator
+from capstan.airflow import (
+    AuditOperator,
+    BackfillOperator,
+    CapstanTaskGroup,
+    CaptureOperator,
+    ReplayOperator,
+    capstan_dags,
+)
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.lake_declarations import read_page_setting, remember_declarations
@@ -29,6 +38,7 @@ from capstan.airflow.operators.lineage import lineage
 from capstan.airflow.operators.links import CertificateLink
 from capstan.airflow.settings import read_setting
 from capstan.core.config import load_sound
+from capstan.errors import InvalidRequestError
 from capstan.scaffold import write_project
 from tests.support.docs import blocks, page, table
 from tests.support.sample_streams import lay_in, rows
@@ -525,3 +535,32 @@ def test_two_streams_are_replayed_by_a_dag_whose_tasks_share_no_folder(
         told = {event.uri: event.extra["audit"]["passed"] for event in events}
     assert told == {uri: True, "capstan://tables/copied": True}
     assert len(list(tmp_path.glob("home-*"))) == 5
+
+
+def test_names_that_are_wrong_are_told_with_the_right_ones(place: Place) -> None:
+    assert {"ReplayOperator", "ResultOperator", "capstan_dags"} <= set(dir(capstan.airflow))
+    with pytest.raises(InvalidRequestError, match="'captures', did you mean 'capture'"):
+        capstan_dags(place.root / "d.py", kinds=["captures"])
+    assert set(capstan_dags(place.root / "d.py", kinds="replay")) == {"capstan_replay"}
+
+
+def test_a_missing_airflow_is_told_with_its_extra() -> None:
+    program = (
+        "import sys; sys.modules['airflow.providers.apache'] = None\n"
+        "import capstan.airflow; capstan.airflow.ReplayOperator"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "pip install 'capstan-replay[airflow]'" in done.stderr.splitlines()[-1]
+
+
+def test_a_task_group_takes_what_a_replay_takes(taped: Place, execute: Any, context: Any) -> None:
+    with DAG("d", schedule=None) as dag:
+        CapstanTaskGroup("g", target="by_day", replay="by_day", until="2024-05-02", workers="a")
+    plan = dag.get_task("g.plan")
+    where = context()
+    # It needs no approval, so the plan skips the tasks of one.
+    with pytest.raises(DownstreamTasksSkipped):
+        execute(plan, where)
+    request = where["ti"].pushed["request"]
+    assert (request["stream"], request["into"]) == ("little", "by_day")
+    assert (request["workers"], request["until"][:10]) == (["a"], "2024-05-02")

@@ -53,7 +53,10 @@ def test_every_option_of_a_command_is_named(command: str) -> None:
 
 @pytest.mark.parametrize(
     ("program", "run"),
-    [("`make airflow ARGS=...`", launch), ("`spark_apps/*.py`", partial(run_app, handlers.verify))],
+    [
+        ("`make airflow ARGS=...`", launch),
+        ("`spark_apps/*.py`, `python -m capstan.jobs.NAME`", partial(run_app, handlers.verify)),
+    ],
 )
 def test_options_of_a_program_are_those_that_it_has(
     program: str, run: Callable[[Sequence[str]], int], capsys: pytest.CaptureFixture[str]

@@ -14,15 +14,20 @@ from capstan.airflow.settings import Settings, read_setting
 _FILE = "streams.yaml"
 
 
-def remember_declarations(settings: Settings) -> None:
-    """Copy the declaration file to the lake if it has changed; a failure to write is ignored."""
+def portable_declarations(settings: Settings) -> str | None:
+    """The text of the declaration file, to be read elsewhere; None if it cannot be read."""
     try:
         text = settings.streams.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        return
+        return None
     # The copy is elsewhere, so that paths beside the file need its folder.
-    text = text.replace("{here}", str(settings.streams.absolute().parent))
-    if text != read_lake_file(settings.lake, _FILE):
+    return text.replace("{here}", str(settings.streams.absolute().parent))
+
+
+def remember_declarations(settings: Settings) -> None:
+    """Copy the declaration file to the lake if it has changed; a failure to write is ignored."""
+    text = portable_declarations(settings)
+    if text is not None and text != read_lake_file(settings.lake, _FILE):
         write_lake_file(settings.lake, _FILE, text)
 
 

@@ -18,16 +18,12 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from capstan import jobs
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home
-
-APPS: Final = Path(jobs.__file__).parent
-"""The folder of the Spark apps."""
 
 KEEP = "30 days"
 """Default of `CAPSTAN_KEEP`."""

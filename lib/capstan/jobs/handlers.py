@@ -51,7 +51,8 @@ class MaintainRequest:
 
     Attributes:
         streams: The streams; None for all that are on tape.
-        keep: How long to keep staged output that can no longer be published, such as `30 days`.
+        keep: How long to keep staged output that can no longer be published, and requests and
+            results of attempts, such as `30 days`.
     """
 
     streams: tuple[str, ...] | None = None

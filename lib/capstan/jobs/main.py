@@ -4,10 +4,12 @@ An app is started by `spark-submit`, or by Python alone:
 
     spark-submit .../capstan/jobs/replay.py request.json --lake /data/lake --result result.json
     python -m capstan.jobs.verify --request '{"stream": "flights"}' --result result.json
+    python -m capstan.jobs.replay --attempt NAME --lake s3a://shop/lake
 
-Invalid requests are refused before a Spark session starts. The result file is written atomically.
-If a check failed, it has `error`, `message` and `hint` as well. On an error, the last line of
-standard output is its code and message.
+The last form takes the request from the lake, and leaves the result there; see
+`capstan.storage.job_attempts`. Invalid requests are refused before a Spark session starts. Results
+are written atomically. If a check failed, they have `error`, `message` and `hint` as well. On an
+error, the last line of standard output is its code and message.
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from capstan import error_translation
 from capstan.context import Context
 from capstan.errors import CapstanError, InvalidRequestError
+from capstan.jobs.job_output import JobOutput
 from capstan.jobs.job_types import Handler, JsonObject
 from capstan.redaction import print_exception
 from capstan.spark.owner_watch import watch_owner
-from capstan.spark.project_home import replacing
+from capstan.spark.project_home import process_folder
+from capstan.storage.job_attempts import JobAttempt
+from capstan.storage.lake import read_text
 from capstan.structured_logging import Log, LogFormat, logging
+from capstan.workplace import Workplace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,22 +70,20 @@ def _run(
     start: Callable[[str], SparkSession] | None,
     log: Log | None,
 ) -> int:
-    result = None
+    output = JobOutput(handler.__name__)
     try:
         options = _options(handler, arguments)
-        result = options.result
-        if result is not None:
-            # A result that an earlier run left must not pass for this one's.
-            result.unlink(missing_ok=True)
         name = f"capstan {handler.__name__}"
-        streams = options.streams
+        output = replace(output, file=options.result)
+        attempt = _attempt(options)
+        output = replace(output, attempt=attempt)
+        output.begin()
+        streams = _streams(options, attempt)
         with Context(options.lake, config=streams, spark=lambda: _start(name, start)) as context:
-            answer = handler(_request(options), context)
-        if result is not None:
-            refusal = answer.refusal.summary() if answer.refusal is not None else {}
-            _write(result, {**answer.value, **refusal})
+            answer = handler(_request(options, attempt), context)
+        output.done(answer)
     except Exception as error:
-        return _failed(error, result, log)
+        return _failed(error, output, log)
     if answer.refusal is not None:
         return _ended(answer.refusal, log)
     print(f"{name}: done", flush=True)
@@ -88,27 +93,66 @@ def _run(
 def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
     summary = (handler.__doc__ or "").splitlines()[0]
     parser = _Parser(prog=f"{handler.__name__}.py", description=summary, allow_abbrev=False)
-    parser.add_argument("file", nargs="?", type=Path, help="the request: a JSON file")
+    parser.add_argument("file", nargs="?", help="the request: a JSON file, by path or URI")
     parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
     parser.add_argument("--lake", help="the lake: a folder or a URI")
-    parser.add_argument("--streams", help="the declaration file", metavar="FILE")
+    parser.add_argument("--streams", help="the declaration file, by path or URI", metavar="FILE")
     parser.add_argument("--result", type=Path, help="the result file", metavar="FILE")
+    parser.add_argument(
+        "--attempt",
+        help="leave the result in the lake by this name; without a request, take that one",
+        metavar="NAME",
+    )
     options = parser.parse_args(arguments)
-    if (options.file is None) == (options.request is None):
-        parser.error("give a request: either a JSON file or --request")
+    if options.file is not None and options.request is not None:
+        parser.error("give one request: either a JSON file or --request")
+    if options.file is None and options.request is None and options.attempt is None:
+        parser.error("give a request: a JSON file, --request, or --attempt with one in the lake")
     return options
 
 
-def _request(options: argparse.Namespace) -> JsonObject:
-    source = "--request" if options.file is None else str(options.file)
+def _attempt(options: argparse.Namespace) -> JobAttempt | None:
+    if options.attempt is None:
+        return None
+    return JobAttempt(Workplace(options.lake).lake, options.attempt)
+
+
+def _streams(options: argparse.Namespace, attempt: JobAttempt | None) -> str | None:
+    """The declaration file: as given, or a local copy of one in the lake or in an object store."""
+    given: str | None = options.streams
+    text = None
+    if given is None:
+        text = attempt.declarations() if attempt is not None else None
+    elif "://" in given:
+        text = _text_at(given)
+    if text is None:
+        return given
+    path = process_folder("declarations") / "streams.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def _request(options: argparse.Namespace, attempt: JobAttempt | None) -> JsonObject:
+    text: str | None
+    if options.request is not None:
+        source, text = "--request", options.request
+    elif options.file is not None:
+        source, text = options.file, _text_at(options.file)
+    else:
+        assert attempt is not None
+        source, text = f"the request of attempt {attempt.name}", attempt.request()
+        if text is None:
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"attempt {attempt.name} has no request in {attempt.lake.root}",
+                "give the request as a file or by --request; or the name and the lake that the "
+                "plan has",
+            )
     try:
-        text = options.request if options.file is None else options.file.read_text("utf-8")
         value = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequestError(
-            "CAP-REQUEST",
-            f"{source} is not JSON: {error}",
-            "give one JSON object",
+            "CAP-REQUEST", f"{source} is not JSON: {error}", "give one JSON object"
         ) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(
@@ -117,22 +161,27 @@ def _request(options: argparse.Namespace) -> JsonObject:
     return value
 
 
+def _text_at(path: str) -> str:
+    try:
+        return read_text(path) if "://" in path else Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidRequestError(
+            "CAP-REQUEST", f"{path} cannot be read: {error}", "name a file that is there"
+        ) from error
+
+
 def _start(name: str, start: Callable[[str], SparkSession] | None) -> SparkSession:
     from capstan.spark.session import build_session
 
     return (start or build_session)(name)
 
 
-def _failed(error: Exception, result: Path | None, log: Log | None) -> int:
-    """Report an error, also in the result file, and return its exit code."""
+def _failed(error: Exception, output: JobOutput, log: Log | None) -> int:
+    """Report an error, also in the result, and return its exit code."""
     if not isinstance(error, CapstanError):
         print_exception(error)
     reported = error_translation.to_capstan_error(error)
-    if result is not None:
-        try:
-            _write(result, reported.to_json())
-        except OSError as unwritten:
-            print(f"{result} cannot be written: {unwritten}", file=sys.stderr, flush=True)
+    output.failed(reported)
     return _ended(reported, log)
 
 
@@ -145,9 +194,3 @@ def _ended(error: CapstanError, log: Log | None = None) -> int:
         print(" ".join(error.hint.split()), flush=True)
     print(" ".join(str(error).split()), flush=True)
     return error.exit_code
-
-
-def _write(path: Path, value: JsonObject) -> None:
-    """Write the result file atomically."""
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")

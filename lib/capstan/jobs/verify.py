@@ -1,6 +1,7 @@
 """Check the recordings of a stream's workers against the rules.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE.
+Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+--attempt NAME.
 Keys of the request: stream, workers, as_of, deep.
 """
 

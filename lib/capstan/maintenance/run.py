@@ -28,6 +28,7 @@ from capstan.maintenance.table_catalog import (
 )
 from capstan.redaction import print_exception
 from capstan.replay.execution.staging import KEEP
+from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
 from capstan.storage.ledger.tables import now as moment
@@ -54,6 +55,7 @@ class MaintenanceResult:
         tables: The tables of each stream; the shared tables under an empty name.
         staging: Deleted staged output of replays.
         snapshots: Deleted snapshots of followed pipelines.
+        jobs: Attempts of jobs whose requests and results were deleted.
         retired: The number of records whose retirement was completed, by stream.
         failed: The errors of streams whose tapes could not be maintained.
         violations: The errors of streams whose recordings break a rule.
@@ -64,6 +66,7 @@ class MaintenanceResult:
     tables: dict[str, list[TableResult]] = field(default_factory=dict)
     staging: list[str] = field(default_factory=list)
     snapshots: list[str] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)
     retired: dict[str, int] = field(default_factory=dict)
     failed: list[CapstanError] = field(default_factory=list)
     violations: list[CapstanError] = field(default_factory=list)
@@ -83,6 +86,7 @@ class MaintenanceResult:
             "vacuumed": sum(table.vacuumed for table in all_tables),
             "staging": self.staging,
             "snapshots": self.snapshots,
+            "jobs": self.jobs,
             "retired": self.retired,
             "failed": _by_stream(self.failed),
             "violations": _by_stream(self.violations),
@@ -150,8 +154,8 @@ def maintain(
         lake: The lake.
         streams: The streams.
         sizes: The thresholds for rewriting records.
-        now: The current time, from which the age of staged output is measured.
-        keep: How long to keep staged output that can no longer be published.
+        now: The current time, from which ages are measured.
+        keep: How long to keep staged output that can no longer be published, and what jobs left.
 
     Raises:
         InvalidRequestError: `CAP-STREAM` for a stream without a tape. The error of an unreadable
@@ -175,6 +179,7 @@ def maintain(
                 result.failed.append(stream_error)
         result.tables[""] = _maintain_shared(spark, lake, result)
         result.staging = clear_staging(lake, now or moment(), keep)
+        result.jobs = clear_attempts(lake, now or moment(), keep)
     return result
 
 

@@ -38,12 +38,7 @@ def guest_session(spark: SparkSession) -> SparkSession:
         InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
         SystemFailureError: `CAP-DELTA` when Delta is not configured; the hint has the settings.
     """
-    if not isinstance(spark, SparkSession):
-        raise InvalidRequestError(
-            "CAP-CONNECT",
-            f"{type(spark).__module__}.{type(spark).__name__} is not a session of this process",
-            "start Capstan where Spark's driver runs: Spark Connect has no access to Delta's log",
-        )
+    _require_classic(spark)
     conf = spark.sparkContext.getConf()
     extensions = conf.get("spark.sql.extensions") or ""
     if _EXTENSION not in extensions.split(","):
@@ -63,6 +58,16 @@ def guest_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def _require_classic(session: object) -> None:
+    if not isinstance(session, SparkSession):
+        raise InvalidRequestError(
+            "CAP-CONNECT",
+            f"{type(session).__module__}.{type(session).__name__} is not a session of this process",
+            "start Capstan where Spark's driver runs, or submit a job there, such as `python -m "
+            "capstan.jobs.replay`: Spark Connect has no access to Delta's log",
+        )
+
+
 def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSession, bool]:
     """The session to work with, and whether it was started here.
 
@@ -73,11 +78,13 @@ def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSe
 
     Raises:
         SystemFailureError: As `guest_session` and `build_session`.
-        InvalidRequestError: `CAP-LAKE`; see `require_safe_commits`.
+        InvalidRequestError: `CAP-CONNECT`, as these; `CAP-LAKE`, see `require_safe_commits`.
     """
     if callable(given):
         session, started = given(), True
     else:
+        if given is not None:
+            _require_classic(given)
         started = given is None and SparkContext._active_spark_context is None
         # Without a session of the caller's, this is the one of the process, or a new one.
         session = given if given is not None else build_session("capstan")

@@ -84,6 +84,9 @@ _SAFE_STORE = "io.delta.storage.S3DynamoDBLogStore"
 # The applications that this process has started here.
 _STARTED: set[str] = set()
 
+# Variables by which pyspark makes sessions of Spark Connect; it sets the second one itself.
+_CONNECT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
+
 # The driver and everything a local master starts get it from `set_time_zone`.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
@@ -112,8 +115,9 @@ def build_session(
         SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up was not run, `CAP-SPARK` when Spark
             does not start.
         InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or
-            `CAPSTAN_DRIVER_MEMORY`.
+            `CAPSTAN_DRIVER_MEMORY`; `CAP-CONNECT` where sessions are those of Spark Connect.
     """
+    _require_classic()
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
         return _start(SparkConf(loadDefaults=False), wanted)
@@ -140,6 +144,22 @@ def build_session(
         _python_of(os.environ, force=False)
     conf = SparkConf(loadDefaults=False).setMaster(place).setAppName(app_name)
     return _start(conf, {**settings, **wanted})
+
+
+def _require_classic() -> None:
+    """Check that a session of this process has its JVM here.
+
+    Raises:
+        InvalidRequestError: `CAP-CONNECT` when pyspark would make one of Spark Connect.
+    """
+    for name in _CONNECT:
+        if os.environ.get(name, "").lower() not in ("", "classic"):
+            raise InvalidRequestError(
+                "CAP-CONNECT",
+                f"{name} makes the sessions of this process those of Spark Connect",
+                "start Capstan where Spark's driver runs, without this variable; or submit a job "
+                "there, such as `python -m capstan.jobs.replay`",
+            )
 
 
 def is_ours(session: SparkSession) -> bool:

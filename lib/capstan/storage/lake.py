@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from pyarrow import NativeFile, fs
 
-from capstan.core.config import READ_OTHERWISE, check_name, is_name
+from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_name
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
 
@@ -26,7 +26,7 @@ LEDGERS = (
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
-_RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside"})
+_RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +144,10 @@ class Lake:
     def state(self, pipeline: str) -> str:
         """The path of the state snapshots of a pipeline."""
         return f"{self.root}/state/{check_name('pipeline', pipeline)}"
+
+    def job(self, attempt: str) -> str:
+        """The folder of an attempt of a job."""
+        return f"{self.root}/jobs/{check_attempt(attempt)}"
 
     def ledger(self, name: str) -> str:
         """The path of a ledger in `LEDGERS`."""

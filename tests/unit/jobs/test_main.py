@@ -19,9 +19,11 @@ from capstan.errors import (
     RangeLockedError,
     SystemFailureError,
 )
-from capstan.jobs import handlers
+from capstan.jobs import handlers, job_file
 from capstan.jobs.job_types import Handler, JobResult, JsonObject
 from capstan.jobs.main import main
+from capstan.storage.job_attempts import JobAttempt
+from capstan.storage.lake import Lake
 
 APPS = Path(__file__).parents[3] / "spark_apps"
 NAMES = (
@@ -107,6 +109,10 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
     [
         ([], "CAP-USAGE"),
         (["a.json", "--request", "{}"], "CAP-USAGE"),
+        (["a.json", "--request", "{}", "--attempt", "a"], "CAP-USAGE"),
+        (["--request", "{}", "--attempt", ""], "CAP-NAME"),
+        (["--request", "{}", "--attempt", "../a"], "CAP-NAME"),
+        (["--attempt", "a", "--lake", "/nowhere"], "CAP-REQUEST"),
         (["--request"], "CAP-USAGE"),
         (["--request", "{}", "--nonsense"], "CAP-USAGE"),
         (["--req", "{}"], "CAP-USAGE"),
@@ -170,6 +176,84 @@ def test_a_refusal_has_a_result_and_an_exit_code(
     assert found == {
         "valid": False, "error": "CAP-VIOLATION", "message": "seq 3", "hint": "look",
     }  # fmt: skip
+
+
+def attempt_of(tmp_path: Path, name: str = "a") -> JobAttempt:
+    return JobAttempt(Lake.at(tmp_path), name)
+
+
+def test_an_attempt_leaves_its_result_in_the_lake(tmp_path: Path, session: FakeSession) -> None:
+    result, lake = tmp_path / "result.json", ["--lake", str(tmp_path), "--attempt", "a"]
+    arguments = ["--request", "{}", *lake, "--result", str(result)]
+    assert main(app(JobResult({"a": 1})), arguments, session) == 0
+    found = attempt_of(tmp_path).outcome()
+    assert found is not None
+    assert (found.attempt, found.verb, found.exit_code) == ("a", "fake", 0)
+    assert found.answer == found.result == {"a": 1} == json.loads(result.read_text("utf-8"))
+    refused = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
+    assert main(app(refused), arguments, session) == 1
+    found = attempt_of(tmp_path).outcome()
+    assert found is not None
+    assert (found.exit_code, found.result) == (1, {"valid": False})
+    assert found.error == {"error": "CAP-VIOLATION", "message": "seq 3", "hint": "look"}
+    assert found.answer == json.loads(result.read_text("utf-8"))
+    error = RangeLockedError("CAP-HELD", "held", "wait", holder="r")
+    assert main(app(error), arguments, session) == 4
+    found = attempt_of(tmp_path).outcome()
+    assert found is not None
+    assert (found.exit_code, found.result, found.error) == (4, None, error.to_json())
+
+
+def test_a_request_comes_from_the_lake(
+    tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "other.yaml"))
+    fake, arguments = app(JobResult({})), ["--lake", str(tmp_path), "--attempt", "a"]
+    attempt_of(tmp_path).prepare({"stream": "s"}, "streams: {}\n# copied\n")
+    assert main(fake, arguments, session) == 0
+    assert main(fake, [*arguments, "--streams", "mine.yaml"], session) == 0
+    assert main(fake, [*arguments, "--request", '{"stream": "t"}'], session) == 0
+    assert [fields["stream"] for fields, _ in fake.asked] == ["s", "s", "t"]
+    copied, given, again = (context._config for _, context in fake.asked)
+    assert Path(copied).read_text("utf-8") == "streams: {}\n# copied\n"
+    assert (given, again) == ("mine.yaml", copied)
+
+
+def test_files_are_named_by_uri_too(tmp_path: Path, session: FakeSession) -> None:
+    (tmp_path / "request.json").write_text('{"stream": "s"}', encoding="utf-8")
+    (tmp_path / "streams.yaml").write_text("streams: {}\n", encoding="utf-8")
+    fake, uri = app(JobResult({})), f"file://{tmp_path}"
+    arguments = [f"{uri}/request.json", "--streams", f"{uri}/streams.yaml"]
+    assert main(fake, [*arguments, "--lake", str(tmp_path)], session) == 0
+    [(fields, context)] = fake.asked
+    assert fields == {"stream": "s"}
+    assert Path(context._config).read_text("utf-8") == "streams: {}\n"
+
+
+def test_the_result_of_an_earlier_start_is_gone_while_a_job_runs(
+    tmp_path: Path, session: FakeSession
+) -> None:
+    attempt_of(tmp_path).end("fake", 0, {"a": 1}, None)
+
+    def killed(fields: JsonObject, context: Context) -> JobResult:
+        """Look what is there, as after a kill."""
+        assert attempt_of(tmp_path).outcome() is None
+        return JobResult({})
+
+    arguments = ["--request", "{}", "--lake", str(tmp_path), "--attempt", "a"]
+    assert main(killed, arguments, session) == 0
+
+
+def test_a_result_for_a_mistyped_lake_is_only_printed(
+    tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "mistyped"
+    arguments = ["--request", "{}", "--lake", str(lake), "--attempt", "a"]
+    assert main(app(IncompleteError("CAP-X", "early")), arguments, session) == 3
+    assert not lake.exists()
+    said = capsys.readouterr()
+    assert said.out.splitlines()[-1] == "CAP-X: early"
+    assert f"{lake}/jobs/a/result.json cannot be written: CAP-LAKE" in said.err
 
 
 def test_an_unwritable_result_exits_with_5(
@@ -239,6 +323,7 @@ def test_every_app_passes_its_arguments_on(
 
 def test_every_app_is_tested() -> None:
     assert sorted(path.stem for path in APPS.glob("*.py")) == list(NAMES)
+    assert all(Path(job_file(name)).is_file() for name in NAMES)
 
 
 def test_an_app_is_a_program(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import publish, replay, rollback
-from capstan.spark.session import require_safe_commits
+from capstan.spark.guest_session import open_session
+from capstan.spark.session import build_session, require_safe_commits
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
@@ -78,3 +79,24 @@ def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
         ) as refused:
             work()
         assert refused.value.fields == {"lake": FAR}
+
+
+def test_sessions_of_spark_connect_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class SparkSession:
+        """As pyspark's own, which has no context."""
+
+        def __getattr__(self, name: str) -> object:
+            raise AttributeError(f"{name} is not supported in Spark Connect")
+
+    SparkSession.__module__ = "pyspark.sql.connect.session"
+    with pytest.raises(
+        InvalidRequestError, match="^CAP-CONNECT: pyspark.sql.connect.session.Spark"
+    ):
+        open_session(SparkSession(), "/lake")  # type: ignore[arg-type]
+    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "connect")
+            with pytest.raises(InvalidRequestError, match=f"^CAP-CONNECT: {name} makes"):
+                build_session()
+            with pytest.raises(InvalidRequestError, match="^CAP-CONNECT: "):
+                open_session(None, "/lake")

@@ -21,6 +21,8 @@ from capstan.airflow.dags.maintain import maintain_dags
 from capstan.airflow.dags.replay import replay_dags, replay_tasks
 from capstan.airflow.dags.rollback import rollback_dags
 from capstan.airflow.settings import read_setting
+from capstan.core.config.names import did_you_mean, one_of
+from capstan.errors import InvalidRequestError
 
 _KINDS = {
     "audit": audit_dags,
@@ -63,6 +65,9 @@ def capstan_dags(
         pool: The pool of tasks that start Spark; by default `CAPSTAN_POOL`, or that of
             `default_args`.
         connection: The Spark connection; by default `CAPSTAN_CONNECTION`, or `spark_default`.
+
+    Raises:
+        InvalidRequestError: `CAP-REQUEST` for an unknown kind.
     """
     setting = read_setting(dag_file, lake=lake, streams=streams)
     setting = replace(
@@ -73,7 +78,15 @@ def capstan_dags(
         pool=pool or setting.pool,
         connection=connection or setting.connection,
     )
-    dags = itertools.chain.from_iterable(_KINDS[kind](setting) for kind in kinds)
+    chosen = [kinds] if isinstance(kinds, str) else list(kinds)
+    for kind in chosen:
+        if kind not in _KINDS:
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"Capstan has no DAGs of kind {kind!r}{did_you_mean(kind, _KINDS)}",
+                f"kinds are {one_of(_KINDS)}",
+            )
+    dags = itertools.chain.from_iterable(_KINDS[kind](setting) for kind in chosen)
     return {dag.dag_id: dag for dag in dags}
 
 
@@ -104,7 +117,12 @@ class CapstanTaskGroup(TaskGroup):
         group_id: str,
         *,
         target: str,
-        fields: Mapping[str, object],
+        stream: str | None = None,
+        replay: str | None = None,
+        workers: Sequence[str] | str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        fields: Mapping[str, object] | None = None,
         lake: str | None = None,
         streams: str | None = None,
         **rest: Any,
@@ -114,12 +132,27 @@ class CapstanTaskGroup(TaskGroup):
         Args:
             group_id: The group's id.
             target: A table of the lake, a declared target, or a Delta path. Templated.
-            fields: The other fields of a request, such as `stream`, `workers`, `since`, `until`
-                and `approve`; with `wait`, the plan waits until the range is complete. Templated.
+            stream: The stream; by default that of `replay`. Templated.
+            replay: The declared replay that this is a run of. Templated.
+            workers: Labels or numbers; all by default. Templated.
+            since: The first time; from the start by default. Templated.
+            until: The first time no longer played; all complete times by default. Templated.
+            fields: The other fields of a request, such as `transform` and `approve`; with `wait`,
+                the plan waits until the range is complete. Templated.
             lake: The lake; by default `CAPSTAN_LAKE`. Templated.
             streams: The declaration file; by default `CAPSTAN_STREAMS`. Templated.
             rest: Other arguments of a `TaskGroup`.
         """
         super().__init__(group_id, **rest)
+        given = {
+            "stream": stream,
+            "replay": replay,
+            "workers": [workers] if isinstance(workers, str) else workers,
+            "since": since,
+            "until": until,
+        }
+        asked = {name: value for name, value in given.items() if value is not None}
         with self:
-            replay_tasks({**fields, "into": target}, REPLAYED, lake=lake, streams=streams)
+            replay_tasks(
+                {**asked, **(fields or {}), "into": target}, REPLAYED, lake=lake, streams=streams
+            )

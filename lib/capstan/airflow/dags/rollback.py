@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from airflow.sdk import DAG, Context, Param
 
-from capstan.airflow.assets import REPLAYED, table_asset, tell_through_aliases
+from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
+from capstan.airflow.operators.asset_events import tell_rollback
 from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
@@ -47,11 +48,7 @@ class RollbackOperator(CapstanSubmitOperator):
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Emit the event of the table's asset; none if the run was already rolled back."""
-        if result.get("stood"):
-            self.outlets = []
-            return
-        asset = table_asset(str(result.get("target")), self.settings.declarations)
-        tell_through_aliases(context, self.outlets, asset, result)
+        tell_rollback(self, context, result)
 
 
 def rollback_dags(setting: Settings) -> Iterator[DAG]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from airflow.sdk import Context
 
-from capstan.airflow.assets import REPLAYED, certified, table_asset, tell_through_aliases
-from capstan.airflow.coverage_markdown import backfills_markdown, runs_of
+from capstan.airflow.assets import REPLAYED
+from capstan.airflow.coverage_markdown import backfills_markdown
+from capstan.airflow.operators.asset_events import tell_backfill
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 
 
@@ -22,10 +23,7 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Emit events of the targets' assets, with their certificates."""
-        for run in runs_of(result):
-            if run.get("published") and not run.get("stood"):
-                asset = table_asset(str(run.get("target")), self.settings.declarations)
-                tell_through_aliases(context, self.outlets, asset, certified(run))
+        tell_backfill(self, context, result)
 
 
 class BackfillOperator(SubmitBackfillOperator):

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from airflow.sdk import Context
 
-from capstan.airflow.assets import CAPTURED, captured, stream_asset, tell_through_aliases
+from capstan.airflow.assets import CAPTURED, stream_asset
+from capstan.airflow.operators.asset_events import tell_capture
 from capstan.airflow.operators.connection_secrets import connection_values, handed_over
 from capstan.airflow.operators.failures import TaskRefusedError, as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.worker_labels import remember_labels
 
 
 class CaptureOperator(CapstanSubmitOperator):
@@ -35,7 +35,7 @@ class CaptureOperator(CapstanSubmitOperator):
         """
         rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
         rest.setdefault("request", {})
-        super().__init__(app="capture", asset_extra=captured, **rest)  # type: ignore[arg-type]
+        super().__init__(app="capture", **rest)  # type: ignore[arg-type]
         self.stream = stream
         options = {"reseat": reseat, "rescale": rescale}
         self._options = {name: value for name, value in options.items() if value}
@@ -59,9 +59,4 @@ class CaptureOperator(CapstanSubmitOperator):
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Emit the event of the stream's asset, with the new frontier."""
-        from capstan.airflow.lake_queries import worker_labels
-
-        super().tell_assets(context, result)
-        stream = str(result.get("stream"))
-        tell_through_aliases(context, self.outlets, stream_asset(stream), captured(result))
-        remember_labels(self.settings, stream, worker_labels(self.settings, stream))
+        tell_capture(self, context, result)

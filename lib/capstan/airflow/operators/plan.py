@@ -6,9 +6,9 @@ It starts Spark only to show which rows of the target would change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
@@ -27,6 +27,44 @@ Fields = Callable[[Context], Mapping[str, object]] | Mapping[str, object]
 _PINNED = "capstan_request"
 
 
+class ReplayArguments(Protocol):
+    """An operator with the arguments of a replay, rendered.
+
+    Attributes:
+        stream: The stream; by default that of `replay`.
+        target: A table of the lake, a declared target, or a Delta path.
+        replay: The declared replay that this is a run of.
+        workers: Labels or numbers.
+        since: The first time.
+        until: The first time no longer played.
+    """
+
+    stream: str | None
+    target: str
+    replay: str | None
+    workers: Sequence[str] | str | None
+    since: str | None
+    until: str | None
+
+    @property
+    def fields(self) -> Mapping[str, object]:
+        """The other fields of a request."""
+
+
+def replay_fields(operator: ReplayArguments) -> dict[str, object]:
+    """The fields of a request that an operator's arguments are."""
+    workers = operator.workers
+    given = {
+        "stream": operator.stream,
+        "into": operator.target,
+        "replay": operator.replay,
+        "workers": [workers] if isinstance(workers, str) else workers and list(workers),
+        "since": operator.since,
+        "until": operator.until,
+    }
+    return {**given, **operator.fields}
+
+
 def preview_run(
     operator: CapstanSubmitOperator, context: Context, fields: Mapping[str, object]
 ) -> Preview:
@@ -38,6 +76,9 @@ def preview_run(
     from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
 
     setting, store = operator.settings, context.get("task_state_store")
+    replay = fields.get("replay")
+    if replay and not fields.get("stream"):
+        fields = {**fields, "stream": setting.declarations.replay(str(replay)).stream}
     request = resolve(setting, fields)
     saved = None if store is None else store.get(_PINNED)
     earlier = interrupted_request(setting, request, saved)
@@ -88,7 +129,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     the next attempt of the same run, even if more was captured since.
     """
 
-    template_fields = ("plan", "fields", "lake", "streams")
+    template_fields: tuple[str, ...] = ("plan", "fields", "lake", "streams")
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
@@ -122,7 +163,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, and return the XComs for the next tasks."""
         with as_task():
-            fields = self.fields if self._fields_of is None else self._fields_of(context)
+            fields = self._asked(context)
             dry = bool(fields.get("dry_run"))
             previewed = preview_run(self, context, fields)
             plan = previewed.to_json()
@@ -139,6 +180,10 @@ class PlanReplayOperator(CapstanSubmitOperator):
         if self.without_approval and not pinned["approve"]:
             self._skip(context, result)
         return result
+
+    def _asked(self, context: Context) -> Mapping[str, object]:
+        """The fields of the run's request."""
+        return self.fields if self._fields_of is None else self._fields_of(context)
 
     def _compared(
         self, context: Context, request: Mapping[str, object], records: int

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from airflow.sdk import Context
 
-from capstan.airflow.assets import REPLAYED, certified, table_asset, tell_through_aliases
+from capstan.airflow.assets import REPLAYED
 from capstan.airflow.markdown import certificate_markdown
+from capstan.airflow.operators.asset_events import tell_replay
 from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.operators.plan import (
     pinned_request,
     preview_run,
     remember_request,
+    replay_fields,
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
@@ -27,21 +29,11 @@ class SubmitReplayOperator(CapstanSubmitOperator):
 
     def __init__(self, *, app: str = "replay", **rest: object) -> None:
         """Create a replay task; the target is an outlet, or is added to an alias at run time."""
-        super().__init__(app=app, asset_extra=certified, **rest)  # type: ignore[arg-type]
-        self.asset_name: str | None = None
-        self.run_name: str | None = None
+        super().__init__(app=app, **rest)  # type: ignore[arg-type]
 
     def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
         """Emit the event of the target's asset; none while the run waits for approval."""
-        self.run_name = str(result.get("run") or "")
-        if result.get("published") is False:
-            # Airflow emits an event for every outlet of a task that succeeds.
-            self.outlets = []
-            return
-        super().tell_assets(context, result)
-        asset = table_asset(str(result.get("target")), self.settings.declarations)
-        tell_through_aliases(context, self.outlets, asset, certified(result))
-        self.asset_name = asset.name
+        tell_replay(self, context, result)
 
 
 class PublishOperator(SubmitReplayOperator):
@@ -119,7 +111,15 @@ class ReplayOperator(SubmitReplayOperator):
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, submit the app at the pinned cut, and return the certificate."""
         with as_task():
-            previewed = preview_run(self, context, self._request_fields())
+            for name in ("dry_run", "diff", "wait"):
+                if name in self.fields:
+                    raise InvalidRequestError(
+                        "CAP-REQUEST",
+                        f"a ReplayOperator has no field {name!r}",
+                        "use a CapstanTaskGroup, or wait_for_times",
+                        key=name,
+                    )
+            previewed = preview_run(self, context, replay_fields(self))
             if previewed.plan.request.approve:
                 raise InvalidRequestError(
                     "CAP-REQUEST",
@@ -131,26 +131,3 @@ class ReplayOperator(SubmitReplayOperator):
         self.records = previewed.content.records
         remember_request(context, self.request)
         return super().execute(context)
-
-    def _request_fields(self) -> dict[str, object]:
-        for name in ("dry_run", "diff", "wait"):
-            if name in self.fields:
-                raise InvalidRequestError(
-                    "CAP-REQUEST",
-                    f"a ReplayOperator has no field {name!r}",
-                    "use a CapstanTaskGroup, or wait_for_times",
-                    key=name,
-                )
-        stream = self.stream
-        if stream is None and self.replay is not None:
-            stream = self.settings.declarations.replay(self.replay).stream
-        workers = [self.workers] if isinstance(self.workers, str) else self.workers
-        given = {
-            "stream": stream,
-            "into": self.target,
-            "replay": self.replay,
-            "workers": None if workers is None else list(workers),
-            "since": self.since,
-            "until": self.until,
-        }
-        return {**given, **self.fields}

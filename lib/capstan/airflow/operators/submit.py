@@ -4,45 +4,31 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import psutil
-from airflow.sdk import Asset, Context, XComArg, timezone
+from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from capstan.airflow.assets import plain
-from capstan.airflow.lake_declarations import remember_declarations
+from capstan.airflow.operators.asset_events import Render
 from capstan.airflow.operators.attempt_folder import TryFolder, try_folder
 from capstan.airflow.operators.failures import (
     TaskBrokenError,
     as_task,
-    failure,
     log_error_last,
-    reschedule,
     set_usual,
 )
+from capstan.airflow.operators.job_results import JobResults
 from capstan.airflow.operators.spark_connection import spark_master
 from capstan.airflow.operators.spark_operator import SparkSubmitOperator
-from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.operators.telemetry import send_stream_metrics
-from capstan.airflow.settings import (
-    APPS,
-    Settings,
-    connection_id,
-    environment_pool,
-)
+from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.errors import IncompleteError, InvalidRequestError
+from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
-
-if TYPE_CHECKING:
-    from capstan.airflow.operators.lineage import Lineage
-
-AssetExtra = Callable[[Mapping[str, object]], Mapping[str, object]]
-Render = Callable[[Mapping[str, object]], str]
 
 _APP_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
@@ -50,7 +36,7 @@ _MANY = 1_000_000
 _OBJECT = "give a JSON object with the keys of the app's request, such as the task `plan` returns"
 
 
-class CapstanSubmitOperator(SparkSubmitOperator):
+class CapstanSubmitOperator(JobResults, SparkSubmitOperator):
     """Submits one of Capstan's apps to Spark, and takes its result.
 
     The result is the task's XCom, and the `extra` of its assets' events. A failed try keeps its
@@ -83,7 +69,6 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         lake: str | None = None,
         streams: str | None = None,
         records: int | XComArg | str | None = None,
-        asset_extra: AssetExtra = dict,
         render: Render | None = None,
         wait: timedelta = timedelta(minutes=5),
         patience: timedelta = timedelta(days=7),
@@ -99,7 +84,6 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             lake: The lake, if not that of the settings. Templated.
             streams: The declaration file, if not that of the settings. Templated.
             records: The number of records, if known: with few, the app starts faster.
-            asset_extra: Selects the `extra` of asset events from the result; all of it by default.
             render: Renders the result as markdown for the task's page.
             wait: The time between two checks for completeness. Not a few seconds: Airflow takes a
                 task for lost that returns before the scheduler has noted its end.
@@ -115,7 +99,7 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             **({} if pool is None else {"pool": pool}),
         )
         super().__init__(
-            application=str(APPS / f"{app}.py"),
+            application=job_file(app),
             conf=dict(conf or {}),
             name=f"capstan {app}",
             **rest,  # type: ignore[arg-type]
@@ -128,15 +112,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         self.lake = lake
         self.streams = streams
         self.shown = ""
-        self._asset_extra = asset_extra
         self._render_result = render
         self._wait = wait
         self._patience = patience
-
-    @property
-    def settings(self) -> Settings:
-        """The settings: those that were given, or of the environment as the task finds it."""
-        return task_settings(self, self._given)
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the app, wait for its end, and return its result."""
@@ -159,31 +137,9 @@ class CapstanSubmitOperator(SparkSubmitOperator):
         result = folder.answer()
         if result is None:
             raise TaskBrokenError("CAP-SUBMIT: spark-submit succeeded, but left no result")
-        self._answer = result
-        self._show(result)
-        self.tell_assets(context, result)
-        if self._given is not None:
-            remember_declarations(self._given)
+        self.take(context, result)
         folder.remove()
         return result
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Set the `extra` of the task's asset events from the result."""
-        events = context["outlet_events"]
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                events[outlet].extra = plain(self._asset_extra(result))
-
-    def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
-        """The tables that the task read and wrote; for a failed task, up to the failure.
-
-        Only Airflow's OpenLineage provider calls this, if installed and given a transport. It logs
-        errors, and fails no task for them.
-        """
-        # Not at the top: parsing a DAG file should not import OpenLineage's client.
-        from capstan.airflow.operators.lineage import lineage
-
-        return lineage(self._app, self.settings.lake, self._answer, self.settings.declarations)
 
     def on_kill(self) -> None:
         """Kill the app: `spark-submit`, the driver's JVM, its Python, and all their children."""
@@ -235,27 +191,10 @@ class CapstanSubmitOperator(SparkSubmitOperator):
             raise TaskBrokenError(
                 f"CAP-SUBMIT: spark-submit ended with {code} and left no result: {last}"
             ) from error
-        self._answer = answer
-        self._show(answer)
-        context["ti"].xcom_push(key="return_value", value=answer)
+        failed = self.take_failure(context, code, answer)
         if code == IncompleteError.exit_code:
             self.wait_for_more(context, answer.get("message"))
-        raise failure(code, answer) from None
-
-    def _show(self, result: Mapping[str, object]) -> None:
-        """Show the result on the task's page and in its log."""
-        if self._render_result is not None:
-            self.shown = self._render_result(result)
-            for line in self.shown.splitlines():
-                self.log.info("%s", line)
-
-    def wait_for_more(self, context: Context, reason: object) -> None:
-        """Reschedule the task until its patience ends; this uses up no try."""
-        now = timezone.utcnow()
-        since = context["ti"].get_first_reschedule_date(context) or now
-        if now - since < self._patience:
-            self.log.info("not complete yet: %s", reason)
-            raise reschedule(now + self._wait)
+        raise failed from None
 
 
 def declared_conf(declarations: ProjectConfig, request: Mapping[str, object]) -> dict[str, str]:

@@ -28,12 +28,12 @@ def send_stream_metrics(setting: Settings, stream: object) -> None:
     """
     if not isinstance(stream, str) or not _wanted():
         return
-    # Not at the top: parsing a DAG file should not import table readers.
-    from capstan.reporting.metrics import run_samples, stream_samples
-    from capstan.reporting.run_view import list_runs
-    from capstan.storage.lake import Lake
-
     try:
+        # Not at the top: parsing a DAG file should not import table readers.
+        from capstan.reporting.metrics import run_samples, stream_samples
+        from capstan.reporting.run_view import list_runs
+        from capstan.storage.lake import Lake
+
         name, lake = check_name("stream", stream), Lake.at(setting.lake)
         samples = stream_samples(lake, setting.declarations, [name])
         for sample in (*samples, *run_samples(list_runs(lake, stream=name))):

@@ -1,7 +1,7 @@
 """The Airflow plugin with Capstan's pages: streams, runs, tables, coverage, gaps to fill.
 
-Airflow loads plugins in each of its processes, including tasks, but only the API server serves this
-one. So nothing is imported before the first request.
+Airflow loads plugins in each of its processes, including tasks, but only the API server serves the
+pages. So nothing of them is imported before the first request.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
+
+from capstan.airflow.operators.attempt_name import attempt_name
 
 PREFIX = "/capstan"
 """The path of the pages, below the UI's address."""
@@ -57,9 +59,10 @@ def href(path: str) -> str:
 
 
 class CapstanPlugin(AirflowPlugin):
-    """Adds *Capstan* to the navigation of Airflow's UI."""
+    """Adds *Capstan* to the navigation of Airflow's UI, and `macros.capstan` to templates."""
 
     name = "capstan"
+    macros = [attempt_name]  # noqa: RUF012
     fastapi_apps = [{"name": "capstan", "app": app, "url_prefix": PREFIX}]  # noqa: RUF012
     external_views = [  # noqa: RUF012
         {

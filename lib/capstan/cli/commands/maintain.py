@@ -122,14 +122,17 @@ def _tables(value: dict[str, object]) -> Table:
 
 def _done(value: dict[str, object]) -> str:
     staging, snapshots, busy = value["staging"], value["snapshots"], value["busy"]
+    jobs = value["jobs"]
     violations = value["violations"]
     assert isinstance(staging, list)
     assert isinstance(snapshots, list)
+    assert isinstance(jobs, list)
     assert isinstance(busy, list)
     assert isinstance(violations, list)
     parts = [f"{value['rewritten']:,} bytes rewritten", f"{value['vacuumed']:,} files deleted"]
     parts += [f"{len(staging)} staged outputs deleted"] if staging else []
     parts += [f"{len(snapshots)} snapshots deleted"] if snapshots else []
+    parts += [f"{len(jobs)} results of jobs deleted"] if jobs else []
     parts += [f"skipped: {error['message']}" for error in busy]
     parts += [error["message"] for error in violations]
     return "; ".join(parts)

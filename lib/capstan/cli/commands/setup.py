@@ -78,6 +78,11 @@ def init(
     kept = [file.path.name for file in written if file.status is FileStatus.KEPT]
     note = f"Kept as they are: {', '.join(kept)}.\n\n" if kept else ""
     given = f"--streams {streams} " if airflow is not None or folder != Path() else ""
+    lake = (
+        ""
+        if airflow is None
+        else "\n\nAirflow and these commands work on the same lake if both have CAPSTAN_LAKE."
+    )
     shell.output.answer(
         {"files": [{"path": str(file.path), "status": file.status.value} for file in written]},
         table("", ("", "file"), [(file.status.value, str(file.path)) for file in written]),
@@ -85,7 +90,7 @@ def init(
         f"  capstan {given}capture orders\n"
         f"  capstan {given}replay orders --into oslo_orders --workers oslo\n"
         f"  capstan {given}backfill revenue_by_day\n\n"
-        f"Then declare a stream of yours in {streams}.",
+        f"Then declare a stream of yours in {streams}.{lake}",
     )
     return 0
 

@@ -27,6 +27,7 @@ from capstan.core.config.models import (
 )
 from capstan.core.config.names import (
     READ_OTHERWISE,
+    check_attempt,
     check_column,
     check_name,
     check_target,
@@ -58,6 +59,7 @@ __all__ = [
     "Target",
     "Transform",
     "Watermark",
+    "check_attempt",
     "check_column",
     "check_name",
     "check_target",

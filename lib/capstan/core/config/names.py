@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from capstan.errors import InvalidRequestError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 # Space and control characters end a path early in some tools; the others end SQL text.
@@ -23,6 +24,7 @@ _MAX_PATH = 1024
 _MAX_SHOWN = 80
 
 NAME_RULE = "a lower-case letter, then up to 63 lower-case letters, digits or underscores"
+ATTEMPT_RULE = "a letter or digit, then up to 199 letters, digits, dots, hyphens or underscores"
 COLUMN_RULE = "up to 128 letters, digits and underscores, and does not begin with a digit"
 
 
@@ -65,6 +67,23 @@ def check_column(name: str) -> str:
         f"{_shown(name)} cannot name a column",
         f"a column's name is {COLUMN_RULE}",
         kind="column",
+        name=name,
+    )
+
+
+def check_attempt(name: str) -> str:
+    """Return `name` when it may name an attempt of a job.
+
+    Raises:
+        InvalidRequestError: `CAP-NAME` when it is anything else.
+    """
+    if _ATTEMPT.fullmatch(name):
+        return name
+    raise InvalidRequestError(
+        "CAP-NAME",
+        f"{_shown(name)} cannot name an attempt",
+        f"an attempt's name is {ATTEMPT_RULE}",
+        kind="attempt",
         name=name,
     )
 

@@ -1,0 +1,123 @@
+"""Asset events and markdown of each job's result, for all operators that take one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from airflow.sdk import Asset, Context
+
+from capstan.airflow.assets import (
+    captured,
+    certified,
+    plain,
+    stream_asset,
+    table_asset,
+    tell_through_aliases,
+)
+from capstan.airflow.coverage_markdown import backfills_markdown, runs_of
+from capstan.airflow.markdown import (
+    audits_markdown,
+    certificate_markdown,
+    plan_markdown,
+    rollback_markdown,
+)
+from capstan.airflow.settings import Settings
+from capstan.airflow.worker_labels import remember_labels
+
+Result = Mapping[str, object]
+Render = Callable[[Result], str]
+
+
+class Teller(Protocol):
+    """A running task that has the result of a job.
+
+    Attributes:
+        outlets: Its outlets.
+        run_name: The run of the replay, for links.
+        asset_name: The asset of the target, for links.
+    """
+
+    outlets: list[Any]
+    run_name: str | None
+    asset_name: str | None
+
+    @property
+    def settings(self) -> Settings:
+        """Its settings."""
+
+
+def tell_outlets(task: Teller, context: Context, extra: Result) -> None:
+    """Set the `extra` of the events of the assets among a task's outlets."""
+    for outlet in task.outlets:
+        if isinstance(outlet, Asset):
+            context["outlet_events"][outlet].extra = plain(extra)
+
+
+def tell_capture(task: Teller, context: Context, result: Result) -> None:
+    """Emit the event of the stream's asset, with the new frontier, and save the worker labels."""
+    extra, stream = captured(result), str(result.get("stream"))
+    tell_outlets(task, context, extra)
+    tell_through_aliases(context, task.outlets, stream_asset(stream), extra)
+    try:
+        from capstan.airflow.lake_queries import worker_labels
+    except ModuleNotFoundError:
+        return  # Reading a tape needs the package pyspark; forms offer the declared labels then.
+    remember_labels(task.settings, stream, worker_labels(task.settings, stream))
+
+
+def tell_replay(task: Teller, context: Context, result: Result) -> None:
+    """Emit the event of the target's asset; none while the run waits for approval."""
+    task.run_name = str(result.get("run") or "")
+    if result.get("published") is False:
+        # Airflow emits an event for every outlet of a task that succeeds.
+        task.outlets = []
+        return
+    extra = certified(result)
+    tell_outlets(task, context, extra)
+    asset = table_asset(str(result.get("target")), task.settings.declarations)
+    tell_through_aliases(context, task.outlets, asset, extra)
+    task.asset_name = asset.name
+
+
+def tell_backfill(task: Teller, context: Context, result: Result) -> None:
+    """Emit events of the targets' assets, with their certificates."""
+    for run in runs_of(result):
+        if run.get("published") and not run.get("stood"):
+            asset = table_asset(str(run.get("target")), task.settings.declarations)
+            tell_through_aliases(context, task.outlets, asset, certified(run))
+
+
+def tell_rollback(task: Teller, context: Context, result: Result) -> None:
+    """Emit the event of the table's asset; none if the run was already rolled back."""
+    if result.get("stood"):
+        task.outlets = []
+        return
+    asset = table_asset(str(result.get("target")), task.settings.declarations)
+    tell_through_aliases(context, task.outlets, asset, result)
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """What tasks do with the result of a kind of job.
+
+    Attributes:
+        tell: Emits its asset events.
+        render: Renders it as markdown; None for a kind without a page.
+    """
+
+    tell: Callable[[Teller, Context, Result], None] = tell_outlets
+    render: Render | None = None
+
+
+KINDS: Mapping[str, JobKind] = {
+    "audit": JobKind(render=audits_markdown),
+    "backfill": JobKind(tell_backfill, backfills_markdown),
+    "capture": JobKind(tell_capture),
+    "plan": JobKind(render=plan_markdown),
+    "publish": JobKind(tell_replay, certificate_markdown),
+    "replay": JobKind(tell_replay, certificate_markdown),
+    "rollback": JobKind(tell_rollback, rollback_markdown),
+}
+"""By job; the others have asset events of their outlets alone."""

@@ -1,0 +1,173 @@
+"""The operator that takes the result of a job which another operator has submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
+
+from airflow.sdk import BaseOperator, Context, TriggerRule
+from airflow.sdk.exceptions import AirflowSkipException
+
+from capstan.airflow.assets import CAPTURED, REPLAYED
+from capstan.airflow.operators.asset_events import KINDS, JobKind, Render
+from capstan.airflow.operators.attempt_name import attempt_template
+from capstan.airflow.operators.failures import TaskRefusedError, as_task, set_usual
+from capstan.airflow.operators.job_results import JobResults
+from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
+from capstan.airflow.operators.telemetry import send_stream_metrics
+from capstan.airflow.settings import Settings
+
+if TYPE_CHECKING:
+    from capstan.storage.job_attempts import JobOutcome
+
+_FAILED = frozenset({"failed", "upstream_failed"})
+
+
+class ResultOperator(JobResults, BaseOperator):
+    """Takes the result of a job that another operator has submitted with `--attempt`.
+
+    It reads `jobs/<attempt>/result.json` in the lake, and needs neither Spark nor Java. The XCom is
+    the result, such as the certificate of a replay. Asset events, the page, and failures are those
+    of the operators that submit jobs: after exit codes 1 to 4 the task fails without a retry.
+
+    It runs whatever became of the submitting task, and fails without a retry (`CAP-RESULT`) if the
+    job has left no result, or none of this start.
+    """
+
+    template_fields = ("attempt", "shown", "lake", "streams")
+    template_fields_renderers = {"shown": "md"}  # noqa: RUF012
+    operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
+    overwrite_rtif_after_execution = True
+    ui_color = "#dcefd6"
+    shows_certificate = True
+
+    def __init__(
+        self,
+        *,
+        attempt: str | None = None,
+        setting: Settings | None = None,
+        lake: str | None = None,
+        streams: str | None = None,
+        render: Render | None = None,
+        wait: timedelta = timedelta(minutes=1),
+        patience: timedelta = timedelta(0),
+        **rest: object,
+    ) -> None:
+        """Create a task that takes a result.
+
+        Args:
+            attempt: The name of the attempt, such as `attempt` of a `PlanOperator`; by default
+                `attempt_template` of this task's id. Templated.
+            setting: The settings; by default those of the environment.
+            lake: The lake, if not that of the settings. Templated.
+            streams: The declaration file, which may name the target's asset, if not that of the
+                settings. Templated.
+            render: Renders the result as markdown; by default as its job's own operator does.
+            wait: The time between two looks for the result.
+            patience: How long to wait for a result, without holding a slot, when the submitting
+                task has succeeded without waiting for the job.
+            rest: Other arguments of an operator.
+        """
+        set_usual(rest, trigger_rule=TriggerRule.ALL_DONE, outlets=[REPLAYED, CAPTURED])
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self.attempt = attempt or attempt_template(self.task_id)
+        self.lake = lake
+        self.streams = streams
+        self.shown = ""
+        self._app = ""
+        self._answer: Mapping[str, object] | None = None
+        self._given = setting
+        self._render_result = render
+        self._wait = wait
+        self._patience = patience
+
+    def execute(self, context: Context) -> dict[str, object]:
+        """Read the result, and return it or fail as the job did."""
+        with as_task():
+            outcome = self._outcome(context)
+        self._app = outcome.verb
+        # Airflow emits an event for every alias among the outlets that was given one.
+        other = REPLAYED if outcome.verb == "capture" else CAPTURED
+        self.outlets = [outlet for outlet in self.outlets if outlet != other]
+        if outcome.result is None:
+            self._render_result = None
+        elif self._render_result is None:
+            self._render_result = self._kind.render
+        answer = outcome.answer
+        if outcome.exit_code:
+            raise self.take_failure(context, outcome.exit_code, answer)
+        self.take(context, answer)
+        send_stream_metrics(self.settings, answer.get("stream"))
+        return answer
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Emit the asset events of the job's result."""
+        self._kind.tell(self, context, result)
+
+    @property
+    def _kind(self) -> JobKind:
+        return KINDS.get(self._app, JobKind())
+
+    def _outcome(self, context: Context) -> JobOutcome:
+        """The outcome of the job.
+
+        Raises:
+            TaskRefusedError: `CAP-RESULT` when there is none of this start.
+            AirflowRescheduleException: When it is worth waiting for.
+            AirflowSkipException: When the submitting tasks were skipped.
+        """
+        from capstan.storage.job_attempts import JobAttempt
+        from capstan.storage.lake import Lake
+
+        attempt = JobAttempt(Lake.at(self.settings.lake), self.attempt)
+        states = self._upstream(context)
+        failed = sorted(name for name, state in states.items() if state in _FAILED)
+        try:
+            outcome = attempt.outcome()
+        except (TypeError, ValueError) as error:
+            raise TaskRefusedError(
+                f"CAP-RESULT: {attempt.result_path} is not the result of a job: {error} (start the "
+                "job again, which replaces it)"
+            ) from error
+        if outcome is None:
+            self._missing(context, attempt.result_path, states, failed)
+        if outcome.attempt != attempt.name:
+            raise TaskRefusedError(
+                f"CAP-RESULT: {attempt.result_path} is of attempt {outcome.attempt} (start the job "
+                "again, with --attempt of this task)"
+            )
+        if failed and outcome.exit_code == 0:
+            raise TaskRefusedError(
+                f"CAP-RESULT: {', '.join(failed)} failed, so {attempt.result_path} may be of an "
+                "earlier start (clear the submitting task: the same job again changes nothing)"
+            )
+        return outcome
+
+    def _missing(
+        self, context: Context, path: str, states: Mapping[str, object], failed: list[str]
+    ) -> NoReturn:
+        if failed:
+            raise TaskRefusedError(
+                f"CAP-RESULT: {', '.join(failed)} failed, and the job has left no result at {path} "
+                "(see the log of that task, and clear it)"
+            )
+        if states and all(state == "skipped" for state in states.values()):
+            raise AirflowSkipException("the job was not submitted")
+        self.wait_for_more(context, f"there is no result at {path}")
+        raise TaskRefusedError(
+            f"CAP-RESULT: the job has left no result at {path} (give it --lake and --attempt of "
+            "this task; if the submitting task does not wait for its end, give this task patience)"
+        )
+
+    def _upstream(self, context: Context) -> dict[str, object]:
+        """The states of the tasks directly before this one, by id."""
+        ti, tasks = context["ti"], sorted(self.upstream_task_ids)
+        if not tasks:
+            return {}
+        found = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id])
+        states: dict[str, object] = dict(found.get(ti.run_id, {}))
+        # Of mapped tasks, that of the same index; of others, and for a task that is not, all.
+        own = {*tasks, *(f"{task}_{ti.map_index}" for task in tasks)}
+        mapped = ti.map_index is not None and ti.map_index >= 0
+        return {name: state for name, state in states.items() if not mapped or name in own}

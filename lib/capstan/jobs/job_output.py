@@ -1,0 +1,69 @@
+"""Where a job leaves its result: the file of `--result`, its attempt in the lake, or both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from capstan.errors import CapstanError
+from capstan.jobs.job_types import JobResult, JsonObject
+from capstan.spark.project_home import replacing
+from capstan.storage.job_attempts import JobAttempt
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """Where one start of a job leaves its result.
+
+    Attributes:
+        verb: The job, such as `replay`.
+        file: The file of `--result`.
+        attempt: The attempt of `--attempt`.
+    """
+
+    verb: str
+    file: Path | None = None
+    attempt: JobAttempt | None = None
+
+    def begin(self) -> None:
+        """Delete what an earlier start left: it must not pass for this one's."""
+        if self.file is not None:
+            self.file.unlink(missing_ok=True)
+        if self.attempt is not None:
+            self.attempt.begin()
+
+    def done(self, answer: JobResult) -> None:
+        """Write the result of a job, with the error if a check failed."""
+        refusal = answer.refusal
+        summary = None if refusal is None else refusal.summary()
+        if self.file is not None:
+            _write(self.file, {**answer.value, **(summary or {})})
+        if self.attempt is not None:
+            code = 0 if refusal is None else refusal.exit_code
+            self.attempt.end(self.verb, code, answer.value, summary)
+
+    def failed(self, error: CapstanError) -> None:
+        """Write the error that has ended a job; what cannot be written is only printed."""
+        value = error.to_json()
+        if self.file is not None:
+            try:
+                _write(self.file, value)
+            except OSError as unwritten:
+                _print(self.file, unwritten)
+        if self.attempt is not None:
+            try:
+                self.attempt.end(self.verb, error.exit_code, None, value)
+            except (OSError, CapstanError) as unwritten:
+                _print(self.attempt.result_path, unwritten)
+
+
+def _write(path: Path, value: JsonObject) -> None:
+    """Write a result file atomically."""
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")
+
+
+def _print(path: Path | str, error: Exception) -> None:
+    print(f"{path} cannot be written: {error}", file=sys.stderr, flush=True)

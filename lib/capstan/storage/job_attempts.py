@@ -1,0 +1,169 @@
+"""Attempts of jobs: request, declarations and result in the lake, under a name.
+
+    <lake>/jobs/<attempt>/request.json    the request, if it was put there
+    <lake>/jobs/<attempt>/streams.yaml    the declarations, if they were put there
+    <lake>/jobs/<attempt>/result.json     how the job ended
+
+So the program that submits a job, and the one that takes its result, share nothing but the lake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Self
+
+from capstan.core.config import check_attempt
+from capstan.storage.lake import (
+    Lake,
+    children,
+    delete_file,
+    delete_folder,
+    exists,
+    list_files,
+    read_text,
+    write_whole,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """How a job ended.
+
+    Attributes:
+        attempt: The name of the attempt.
+        verb: The job, such as `replay`.
+        exit_code: The exit code of its process.
+        result: The result; None if it has none.
+        error: The error if it failed, as JSON: `error`, `message`, `hint` and facts.
+        at: The time of its end, ISO 8601.
+    """
+
+    attempt: str
+    verb: str
+    exit_code: int
+    result: Mapping[str, object] | None
+    error: Mapping[str, object] | None
+    at: str
+
+    @property
+    def answer(self) -> dict[str, object]:
+        """Result and error as one object, as the file of `--result` has it."""
+        return {**(self.result or {}), **(self.error or {})}
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """The outcome that `asdict` has made JSON of.
+
+        Raises:
+            TypeError: When it is not one.
+        """
+        if not isinstance(value, dict):
+            raise TypeError("it is not a JSON object")
+        kinds = {
+            "attempt": str,
+            "verb": str,
+            "exit_code": int,
+            "result": (dict, type(None)),
+            "error": (dict, type(None)),
+            "at": str,
+        }
+        for key, kind in kinds.items():
+            if not isinstance(value.get(key), kind):  # type: ignore[arg-type]
+                raise TypeError(f"its key {key!r} is missing or of another type")
+        return cls(**{key: value[key] for key in kinds})
+
+
+@dataclass(frozen=True, slots=True)
+class JobAttempt:
+    """One start of a job, by its name.
+
+    Attributes:
+        lake: The lake.
+        name: The name, which `check_attempt` accepts.
+    """
+
+    lake: Lake
+    name: str
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        check_attempt(self.name)
+
+    @property
+    def result_path(self) -> str:
+        """The path of the result."""
+        return f"{self.lake.job(self.name)}/result.json"
+
+    def prepare(self, request: Mapping[str, object], declarations: str | None = None) -> None:
+        """Put a request into the lake for the job to read, and delete the result of an earlier one.
+
+        Args:
+            request: The request.
+            declarations: The text of the declaration file; None if the job has its own.
+        """
+        self.begin()
+        if declarations is not None:
+            self._write("streams.yaml", declarations)
+        self._write("request.json", json.dumps(request))
+
+    def begin(self) -> None:
+        """Delete the result of an earlier start, which must not pass for this one's."""
+        delete_file(self.result_path)
+
+    def request(self) -> str | None:
+        """The text of the request in the lake; None if there is none."""
+        return self._read("request.json")
+
+    def declarations(self) -> str | None:
+        """The text of the declarations in the lake; None if there are none."""
+        return self._read("streams.yaml")
+
+    def end(
+        self,
+        verb: str,
+        exit_code: int,
+        result: Mapping[str, object] | None,
+        error: Mapping[str, object] | None,
+    ) -> None:
+        """Write the result, atomically.
+
+        Raises:
+            InvalidRequestError: `CAP-LAKE` when there is no lake: a mistyped path makes none.
+        """
+        self.lake.require()
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        ended = JobOutcome(self.name, verb, exit_code, result, error, at)
+        self._write("result.json", json.dumps(asdict(ended), default=str) + "\n")
+
+    def outcome(self) -> JobOutcome | None:
+        """How the job ended; None while it has left no result.
+
+        Raises:
+            TypeError: When the file is not the result of a job.
+            ValueError: When it is not even JSON.
+        """
+        text = self._read("result.json")
+        return None if text is None else JobOutcome.from_json(json.loads(text))
+
+    def _read(self, name: str) -> str | None:
+        path = f"{self.lake.job(self.name)}/{name}"
+        return read_text(path) if exists(path) else None
+
+    def _write(self, name: str, text: str) -> None:
+        write_whole(f"{self.lake.job(self.name)}/{name}", text.encode("utf-8"))
+
+
+def clear_attempts(lake: Lake, now: datetime, keep: timedelta) -> list[str]:
+    """Delete attempts whose newest file is at least `keep` old; returns their names."""
+    cleared = []
+    for name in children(f"{lake.root}/jobs"):
+        folder = f"{lake.root}/jobs/{name}"
+        # Something else may lie there, which is not ours.
+        changed = [info.mtime for info in list_files(folder)] if children(folder) else []
+        if changed and now - max(changed) >= keep:
+            delete_folder(folder)
+            cleared.append(name)
+    return cleared

@@ -1,0 +1,111 @@
+"""Attempts of jobs in the lake: names, requests, results, and what maintenance deletes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from capstan.errors import InvalidRequestError
+from capstan.storage.job_attempts import JobAttempt, clear_attempts
+from capstan.storage.lake import Lake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ERROR = {"error": "CAP-X", "message": "no", "hint": "mend it", "stream": "s"}
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> JobAttempt:
+    return JobAttempt(Lake.at(tmp_path), "shop-job-1")
+
+
+def test_a_request_waits_in_the_lake_for_its_job(attempt: JobAttempt, tmp_path: Path) -> None:
+    assert (attempt.request(), attempt.declarations(), attempt.outcome()) == (None, None, None)
+    attempt.prepare({"stream": "s", "into": "t"}, "streams: {}\n")
+    assert json.loads(attempt.request() or "") == {"stream": "s", "into": "t"}
+    assert attempt.declarations() == "streams: {}\n"
+    folder = tmp_path / "jobs" / "shop-job-1"
+    assert sorted(path.name for path in folder.iterdir()) == ["request.json", "streams.yaml"]
+
+
+def test_the_outcome_is_what_the_job_has_left(attempt: JobAttempt) -> None:
+    attempt.end("verify", 1, {"valid": False}, {**ERROR, "at": datetime(2024, 5, 1, tzinfo=UTC)})
+    found = attempt.outcome()
+    assert found is not None
+    assert (found.attempt, found.verb, found.exit_code) == ("shop-job-1", "verify", 1)
+    assert found.answer == {"valid": False, **ERROR, "at": "2024-05-01 00:00:00+00:00"}
+    assert datetime.now(UTC) - datetime.fromisoformat(found.at) < timedelta(minutes=1)
+
+
+def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) -> None:
+    attempt.end("replay", 0, {"run": "r-1"}, None)
+    attempt.begin()
+    assert attempt.outcome() is None
+    attempt.end("replay", 5, None, ERROR)
+    found = attempt.outcome()
+    assert found is not None and (found.result, found.answer) == (None, ERROR)
+    # And so does a plan that prepares another start.
+    attempt.prepare({})
+    assert attempt.outcome() is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "-x", ".x", "a:b", "a b", "ä", "a\n", "%41", "x" * 201]
+)
+def test_other_names_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="^CAP-NAME: .* cannot name an attempt"):
+        JobAttempt(Lake.at(tmp_path), name)
+    with pytest.raises(InvalidRequestError, match="^CAP-NAME: "):
+        Lake.at(tmp_path).job(name)
+
+
+@pytest.mark.parametrize("name", ["a", "9", "Shop.job-1_2", "x" * 200])
+def test_names_may_be_of_files(tmp_path: Path, name: str) -> None:
+    assert Lake.at(tmp_path).job(name) == f"{tmp_path}/jobs/{name}"
+
+
+def test_a_result_makes_no_lake(tmp_path: Path) -> None:
+    attempt = JobAttempt(Lake.at(tmp_path / "mistyped"), "a")
+    attempt.begin()
+    with pytest.raises(InvalidRequestError, match="^CAP-LAKE: there is no lake"):
+        attempt.end("replay", 0, {}, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"attempt": 7}'])
+def test_something_else_is_not_taken_for_a_result(
+    attempt: JobAttempt, tmp_path: Path, text: str
+) -> None:
+    attempt.prepare({})
+    (tmp_path / "jobs" / "shop-job-1" / "result.json").write_text(text, encoding="utf-8")
+    with pytest.raises((TypeError, ValueError)):
+        attempt.outcome()
+
+
+def test_no_target_lies_among_the_attempts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="^CAP-NAME: .*it is part of the lake"):
+        Lake.at(tmp_path).target(f"{tmp_path}/jobs/t")
+
+
+def test_old_attempts_are_deleted(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    assert clear_attempts(lake, datetime.now(UTC), timedelta(days=1)) == []
+    for name in ("old", "new", "restarted"):
+        JobAttempt(lake, name).prepare({})
+    now = datetime.now(UTC)
+    before = (now - timedelta(days=2)).timestamp()
+    for name in ("old", "restarted"):
+        os.utime(tmp_path / "jobs" / name / "request.json", (before, before))
+    JobAttempt(lake, "restarted").end("replay", 0, {}, None)
+    stray = tmp_path / "jobs" / "README"
+    stray.write_text("not ours", encoding="utf-8")
+    os.utime(stray, (before, before))
+    assert clear_attempts(lake, now, timedelta(days=3)) == []
+    assert clear_attempts(lake, now, timedelta(days=1)) == ["old"]
+    left = sorted(path.name for path in (tmp_path / "jobs").iterdir())
+    assert left == ["README", "new", "restarted"]
