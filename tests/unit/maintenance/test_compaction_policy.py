@@ -6,9 +6,10 @@ import errno
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -18,10 +19,17 @@ from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureErro
 from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
 from capstan.maintenance.file_layout import assign, row_bytes
-from capstan.maintenance.run import MaintenanceResult, TableResult, _is_import, _stream_error
+from capstan.maintenance.run import (
+    MaintenanceResult,
+    TableResult,
+    _is_import,
+    _stream_error,
+    maintain,
+)
 from capstan.maintenance.table_catalog import aside_tables
 from capstan.replay.execution.staging import Why, list_staged
 from capstan.storage.file_rewrite import require_rows
+from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import WorkerState, worker_states
 from capstan.storage.tape.tape import newest_cut, open_tape
@@ -301,3 +309,14 @@ def test_foreign_files_in_a_lake_are_ignored(tmp_path: Path) -> None:
     assert {(each.name, each.bytes) for each in staged if each.why is Why.UNKNOWN} == {
         (".DS_Store", 10), ("lost+found", 0), ("notes", 5),
     }  # fmt: skip
+
+
+def test_maintenance_deletes_what_jobs_left_long_ago(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    no_spark: Any = None
+    JobAttempt(lake, "a").prepare({})
+    now = datetime.now(UTC) + timedelta(days=20)
+    assert maintain(no_spark, lake, [], now=now).jobs == []
+    done = maintain(no_spark, lake, [], now=now, keep=timedelta(days=7))
+    assert done.jobs == done.to_json()["jobs"] == ["a"]
+    assert list((tmp_path / "jobs").iterdir()) == []
