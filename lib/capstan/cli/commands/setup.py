@@ -81,7 +81,7 @@ def init(
     lake = (
         ""
         if airflow is None
-        else "\n\nAirflow and these commands work on the same lake if both have CAPSTAN_LAKE."
+        else "\n\nSet CAPSTAN_LAKE to the same place for Airflow and for these commands."
     )
     shell.output.answer(
         {"files": [{"path": str(file.path), "status": file.status.value} for file in written]},
@@ -90,7 +90,7 @@ def init(
         f"  capstan {given}capture orders\n"
         f"  capstan {given}replay orders --into oslo_orders --workers oslo\n"
         f"  capstan {given}backfill revenue_by_day\n\n"
-        f"Then declare a stream of yours in {streams}.{lake}",
+        f"Then declare a stream of your own in {streams}.{lake}",
     )
     return 0
 

@@ -1,6 +1,6 @@
-"""The Airflow DAGs of Capstan: for each stream and replay of the `streams.yaml` beside this file.
+"""Capstan's Airflow DAGs, for the streams and replays of the `streams.yaml` beside this file.
 
-`capstan_dags` takes a prefix of DAG ids, tags, an owner, a pool and other arguments of DAGs.
+`capstan_dags` also takes a prefix of DAG ids, tags, a pool and `default_args`, such as `owner`.
 """
 
 from __future__ import annotations

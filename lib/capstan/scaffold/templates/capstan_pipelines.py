@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
     lookback=HOUR,
 )
 def orders_by_hour() -> DagBuilder:
-    """Tumbling windows of an hour, each of which closes once its hour is complete."""
+    """Count and sum orders in windows of an hour, which close once the hour is complete."""
     orders = pa.schema([(TIME, pa.int64()), ("shop", pa.string()), ("cents", pa.int64())])
     totals = [count_rows("orders"), sum_of("cents")]
     by_hour = Window.tumbling(HOUR, totals, by=["shop"], bounds=pa.timestamp("us", tz="UTC"))
