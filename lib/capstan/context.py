@@ -172,7 +172,9 @@ class Context(Workplace):
         if isinstance(what, ReplayPlan):
             if into is not None or fields:
                 raise InvalidRequestError(
-                    "CAP-REQUEST", "a plan says all of a replay", "plan again with these fields"
+                    "CAP-REQUEST",
+                    "a plan already has all fields of its replay",
+                    "plan again with these fields",
                 )
             plan = what.preview.plan
             pinned = plan.request.follow is not None

@@ -98,7 +98,7 @@ class IncompleteError(CapstanError):
 
 
 class RangeLockedError(CapstanError):
-    """Raised when another run has locked an overlapping range of the target."""
+    """Raised when another run has claimed an overlapping range of the target."""
 
     exit_code = 4
 

@@ -74,7 +74,9 @@ def test_stalled_frontiers_are_reported_without_a_capture(
     ):
         execute(told("1 microsecond"), context())
     several = told("1 microsecond", "other")
-    with pytest.raises(TaskRefusedError, match="^CAP-STALLED: 2 streams stand still: little, oth"):
+    with pytest.raises(
+        TaskRefusedError, match="^CAP-STALLED: the frontiers of 2 streams do not move: little, oth"
+    ):
         execute(several, context())
     # One that cannot be read is told, and hides none that stands.
     [log] = Path(lake.stream("little").events, "_delta_log").glob("*0.json")

@@ -160,7 +160,7 @@ def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
         monkeypatch.setattr(claims, "LEASE", lease)
         claims.claim(play.lake, other, "little", scope)
 
-    with meanwhile("replay.audit", take), pytest.raises(FencedError, match="lost its lock"):
+    with meanwhile("replay.audit", take), pytest.raises(FencedError, match="lost its claim"):
         play("gave_way", **MORNING)
     assert play.column("gave_way") == []
     assert [each.run for each in claims.active(play.lake, scope.target)] == [other.name]

@@ -27,24 +27,25 @@ _EXIT_CODES = {
     for name, each in vars(errors).items()
     if isinstance(each, type) and issubclass(each, errors.CapstanError)
 }
-# Calls that only render their argument, which is what a placeholder is named after.
+# Calls that only render their argument; a placeholder is named after the argument.
 _RENDERING = {"dumps", "format_duration", "join", "map", "render", "shown", "sorted", "str", "sum"}
 _UNSAID = "TODO: say when."
 _HEAD = """# Errors
 
-Every error has a stable code, one line that says what is wrong and where, and a hint what to do.
+Every error has a stable code, one line that says what is wrong and where, and a hint about what to
+do.
 The command line prints all three; with `--json` they are `error`, `message` and `hint`. In Airflow
 they are the last line of the task's log.
 
 The exit code says what kind of error it is: 1 a check failed, 2 the request is wrong, 3 not
-complete yet, 4 another run holds that range, 5 something broke. After 2 nothing was changed.
+complete yet, 4 another run holds the range, 5 something broke. After 2 nothing was changed.
 
 In the tables below, `{name}` stands for a value, `{...}` for a longer text, and square brackets
 for parts that some messages lack. Errors without a table are recorded in a ledger, or carry the
 text of another program.
 
-In a checkout, `make setup`, `make kafka` and `make s3` take the place of `capstan setup` and of
-`pip install`; hints name the one that you have.
+In a clone, `make setup`, `make kafka` and `make s3` take the place of `capstan setup` and of
+`pip install`; the hints of a clone name these.
 
 To update this page after a change of an error, run `make errors`.
 """
@@ -52,7 +53,7 @@ To update this page after a change of an error, run `make errors`.
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """One place that makes an error: its texts with placeholders, or None where they vary."""
+    """A place that raises an error: its texts with placeholders, or None if they vary."""
 
     message: str | None
     remedy: str | None
@@ -60,7 +61,7 @@ class Raised:
 
 @dataclass(slots=True)
 class Entry:
-    """All that the code says of one error code."""
+    """An error code: its exit codes, and the places that raise it."""
 
     exit_codes: set[int] = field(default_factory=set)
     raised: list[Raised] = field(default_factory=list)
@@ -68,7 +69,7 @@ class Entry:
 
 @cache
 def catalogue() -> dict[str, Entry]:
-    """The error codes of the package in alphabetical order, each with the places that make it."""
+    """The error codes of the package in alphabetical order, each with the places that raise it."""
     paths = sorted((ROOT / "lib" / "capstan").rglob("*.py"))
     texts = {p: p.read_text(encoding="utf-8") for p in paths if p.parent.name not in _LEFT_OUT}
     modules = {path: ast.parse(text) for path, text in texts.items() if "CAP-" in text}
@@ -88,7 +89,7 @@ def catalogue() -> dict[str, Entry]:
             known |= set() if known else _made_of([module]) or _made_of(beside)
     bases = {base for each in classes.values() for base in each.bases}
     for name, each in classes.items():
-        # Of a class that others are made from nothing is raised.
+        # A base class is never raised itself.
         if name not in bases:
             entries.setdefault(each.code, Entry()).exit_codes.add(each.exit_code)
         elif not entries[each.code].raised:
@@ -131,18 +132,24 @@ class _Class:
 
 
 def _constants(module: ast.Module, shared: Mapping[str, str]) -> dict[str, str]:
-    """The texts that a module names at its top."""
+    """The text constants of a module, by name."""
     found: dict[str, str] = {}
     for node in module.body:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            text = _text(node.value, {**shared, **found})
-            if text is not None:
-                found[node.targets[0].id] = text
+        if isinstance(node, ast.AnnAssign) and node.value is not None:
+            target: ast.expr = node.target
+            value = node.value
+        elif isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+        else:
+            continue
+        text = _text(value, {**shared, **found})
+        if isinstance(target, ast.Name) and text is not None:
+            found[target.id] = text
     return found
 
 
 def _coded_classes(modules: Iterable[ast.Module], shared: Mapping[str, str]) -> dict[str, _Class]:
-    """The error classes that have one code for all, by name."""
+    """The error classes that have a code of their own, by name."""
     found: dict[str, _Class] = {}
     for module in modules:
         for node in module.body:
@@ -163,9 +170,9 @@ def _read(
     classes: Mapping[str, _Class],
     entries: dict[str, Entry],
 ) -> None:
-    """Add all errors that a module makes to `entries`."""
+    """Add all errors that a module raises to `entries`."""
     for node in ast.walk(module):
-        # A code that is only compared with is made elsewhere.
+        # A code that is only compared is raised elsewhere.
         if isinstance(node, ast.Constant) and _CODE.fullmatch(str(node.value)):
             entries.setdefault(str(node.value), Entry())
     for scope, call in _calls(module):
@@ -200,7 +207,7 @@ def _read(
 
 
 def _handed_on(module: ast.Module) -> set[str]:
-    """The codes that a module hands to whatever makes the error."""
+    """The codes that a module passes to another function, which makes the error."""
     return {
         str(each.value)
         for node in ast.walk(module)
@@ -211,7 +218,7 @@ def _handed_on(module: ast.Module) -> set[str]:
 
 
 def _made_of(modules: Iterable[ast.Module]) -> set[int]:
-    """The exit codes of errors that modules make with a code that is in a variable."""
+    """The exit codes of errors that modules raise with the code in a variable."""
     return {
         _EXIT_CODES[call.func.id]
         for module in modules
@@ -222,7 +229,7 @@ def _made_of(modules: Iterable[ast.Module]) -> set[int]:
 
 
 def _calls(node: ast.AST, scope: ast.AST | None = None) -> Iterator[tuple[ast.AST, ast.Call]]:
-    """All calls, each with the innermost function that it is in."""
+    """All calls, each with its innermost enclosing function."""
     scope = scope or node
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Call):
@@ -232,12 +239,12 @@ def _calls(node: ast.AST, scope: ast.AST | None = None) -> Iterator[tuple[ast.AS
 
 
 def _texts(node: ast.expr, scope: ast.AST, constants: Mapping[str, str]) -> list[str | None]:
-    """The texts that an argument may be: of a local variable all that are given to it."""
+    """The possible texts of an argument; for a local variable, all that are assigned to it."""
     if isinstance(node, ast.IfExp):
         return [*_texts(node.body, scope, constants), *_texts(node.orelse, scope, constants)]
     text = _text(node, constants)
     if text is None and isinstance(node, ast.Name):
-        # What was given to it since the error before, as one name may serve several of them.
+        # Only assignments after the previous error count, since one name may serve several errors.
         raises = [each.end_lineno or 0 for each in ast.walk(scope) if isinstance(each, ast.Raise)]
         since = max((line for line in raises if line < node.lineno), default=0)
         given = [
@@ -252,7 +259,7 @@ def _texts(node: ast.expr, scope: ast.AST, constants: Mapping[str, str]) -> list
 
 
 def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
-    """A text with placeholders, or None where it is none that is written down here."""
+    """A text with placeholders, or None if the expression is not a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.Name):
@@ -263,12 +270,14 @@ def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
         return _command(node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         left, right = _piece(node.left, constants), _piece(node.right, constants)
-        return None if left == right == "{...}" else left + right
+        # Without a literal on either side it may be a sum of numbers.
+        literals = [_text(node.left, constants), _text(node.right, constants)]
+        return None if literals == [None, None] else left + right
     return None
 
 
 def _command(node: ast.Call) -> str | None:
-    """A command that differs between a checkout and an installed package: that of the package."""
+    """A command that differs between a clone and an installed package, as for the package."""
     called = getattr(node.func, "id", "")
     if called not in {"set_up", "packages"}:
         return None
@@ -280,7 +289,7 @@ def _command(node: ast.Call) -> str | None:
 
 
 def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:
-    """A part of a text: what is written down, or a placeholder."""
+    """A part of a text: its literal, or a placeholder."""
     if isinstance(node, ast.FormattedValue):
         return _piece(node.value, constants)
     if isinstance(node, ast.IfExp):
@@ -293,7 +302,7 @@ def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:
 
 
 def _name(node: ast.expr) -> str:
-    """What a placeholder is called: the last name of the expression."""
+    """The name of a placeholder: the last name of the expression."""
     found = "..."
     if isinstance(node, ast.Name):
         found = node.id

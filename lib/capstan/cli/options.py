@@ -14,8 +14,8 @@ Run = Annotated[str, typer.Argument(help="The run's name, from `capstan runs`.",
 Workers = Annotated[
     str | None,
     typer.Option(
-        help="Workers by label or number, comma-separated; a label with a comma or outer blanks in "
-        "double quotes; default: all.",
+        help="Workers by label or number, comma-separated; put a label with a comma, or with "
+        "blanks at its ends, in double quotes; default: all.",
         metavar="LIST",
     ),
 ]
@@ -29,7 +29,7 @@ Until = Annotated[
 ]
 KnownAt = Annotated[
     int | None,
-    typer.Option(help="For bitemporal streams: replay what was known at this epoch."),
+    typer.Option(help="Replay what was known at this epoch; for times in `epoch, event`."),
 ]
 AsOf = Annotated[
     int | None,
@@ -59,8 +59,8 @@ def names(text: str | None, option: str) -> tuple[str, ...] | None:
         raise InvalidRequestError(
             "CAP-LIST",
             f"{option} has quotes that do not enclose a whole name: {text[:80]!r}",
-            "put a name with a comma or with outer blanks in double quotes, as in 'EWR,\"a,b\"', "
-            "and double each quote inside",
+            "put a name with a comma, or with blanks at its ends, in double quotes, as in "
+            "'EWR,\"a,b\"', and double each quote inside",
             option=option,
         ) from None
     if not listed:

@@ -104,7 +104,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
     until = Box.bound_of_text(tape.time_type, before)
     if all(bound is None for bound in until):
         raise InvalidRequestError(
-            "CAP-RANGE", f"{before} bounds no time", "use a time such as 2024-01-01"
+            "CAP-RANGE", f"{before} is not a bound", "use a time such as 2024-01-01"
         )
     require_whole_steps(tape, until)
     box = Box((None,) * len(until), until)

@@ -300,8 +300,8 @@ def _cannot_fetch(jars: Jars, reason: str) -> SystemFailureError:
     return SystemFailureError(
         "CAP-JARS",
         f"Spark's resolver could not fetch {', '.join(jars.packages)}: {reason}",
-        "check the way to Maven Central (DEFAULT_ARTIFACT_REPOSITORY names another repository), "
-        f"then run {set_up(jars.connector)}",
+        "check the connection to Maven Central (DEFAULT_ARTIFACT_REPOSITORY names another "
+        f"repository), then run {set_up(jars.connector)}",
     )
 
 

@@ -192,7 +192,7 @@ def replace(
     """Replace exactly the rows that match `predicate` with `frame`, in one commit.
 
     A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
-    because the caller has locked the range, so that the other writer changed different rows.
+    because the caller has claimed the range, so that the other writer changed different rows.
 
     Raises:
         CheckFailedError: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.

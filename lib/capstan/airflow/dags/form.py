@@ -79,7 +79,7 @@ def _input_fields(setting: Settings) -> dict[str, Param]:
             INPUT,
         ),
         "known_at": number_field(
-            "Known at", "Bitemporal streams only: replay what was known at this epoch.", INPUT
+            "Known at", "Replay what was known at this epoch; for times in `epoch, event`.", INPUT
         ),
     }
 

@@ -80,7 +80,7 @@ def _combined(errors: Mapping[str, CapstanError]) -> CapstanError:
     broken = [error for error in errors.values() if not isinstance(error, CheckFailedError)]
     if broken or len(errors) == 1:
         return next(iter((*broken, *errors.values())))
-    problem = f"{len(errors)} streams stand still: {', '.join(errors)}"
+    problem = f"the frontiers of {len(errors)} streams do not move: {', '.join(errors)}"
     hint = next(iter(errors.values())).hint
     return CheckFailedError("CAP-STALLED", problem, hint, concerned=list(errors))
 

@@ -86,10 +86,10 @@ def late(
     stream: Stream,
     put_back: Annotated[
         bool,
-        typer.Option("--put-back", help="Re-inject late records at the frontier, once each."),
+        typer.Option("--put-back", help="Put late records back, at the frontier, once each."),
     ] = False,
 ) -> int:
-    """List records that are not on tape, by reason; or re-inject the late ones."""
+    """List records that are not on tape, by reason; or put the late ones back."""
     from capstan.reporting.listings import late_facts
 
     shell = shell_of(context)

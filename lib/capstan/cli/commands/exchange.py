@@ -30,7 +30,7 @@ _LOOPBACK = "127.0.0.1"
 
 FormatOption = Annotated[
     str | None,
-    typer.Option("--format", help="jsonl (transcripts) or timely (EventWriter).", metavar="F"),
+    typer.Option("--format", help="jsonl (transcripts) or timely (frames).", metavar="F"),
 ]
 TimeTypeOption = Annotated[
     str | None,

@@ -28,11 +28,11 @@ Peers = Annotated[
     int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")
 ]
 Transform = Annotated[
-    str | None, typer.Option(help="A registered transform; default: copy the records.")
+    str | None, typer.Option(help="A declared transform; default: copy the records.")
 ]
 Pipeline = Annotated[
     str | None,
-    typer.Option(help="A registered pipeline, instead of a transform.", metavar="NAME"),
+    typer.Option(help="A declared pipeline, instead of a transform.", metavar="NAME"),
 ]
 Sink = Annotated[
     str | None,

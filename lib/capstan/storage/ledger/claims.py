@@ -139,7 +139,7 @@ def ensure_held(lake: Lake, run: str, attempt: int) -> None:
         release(lake, run, attempt)
     raise FencedError(
         "CAP-FENCED",
-        f"run {run}: attempt {attempt} lost its lock (unlocked, expired or taken over); "
+        f"run {run}: attempt {attempt} lost its claim (unlocked, expired or taken over); "
         "the target was not changed",
         f"see `capstan runs` for the state of {run}; repeat the command to start again",
         run=run,
@@ -302,7 +302,7 @@ def _merge_renewals(claims: Iterable[Claim]) -> list[Claim]:
 def _range_locked(holder: Claim) -> RangeLockedError:
     return RangeLockedError(
         "CAP-HELD",
-        f"run {holder.run} has locked part of that range of {holder.scope.target} "
+        f"run {holder.run} has claimed part of that range of {holder.scope.target} "
         f"since {holder.at:%Y-%m-%d %H:%M:%S} UTC",
         f"wait for it to end; if it is dead, run `capstan unlock {holder.run}`",
         holder=holder.run,

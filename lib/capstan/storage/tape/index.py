@@ -205,7 +205,7 @@ def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dic
                 f"stream {tape.name} has no worker {text!r}: "
                 f"it has {join_names(list(by_label)[:_SHOWN])}{more}",
                 f"give workers by label{' or number' if by_number else ''}, separated by commas, "
-                "and a label with a comma or outer blanks in double quotes",
+                "and a label with a comma, or with blanks at its ends, in double quotes",
                 stream=tape.name,
                 worker=text,
             )

@@ -106,7 +106,7 @@ def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: s
         books.stepped(A, "rejected", {})
     else:
         books.claimed(A, [0], EARLY, attempt=2)
-    with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 lost its lock"):
+    with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 lost its claim"):
         claims.ensure_held(books.lake, A, 1)
 
 
