@@ -22,7 +22,7 @@ _AGAINST = "Against a stream"
 class ListAuditsOperator(BaseOperator):
     """Lists published runs to audit; skips downstream tasks if there are none.
 
-    If the parameters name a stream, the target is audited against it, whoever wrote its rows.
+    If the parameters name a stream, the target is audited against it, whatever wrote its rows.
 
     XComs: `request`, the request of the app `audit`; `count`, the number of audits; `left_out`,
     the published runs that are not among them.
@@ -134,7 +134,7 @@ def _form(setting: Settings) -> Mapping[str, Param]:
             enum=[None, *declared.streams],
             title="Stream",
             section=_AGAINST,
-            description_md="The stream whose rows the target should have, whoever wrote them.",
+            description_md="The stream whose rows the target should have, whatever wrote them.",
         ),
         "worker_column": _column("Worker column", "worker"),
         "time_column": _column("Time column", "time"),

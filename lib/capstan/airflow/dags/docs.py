@@ -116,7 +116,7 @@ out. **audit** is one Spark app; its findings are on its page, under *Rendered T
 difference fails the run; nothing is ever changed. Runs that can no longer be audited, because their
 code changed or their version is gone, are listed there; with *Strict*, they fail the run as well.
 
-With a *Stream*, the target is compared with that stream, whoever wrote its rows: for example a
+With a *Stream*, the target is compared with that stream, whatever wrote its rows: for example a
 table that is older than Capstan, with its own columns for worker and time.
 """
 
@@ -136,7 +136,7 @@ that breaks a rule fails the run with `CAP-VIOLATION`, every time until it is re
 on the stream's page.
 
 If a stream declares `stalled_after`, **watch** checks that its frontier moves, even while its
-captures fail or are paused; a frontier that stands still fails it with `CAP-STALLED`.
+captures fail or are paused; a frontier that does not move fails it with `CAP-STALLED`.
 """
 
 TASKS = {

@@ -68,7 +68,7 @@ def of_concerned(setting: Settings) -> Callback:
     """A callback that calls the notifiers of the streams and replays that a failure names.
 
     A task that covers all declarations knows them only once it has failed: a stream that breaks a
-    rule, is damaged or stands still; a table that fails its audit; a backfill that ended early.
+    rule, is damaged or does not move; a table that fails its audit; a backfill that ended early.
     """
 
     def notify(context: Any) -> None:

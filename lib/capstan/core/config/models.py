@@ -246,7 +246,7 @@ class Stream(Declared):
         late: The treatment of late records.
         schedule: The schedule of Airflow's captures (`@daily`, or a cron of five fields); None for
             captures by hand only.
-        stalled_after: A frontier that stands still for longer fails the capture's task.
+        stalled_after: A frontier that has not moved for longer fails the capture's task.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
         spark: Spark settings of the apps that Airflow submits for it, unless for a declared replay.
     """
