@@ -1,4 +1,4 @@
-"""What all tests share: seeds that are printed, hypothesis without deadlines, marks by folder."""
+"""Shared set-up of all tests: printed seeds, Hypothesis without deadlines, marks by folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 _HERE = Path(__file__).parent
-# Programs that tests start find `tests.support` as these tests do.
+# Programs started by tests import `tests.support` as the tests do.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     filter(None, (str(_HERE.parent), os.environ.get("PYTHONPATH")))
 )
@@ -23,7 +23,7 @@ _MARKS = {
     "web": pytest.mark.web,
     "bench": pytest.mark.bench,
 }
-# What takes long comes first, so that no process has it all left at the end.
+# The longest tests come first, so that none of them is left for the end.
 _LONGEST_FIRST = ("web", "spark-0", "spark-3", "spark-2", "spark-1", "crash")
 # The files of tests/spark from each of these on may run in another process, with its own session.
 # A session takes some 25 CPU seconds to start and to get warm: the few core tests share fewer.
@@ -34,22 +34,22 @@ _PARTS = (
     else ("test_damage", "test_nexmark", "test_replay_piped")
 )
 
-# No deadline: machines that share their cores stall for longer than any example should take.
+# No deadline: shared cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
 settings.register_profile("quick", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-# Chosen here, so that it is in the header; processes of one run have one.
+# Chosen here, so that the header shows it; all processes of a run have the same one.
 os.environ.setdefault("CAPSTAN_STATE_SEED", str(SystemRandom().randrange(2**32)))
 
 
 def unpack(folder: Path) -> None:
-    """Large recordings are kept packed; tests find them beside that as they were made."""
+    """Unpack large recordings beside their archives, where tests find them."""
     for packed in folder.rglob("*.gz"):
         path = packed.with_suffix("")
         if not path.exists() or path.stat().st_mtime < packed.stat().st_mtime:
-            # Several processes may do it at once, and none may see half of it.
+            # Several processes may do this at once, and none may see a partial file.
             unfinished = path.with_name(f".{path.name}.{os.getpid()}")
             unfinished.write_bytes(gzip.decompress(packed.read_bytes()))
             unfinished.replace(path)
@@ -59,7 +59,7 @@ unpack(_HERE / "conformance")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """The seeds of this run: with both, the same order and the same examples come again."""
+    """The seeds of this run: both together reproduce the order and the examples."""
     hashing = os.environ.get("PYTHONHASHSEED", "random")
     given = config.getoption("--hypothesis-seed", default=None)
     rescales = os.environ["CAPSTAN_STATE_SEED"]
@@ -70,7 +70,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by the folder they lie in, and begin with what takes longest."""
+    """Mark tests by their folder, and start with those that take longest."""
     for item in items:
         folder = _folder(item)
         if folder in _MARKS:
@@ -84,7 +84,7 @@ def _folder(item: pytest.Item) -> str:
 
 
 def _together(folder: str, file: str) -> str:
-    """What the tests of a file share with others: a Spark session, a running Airflow."""
+    """The costly fixture that a file's tests share with others: a Spark session, an Airflow."""
     if folder in ("dags", "spark"):
         return f"spark-{bisect_right(_PARTS, file) if folder == 'spark' else 0}"
     return folder if folder in _MARKS else f"{folder}/{file}"
@@ -92,9 +92,9 @@ def _together(folder: str, file: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Deal tests to processes such that those who share something costly share a process.
+    """Distribute tests so that those with the same costly fixture run in the same process.
 
-    The marks of pytest-xdist 3.8 would do that, but pytest 9.2 does not let them.
+    The marks of pytest-xdist 3.8 would do that, but do not work with pytest 9.2.
     """
     from xdist.scheduler import LoadScopeScheduling
 

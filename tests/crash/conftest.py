@@ -1,7 +1,7 @@
-"""One session that finishes what killed drivers began, and what an undisturbed run comes to.
+"""A session that finishes the work of killed drivers, and the results of uninterrupted runs.
 
-Of each kind of work one case is of the core: all of those are cut off by one driver that is killed
-together with its JVM. The drivers of all other cases are attached to a JVM that outlives them.
+One case of each kind of work is in the core: a single driver, killed together with its JVM,
+interrupts all of these. The drivers of all other cases are attached to a JVM that outlives them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session in which what was killed is run again, to its end."""
+    """The session that repeats killed work, to its end."""
     session = build_session("capstan-tests", master=MASTER, extra=LASTING)
     yield session
     session.stop()
@@ -68,7 +68,7 @@ class World:
 
 @pytest.fixture(scope="session")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stream's files; outside of every lake, as checkpoints know them by their path."""
+    """The stream's files, outside all lakes because checkpoints store their paths."""
     folder = tmp_path_factory.mktemp("source")
     small_stream.feed(folder)
     return folder
@@ -78,7 +78,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def empty(
     spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], World]:
-    """Makes lakes with nothing in them."""
+    """Makes empty lakes."""
 
     def make() -> World:
         return World(spark, Lake.at(tmp_path_factory.mktemp("world") / "lake"), source)
@@ -88,7 +88,7 @@ def empty(
 
 @pytest.fixture(scope="session")
 def growing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
-    """Makes lakes with nothing in them, each with a source of its own that has no file yet."""
+    """Makes empty lakes, each with its own source, which has no file yet."""
 
     def make() -> World:
         folder = tmp_path_factory.mktemp("world")
@@ -100,11 +100,11 @@ def growing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
 
 @pytest.fixture(scope="session")
 def captured(empty: Callable[[], World]) -> Lake:
-    """A lake with the whole stream on tape, captured undisturbed; not to be changed."""
+    """A lake with the whole stream on tape, captured without interruption; not to be changed."""
     world = empty()
     assert world.act("capture")["batches"] == small_stream.FILES
     lake_contents.require_sound(world.spark, world.lake)
-    # What the first run of a lake makes, so that not each of the tests makes it anew.
+    # Tables that the first run of a lake creates, so that no test has to create them.
     for ledger in SCHEMAS:
         make_ledger(world.lake, ledger)
     return world.lake
@@ -124,15 +124,15 @@ def recorded(empty: Callable[[], World], captured: Lake) -> Callable[[], World]:
 
 @pytest.fixture(scope="session")
 def undisturbed(captured: Lake) -> dict[str, list[str]]:
-    """What the tape holds when nothing was killed."""
+    """The contents of the tape when nothing was killed."""
     return lake_contents.tape(captured)
 
 
 class Whole:
-    """What each request of the little stream comes to when nothing was killed, as it is asked for.
+    """The result of each request of the small stream without kills, computed on first use.
 
-    By its name in `REQUESTS`; `before` is the target of `staged` with other rows in it, `over` the
-    same after `staged`.
+    Keys are names in `REQUESTS`; `before` is the target of `staged` with other rows in it, `over`
+    the same target after `staged`.
     """
 
     def __init__(self, recorded: Callable[[], World]) -> None:
@@ -168,7 +168,7 @@ def whole(recorded: Callable[[], World]) -> Whole:
 
 @pytest.fixture(scope="session")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
-    """A JVM that outlives the drivers that are attached to it."""
+    """A JVM that outlives the drivers attached to it."""
     found = Victim(tmp_path_factory.mktemp("victim") / "jvm")
     yield found
     found.stop()
@@ -176,7 +176,7 @@ def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
 
 @pytest.fixture(scope="session")
 def kill(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Kill:
-    """Has a driver carry out steps, until it was killed with all of them cut off; its JVM lives."""
+    """Runs steps in a driver until it is killed with all of them interrupted; its JVM survives."""
 
     def carry_out(script: Iterable[Step]) -> None:
         folder = tmp_path_factory.mktemp("killed") / "driver"
@@ -184,7 +184,7 @@ def kill(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Kill:
         try:
             child.require_killed()
         except BaseException:
-            # Of a test that is broken off as well: the next driver has the JVM for itself.
+            # Even after an aborted test: the next driver needs the JVM for itself.
             child.end()
             raise
 
@@ -193,7 +193,7 @@ def kill(victim: Victim, tmp_path_factory: pytest.TempPathFactory) -> Kill:
 
 @pytest.fixture(scope="session")
 def kill_whole(tmp_path_factory: pytest.TempPathFactory) -> Kill:
-    """The same with a driver that is killed together with its JVM."""
+    """The same, with a driver that is killed together with its JVM."""
 
     def carry_out(script: Iterable[Step]) -> None:
         folder = tmp_path_factory.mktemp("killed") / "whole"
@@ -204,7 +204,7 @@ def kill_whole(tmp_path_factory: pytest.TempPathFactory) -> Kill:
 
 @pytest.fixture(scope="session")
 def core(request: pytest.FixtureRequest, kill_whole: Kill) -> dict[str, World]:
-    """Worlds of all cases of the core that are asked for, cut off by one driver and its JVM."""
+    """Worlds of the selected core cases, interrupted by one driver that dies with its JVM."""
     found, script = {}, []
     for item in request.session.items:
         work = item.callspec.params.get("work") if hasattr(item, "callspec") else None
@@ -217,7 +217,7 @@ def core(request: pytest.FixtureRequest, kill_whole: Kill) -> dict[str, World]:
 
 @pytest.fixture
 def killed(request: pytest.FixtureRequest, work: Work) -> World:
-    """The world that the work of a case was cut off in."""
+    """The world in which the work of a case was interrupted."""
     if request.node.get_closest_marker("rest") is None:
         return request.getfixturevalue("core")[request.node.nodeid]
     world = request.getfixturevalue(work.world)()

@@ -1,4 +1,4 @@
-"""An Airflow of these tests' own: a home in a temporary folder, a fresh SQLite, no scheduler.
+"""An Airflow for these tests: a home in a temporary folder, a new SQLite database, no scheduler.
 
 Airflow reads its configuration when it is imported, which is when tests are collected; so its file
 is written here, and the environment is as before when the tests of other folders run.
@@ -102,7 +102,7 @@ replays:
     until: 2024-05-06
     schedule: "@daily"
 """
-"""Declarations of a stream that `tests.support.sample_streams` can lay down."""
+"""Declarations of a stream whose source `tests.support.sample_streams` writes."""
 
 
 @pytest.fixture(scope="package", autouse=True)
@@ -112,14 +112,14 @@ def _airflow() -> Iterator[None]:
         from airflow.utils.db import initdb
 
         initdb()
-        # Airflow has loggers say everything; this one goes on when the tests' output is closed.
+        # Airflow makes loggers log everything; this one still logs after the output is closed.
         logging.getLogger("py4j").setLevel(logging.WARNING)
         yield
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a test works: a lake, declarations, the DAG files over them."""
+    """A lake, its declarations, and the DAG files that use them."""
 
     root: Path
 
@@ -136,7 +136,7 @@ class Place:
         return self.root / "streams.yaml"
 
     def bag(self, dags: Path = DAGS) -> DagBag:
-        """The DAG files of a folder, or one of the project's, read anew."""
+        """Parse the DAG files of a folder, or one of the project's."""
         from airflow.dag_processing.dagbag import DagBag
 
         folder = dags if dags.is_dir() else dags.parent
@@ -145,13 +145,13 @@ class Place:
     def run(
         self, dag_id: str, conf: Mapping[str, object] | None = None, date: object = None
     ) -> DagRun:
-        """Run a DAG in this process to its end."""
+        """Run a DAG to its end in this process."""
         from airflow.dag_processing import dagbag
 
         file = DAGS / f"{dag_id.partition('__')[0]}.py"
         more = {} if date is None else {"logical_date": date}
         with pytest.MonkeyPatch.context() as patch:
-            # The run would have all files read again that lie beside the one of its DAG.
+            # The run would parse all files beside that of its DAG again.
             patch.setattr(dagbag, "BundleDagBag", lambda **_: self.bag(file))
             dag = self.bag(file).dags[dag_id]
             return dag.test(run_conf=dict(conf) if conf else None, **more)  # type: ignore[arg-type]
@@ -159,7 +159,7 @@ class Place:
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A lake of the test's own, of which nothing is on tape."""
+    """A lake for one test, with nothing on tape."""
     found = Place(tmp_path)
     found.lake.mkdir()
     found.streams.write_text(STREAMS, encoding="utf-8")
@@ -168,7 +168,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def use(place: Place, patch: pytest.MonkeyPatch) -> None:
-    """Have the DAG files work in `place`, on a Spark of this machine."""
+    """Make the DAG files use `place`, and local Spark."""
     spark = {"conn_type": "spark", "host": "local[2]"}
     patch.setenv("CAPSTAN_LAKE", str(place.lake))
     patch.setenv("CAPSTAN_STREAMS", str(place.streams))
@@ -181,7 +181,7 @@ def use(place: Place, patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> dict[str, DAG]:
-    """The DAGs over declarations that no test changes."""
+    """The DAGs of declarations that no test changes."""
     place = Place(tmp_path_factory.mktemp("declared"))
     place.streams.write_text(STREAMS, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -213,7 +213,7 @@ for line in answer.get("lines", []):
 if answer.get("child"):
     import subprocess
     subprocess.Popen(["sleep", "300"])
-    # Whole, or not there: who waits for it reads it at once.
+    # Written atomically: the file is read as soon as it exists.
     written = Path({seen!r}).with_name("starting")
     written.write_text(str(os.getpid()))
     written.rename(written.with_name("started"))
@@ -226,31 +226,31 @@ sys.exit(answer.get("exit", 0))
 
 @dataclass(frozen=True, slots=True)
 class FakeSubmit:
-    """A `spark-submit` that starts nothing: it answers what it is told, and notes what it saw."""
+    """A fake `spark-submit`: it starts nothing, gives prepared answers, and records its calls."""
 
     folder: Path
 
     def answers(self, *answers: Mapping[str, object]) -> None:
-        """What the calls to come are answered: `exit`, `result`, `lines`, `signal`, `child`."""
+        """The answers to the next calls: `exit`, `result`, `lines`, `signal`, `child`."""
         told = json.dumps({"answers": list(answers)})
         (self.folder / "told.json").write_text(told, encoding="utf-8")
 
     @property
     def calls(self) -> list[dict[str, object]]:
-        """What the calls so far have brought: `arguments`, `environment`, `request`."""
+        """The calls so far: `arguments`, `environment`, `request`."""
         seen = self.folder / "seen"
         lines = seen.read_text(encoding="utf-8").splitlines() if seen.exists() else []
         return [json.loads(line) for line in lines]
 
     @property
     def started(self) -> Path:
-        """The file that has the process number of a call which has started a child."""
+        """The file with the process id of a call that has started a child."""
         return self.folder / "started"
 
 
 @pytest.fixture
 def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSubmit:
-    """A `spark-submit` that starts nothing, before any other on the path."""
+    """A fake `spark-submit`, first on the path."""
     folder = tmp_path / "bin"
     folder.mkdir()
     fake = FakeSubmit(folder)
@@ -266,7 +266,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSubmit:
 
 
 class Event:
-    """An asset event: its `extra`; for an alias, the assets that it was given with theirs."""
+    """An asset event: its `extra`; for an alias, the assets added to it, with their extras."""
 
     def __init__(self) -> None:
         self.extra: object = None
@@ -277,7 +277,7 @@ class Event:
 
 
 class Events(dict[object, Any]):
-    """The asset events of a context, each made when it is asked for."""
+    """The asset events of a context, each created on first access."""
 
     def __missing__(self, key: object) -> Any:
         self[key] = Event()
@@ -285,7 +285,7 @@ class Events(dict[object, Any]):
 
 
 class Task:
-    """The instance of a task that runs, as far as an operator asks it."""
+    """A running task instance, as far as operators use it."""
 
     dag_id, run_id, task_id, map_index, try_number = "d", "r:1+0", "t", -1, 1
 
@@ -306,13 +306,13 @@ class Task:
 
 @pytest.fixture
 def context() -> Callable[[], dict[str, Any]]:
-    """Makes what a task is given when it runs, as far as operators ask it."""
+    """Makes the context of a running task, as far as operators use it."""
     return lambda: {"ti": Task(), "outlet_events": Events(), "task_state_store": None}
 
 
 @pytest.fixture
 def execute() -> Callable[[Any, Any], Any]:
-    """Calls an operator as a task does, which is the only way that Airflow allows."""
+    """Calls an operator as a task does, the only way that Airflow allows."""
     from airflow.sdk.bases.operator import ExecutorSafeguard
 
     def call(task: Any, where: Any) -> Any:
@@ -327,7 +327,7 @@ def execute() -> Callable[[Any, Any], Any]:
 
 @pytest.fixture(scope="package")
 def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A lake with a tape as that of `captured`, of two commits, written without a JVM."""
+    """A lake with a tape like that of `captured`, with two commits, written without a JVM."""
     from capstan.storage.lake import Lake
     from tests.support import recorded_tapes
     from tests.support.jvmless_lake import go_on, lay_tape
@@ -352,7 +352,7 @@ def taped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture(scope="package")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    """A lake with a tape: three days of a row each half hour, captured by the DAG."""
+    """A lake with a tape of three days, one row per half hour, captured by the DAG."""
     from tests.support.sample_streams import lay_in, rows
 
     place = Place(tmp_path_factory.mktemp("captured"))

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 
-# What `make test` runs of this folder: of each room the tests without which its breaking would go
-# unseen. All others are further cases, and run by `make test-all`.
+# The tests of this folder that `make test` runs: for each package, those without which a defect
+# would go unnoticed. All others are further cases, which `make test-all` runs.
 CORE = {
     "audit": {
         "test_a_copy_fails[altered]",
@@ -143,18 +143,18 @@ CORE = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to `make test-all` what is not of the core."""
+    """Mark tests outside the core, which `make test-all` runs."""
     for item in items:
         if item.path.parent == _HERE:
             core = CORE.get(item.path.stem.removeprefix("test_"), ())
-            # A name stands for all cases of a test; with a case, for that one.
+            # A name without a case means all cases of the test.
             if not {getattr(item, "originalname", item.name), item.name} & set(core):
                 item.add_marker(pytest.mark.rest)
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The session of all Spark tests, shrunk to two cores; stopped after the last."""
+    """The small session of all Spark tests, with two cores; stopped after the last test."""
     session = build_session("capstan-tests", master=MASTER, extra=LASTING)
     yield session
     session.stop()
@@ -162,5 +162,5 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake(tmp_path: Path) -> Lake:
-    """A lake of the test's own, with nothing in it."""
+    """An empty lake for one test."""
     return Lake.at(tmp_path / "lake")

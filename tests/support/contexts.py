@@ -1,4 +1,4 @@
-"""Contexts of tests: over declarations that no file has, and without Spark."""
+"""Contexts for tests: with declarations from no file, and without Spark."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def backfill(
 
 
 class SparkStarted(Exception):
-    """Something has asked for Spark."""
+    """Raised when something would start Spark."""
 
 
 def refuse_spark() -> SparkSession:
-    """Tell that Spark would start now."""
+    """Raise `SparkStarted` instead of starting Spark."""
     raise SparkStarted

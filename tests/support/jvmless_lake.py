@@ -1,4 +1,4 @@
-"""Tapes and ledgers written without a JVM, for tests of what is told without one."""
+"""Tapes and ledgers written without a JVM, for tests of code that needs none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from capstan.storage.tape import index as summary
 from capstan.storage.tape.tape import open_tape
 
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
-"""Times that are moments."""
+"""Event times."""
 
 _ARROW = {
     Kind.BIGINT: pa.int64(),
@@ -45,18 +45,18 @@ def lay_tape(
     opened: Mapping[str, Sequence[int]] | None = None,
     every: int | None = None,
 ) -> None:
-    """Lay down a tape in one commit: each worker has a record at each time, then its frontier.
+    """Write a tape in one commit: each worker has a record at each time, then its frontier.
 
     Args:
         lake: The lake.
         name: The stream's name.
         labels: Of its workers, in the order of their numbers.
         times: Of the records, as integers.
-        frontier: Where all workers then stand; None closes them.
+        frontier: The frontier of all workers afterwards; None closes them.
         time_type: The coordinates of the times.
         opened: Workers whose first event moves their capability to this time; they have only the
             records from there on.
-        every: Of what length times are declared to be multiples, in microseconds.
+        every: The declared length of which times are multiples, in microseconds.
     """
     time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
     update = pa.struct([("time", time), ("diff", pa.int64())])
@@ -107,9 +107,9 @@ def lay_tape(
 def go_on(
     lake: Lake, name: str, times: Iterable[Sequence[int]], frontier: Sequence[int] | None
 ) -> None:
-    """Put one more commit on a tape: each worker has a record at each time, then its frontier.
+    """Add one commit to a tape: each worker has a record at each time, then its frontier.
 
-    A time that a worker no longer holds gets its record nevertheless, against the protocol.
+    A time that a worker no longer holds gets a record too, which violates the protocol.
     """
     tape = open_tape(lake, name)
     cut = summary.find_cut(tape, None)
@@ -131,7 +131,7 @@ def go_on(
 
 
 def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table) -> None:
-    """Lay down a tape of these records in one commit, after which all workers are closed.
+    """Write a tape of these records in one commit, after which all workers are closed.
 
     Args:
         lake: The lake.
@@ -140,7 +140,7 @@ def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table)
         records: The rows of the tape's `records`, of any number of micro-batches. Fingerprints in
             its index are those of no rows, so that nothing can be audited by it.
     """
-    # Of Spark there may be fields that are never null, inside of structs that may be.
+    # Spark may have non-nullable fields inside nullable structs.
     records = records.cast(pa.schema([(f.name, _nullable(f.type)) for f in records.schema]))
     place = ["worker", "batch", "time"]
     moment = pa.timestamp("us", "UTC")
@@ -187,7 +187,7 @@ def _moved(struct: object, before: Sequence[int], after: Sequence[int] | None) -
 
 
 def intent_json(request: Request, reached: Iterable[Sequence[int]]) -> dict[str, object]:
-    """The intent of a copy of all times, into a table that is not there yet."""
+    """The intent of a copy of all times into a table that does not exist yet."""
     everything = Region(Box((None,), (None,)))
     frontier = Antichain.of(Time(time) for time in reached)
     placed, draft = Placement("_worker", "_time"), Certificate.from_json({})
@@ -197,7 +197,7 @@ def intent_json(request: Request, reached: Iterable[Sequence[int]]) -> dict[str,
 
 @dataclass(slots=True)
 class Books:
-    """Writes ledgers as runs would leave them; each row a moment after the one before.
+    """Writes ledgers as runs would leave them; each row is later than the previous one.
 
     Attributes:
         lake: The lake.
@@ -231,18 +231,18 @@ class Books:
 
         Args:
             run: Its name.
-            workers: Whose rows; None where the target does not keep the worker.
-            region: What it played.
+            workers: The workers of its rows; None if the target does not keep the worker.
+            region: The replayed region.
             mode: How it changed the target.
-            kept: What it covers, where that is not what it played: the target keeps no time.
-            identity: Its identity, where that matters.
-            cut: The commit of the tape that it played.
+            kept: The covered region, if it differs from the replayed one: the target keeps no time.
+            identity: Its identity, if a test needs one.
+            cut: The replayed commit of the tape.
         """
         self.claimed(run, workers, kept or region)
         intent = {"region": region_text(region), "request": {"mode": mode}}
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
-        # What is published stands only as long as its table is there.
+        # A publish counts only while its table exists.
         if "://" not in self.target and not is_table(self.target):
             _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
@@ -250,13 +250,13 @@ class Books:
         self.stepped(run, "done", done, identity=identity)
 
     def rolled_back(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """The same run, taken back."""
+        """The same run, rolled back."""
         self._version += 1
         self._cover(run, workers, region, "rolled-back")
         self.stepped(run, "rolled-back", {})
 
     def failed(self, run: str, workers: Sequence[int] | None, region: Region) -> None:
-        """A run that has failed before it wrote anything."""
+        """A run that failed before it wrote anything."""
         self.claimed(run, workers, region)
         self.stepped(run, "failed", {"error": "CAP-AUDIT"})
 
@@ -269,7 +269,7 @@ class Books:
         attempt: int = 1,
         lives: timedelta = timedelta(hours=12),
     ) -> None:
-        """A run of which there is but a claim; the same attempt again renews it."""
+        """A run that has only a claim; the same attempt again renews it."""
         self.append(
             "claims",
             {
@@ -282,7 +282,7 @@ class Books:
         self._claims += 1
 
     def released(self, run: str, attempt: int = 1) -> None:
-        """An attempt of a run whose claim was given up, or unlocked."""
+        """An attempt of a run whose claim was released or unlocked."""
         about = {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
         self.append("claims", about)
 
@@ -310,7 +310,7 @@ class Books:
     def became(
         self, pipeline: str, snapshot: str, event: str, detail: Mapping[str, object] | None = None
     ) -> None:
-        """What became of a snapshot."""
+        """Record an event of a snapshot."""
         self.append(
             "snapshots",
             {
@@ -336,7 +336,7 @@ class Books:
         self.append("coverage", *({**about, "worker": worker} for worker in owners))
 
     def append(self, ledger: str, *rows: Mapping[str, object]) -> None:
-        """Rows of a ledger in one commit, each of this moment if it says no other."""
+        """Write rows of a ledger in one commit; each has the present time unless it has its own."""
         self._now += timedelta(seconds=1)
         schema = arrow_schema(SCHEMAS[ledger])
         stamped = [{"at": self._now, **row} for row in rows]

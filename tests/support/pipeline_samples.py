@@ -40,7 +40,7 @@ REFERENCES: Final = {
 """The pipelines of this module, by the names used in declarations."""
 
 BACK, AHEAD = 8 * HOUR, 2 * HOUR
-"""How far `places` looks back and ahead."""
+"""The lookback and lookahead of `places`."""
 
 _INSTANT = pa.timestamp("us", tz="UTC")
 _ROWS = pa.schema(
@@ -50,10 +50,10 @@ _ROWS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Each(Stateless):
-    """What a function does with each batch and what it can see around it.
+    """An operator that calls a function with each batch and its context.
 
     Attributes:
-        does: Gets a batch, and what it may put out through.
+        does: Receives a batch, and the object through which it emits rows.
         adds: A column that it adds.
     """
 
@@ -106,7 +106,7 @@ def _name_worker(batch: pa.RecordBatch, context: Context) -> None:
 
 
 def _at_start(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of windows at the time at which their window begins, which is over by then."""
+    """Rows of windows, at the time at which their window begins, which is complete by then."""
     start = pc.cast(batch.column("window_start"), pa.int64())
     return batch.set_column(batch.schema.get_field_index(TIME), TIME, start)
 
@@ -123,7 +123,7 @@ def _at_start(batch: pa.RecordBatch) -> pa.RecordBatch:
     lookahead=AHEAD,
 )
 def places() -> DagBuilder:
-    """A diamond of windows and sessions, joined; amounts in fives are put aside before."""
+    """A diamond of windows and sessions, joined; some amounts are set aside first."""
     hourly = Window.tumbling(
         HOUR, [count_rows("rows"), sum_of("amount")], by=["place"], bounds=_INSTANT
     )
@@ -154,7 +154,7 @@ def places() -> DagBuilder:
     name="firsts", description="The first row of each place", sinks=[Sink("out")], unbounded=True
 )
 def firsts() -> DagBuilder:
-    """What comes out depends on the very first records."""
+    """Its output depends on the very first records."""
     return _one(Deduplicate(("place",)))
 
 
@@ -162,7 +162,7 @@ def firsts() -> DagBuilder:
     name="by_worker", description="Rows with their worker", sinks=[Sink("out", worker="_worker")]
 )
 def by_worker() -> DagBuilder:
-    """What comes in, with the worker that it came from."""
+    """Its input, with the worker of each row."""
     schema = pa.schema([(TIME, pa.int64()), ("_worker", pa.int32()), ("id", pa.int64())])
     return DagBuilder().source("rows", schema).sink_for("rows", "out")
 
@@ -182,7 +182,7 @@ def strange() -> DagBuilder:
 
 @pipeline(name="unsteady", description="Wrong: names the replay worker", sinks=[Sink("out")])
 def unsteady() -> DagBuilder:
-    """What comes out depends on how many replay workers there are."""
+    """Its output depends on the number of replay workers."""
     named = Each(_name_worker, (pa.field("replay_worker", pa.int64()),))
     return (
         DagBuilder()
@@ -196,7 +196,7 @@ def unsteady() -> DagBuilder:
 
 
 def unkept(_place: object, amount: object, _state: object) -> tuple[object, object]:
-    """What a logic does with a record whose state nobody can write down."""
+    """The function of a logic whose state cannot be written."""
     return amount, object()
 
 

@@ -1,4 +1,4 @@
-"""One real Airflow for the tests of its DAGs: the launcher's, over the project's own DAG files."""
+"""A real Airflow for the tests, started by the launcher with the project's own DAG files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STREAM = "flights"
 SINCE, UNTIL = "2013-01-01", "2013-01-04"
 """Three days, complete once the source is captured."""
 DAYS = 9
-"""How many days of flights lie in the source; the last is not complete once they are captured."""
+"""Days of flights in the source; once they are captured, the last one is not complete."""
 
 
 SLEEPER = """
@@ -50,7 +50,7 @@ from airflow.sdk import dag, task
 def sleeper():
     @task
     def sleep():
-        # A program in a session of its own, as one that nobody ends would be.
+        # In its own session, like a program that nothing would end.
         import subprocess
         subprocess.run(["sleep", "987"], check=True, start_new_session=True)
 
@@ -59,7 +59,7 @@ def sleeper():
 
 sleeper()
 """
-"""A DAG beside the project's own, whose task lasts longer than any test."""
+"""A DAG besides the project's own, whose task lasts longer than any test."""
 
 HASTY = """
 import datetime
@@ -84,7 +84,7 @@ with DAG(
         wait=datetime.timedelta(seconds=45),
     )
 """
-"""A DAG of someone's own that asks the app for times without waiting for them."""
+"""A user's DAG that requests times from the app without waiting for them."""
 
 HASTE = """
 import datetime
@@ -94,13 +94,13 @@ def task_policy(task):
     if task.retry_delay > datetime.timedelta(seconds=10):
         task.retry_delay = datetime.timedelta(seconds=10)
 """
-"""What Airflow's administrator may say of all tasks: they are tried again without much delay."""
+"""A policy that an administrator of Airflow may set for all tasks: short delays between tries."""
 
 _ENVIRONMENT = {
     **SUBMITTED,
     "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
     "CAPSTAN_DRIVER_MEMORY": "1g",
-    # A file that has not changed is not read again all the time: an eighth of a core otherwise.
+    # Unchanged files are not parsed all the time, which would take an eighth of a core.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
 }
 
@@ -110,10 +110,10 @@ class World:
     """A real Airflow, and the lake that its DAGs work on.
 
     Attributes:
-        folder: Where it lives, and what it prints.
+        folder: Folder of its home and its output.
         lake: The lake.
-        launched: The launcher that runs now.
-        database: URL of a PostgreSQL that is there already; None for one of the launcher's own.
+        launched: The running launcher.
+        database: URL of an existing PostgreSQL; None for the launcher's own.
     """
 
     folder: Path
@@ -130,7 +130,7 @@ class World:
         return self.launched.rest
 
     def capture(self) -> None:
-        """Capture the source by the scheduler, as soon as it may, and wait until that is done."""
+        """Let the scheduler capture the source, as soon as it may, and wait until it has."""
         self.rest.wait_for_dag(CAPTURE)
         self.rest.unpause(CAPTURE)
         run = until(lambda: next(iter(self.rest.runs(CAPTURE)), None), 240)
@@ -139,7 +139,7 @@ class World:
         self.rest.wait_for_dag(REPLAY)
 
     def capture_more(self, days: int) -> None:
-        """Have so many more days arrive in the source, and capture them."""
+        """Add a number of days to the source, and capture them."""
         source = Path(self.lake.root) / "sources" / "flights"
         feed(source, days=range(len(list(source.glob("*.parquet"))) + days))
         self.rest.run(CAPTURE)
@@ -152,13 +152,13 @@ class World:
         return self.certificate(self.rest.run(REPLAY, {"stream": STREAM, **asked}))
 
     def certificate(self, run: str) -> dict[str, object]:
-        """The certificate of a run of `capstan_replay`, and as `dag_run` its name in Airflow."""
+        """The certificate of a run of `capstan_replay`; `dag_run` is its name in Airflow."""
         certificate = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(certificate, dict)
         return {**certificate, "dag_run": run}
 
     def waiting(self, run: str) -> dict[str, object]:
-        """Wait until a run of `capstan_replay` waits for a person; what its replay has told."""
+        """Wait until a run of `capstan_replay` waits for approval; returns its replay's result."""
 
         def asked() -> bool | None:
             state = self.rest.task(REPLAY, run, "approve")["state"]
@@ -166,22 +166,22 @@ class World:
             return True if state in ("awaiting_input", "deferred") else None
 
         until(asked, 900)
-        # A task that goes on before the scheduler has noted its pause is taken for a lost one, and
-        # asks anew; no person reads as fast as that.
+        # A task that continues before the scheduler has noted its pause is taken for a lost one,
+        # and asks again; no person decides that fast.
         until(lambda: self._noted(run, "approve") or None, 60)
         told = self.rest.xcom(REPLAY, run, "replay")
         assert isinstance(told, dict)
         return told
 
     def _noted(self, run: str, task: str) -> bool:
-        """Whether the scheduler knows that the process of a task has come to its end."""
+        """Whether the scheduler knows that the process of a task has ended."""
         log = self.launched.home.logs / "scheduler.log"
         said = log.read_text(encoding="utf-8", errors="replace")
         noted = [line for line in said.splitlines() if "Received executor event" in line]
         return any(f"task_id='{task}', run_id='{run}'" in line for line in noted)
 
     def approve(self, run: str) -> None:
-        """Approve, over REST, what a run of `capstan_replay` waits with."""
+        """Approve over REST a run of `capstan_replay` that waits for a person."""
         self.rest.call(
             "PATCH",
             f"/dags/{REPLAY}/dagRuns/{quote(run)}/taskInstances/approve/-1/hitlDetails",
@@ -228,7 +228,7 @@ def _launch(folder: Path, lake: Lake, output: str, database: str | None) -> Laun
 
 @contextmanager
 def _world(folder: Path, database: str | None) -> Iterator[World]:
-    """See `world`; over a PostgreSQL that is there already, or else the launcher's own."""
+    """See `world`; with an existing PostgreSQL if there is one, else the launcher's own."""
     settings = folder / "home" / "config"
     settings.mkdir(parents=True)
     (settings / "airflow_local_settings.py").write_text(HASTE, encoding="utf-8")
@@ -252,9 +252,9 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """An Airflow over a lake with a source and nothing on tape.
 
-    It ends as by Ctrl-C, while a Spark app runs, and nothing is left.
+    It is stopped as by Ctrl-C while a Spark app runs, and must leave no process.
     """
-    # An empty database of a server that is there already, for all these tests.
+    # An empty database on an existing server, for all these tests.
     database = os.environ.get("CAPSTAN_TEST_DATABASE")
     with _world(tmp_path_factory.mktemp("airflow").resolve(), database) as made:
         yield made
@@ -263,7 +263,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
-    """URL of an empty database of a server of the system's own packages."""
+    """URL of an empty database on a server from the system's packages."""
     programs = find_programs()
     if programs is None:
         message = "there is no PostgreSQL of the system's: run tests/install-postgres"
@@ -276,9 +276,9 @@ def database() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[World]:
-    """An Airflow over that database that tells OpenLineage: in `events.jsonl` of its folder.
+    """An Airflow over that database that sends OpenLineage events to `events.jsonl` in its folder.
 
-    The others' does not: each task takes longer by it.
+    Other Airflows send none, because that makes each task slower.
     """
     folder = tmp_path_factory.mktemp("told").resolve()
     place = {"type": "file", "log_file_path": str(folder / "events.jsonl"), "append": True}
@@ -291,7 +291,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Wo
 
 
 def begin_app(world: World) -> None:
-    """Have a Spark app run: nobody waits for its end."""
+    """Start a Spark app, and do not wait for its end."""
     world.rest.wait_for_dag(CAPTURE)
     world.rest.unpause(CAPTURE)
     world.rest.trigger(CAPTURE)
@@ -299,7 +299,7 @@ def begin_app(world: World) -> None:
 
 
 def require_nothing_left(launched: Launched) -> None:
-    """Check that a launcher that was asked to stop has left nothing, also of what still ran."""
+    """Check that a stopped launcher has left no process, not even of apps that were running."""
     assert launched.printed().endswith("stopping\nstopped: nothing is left running\n")
     assert launched.home.left() == []
     assert list(launched.home.temporary.iterdir()) == []
@@ -308,14 +308,14 @@ def require_nothing_left(launched: Launched) -> None:
 
 @pytest.fixture(scope="session")
 def captured(world: World) -> World:
-    """The same, once its source has been captured: by the scheduler, as soon as it may."""
+    """The same, once the scheduler has captured its source."""
     world.capture()
     return world
 
 
 @dataclass(frozen=True)
 class Cut:
-    """What was found while a replay, whose app was killed, waited for its next try.
+    """State while a replay whose app was killed waited for its next try.
 
     Attributes:
         run: The run in Airflow.
@@ -330,7 +330,7 @@ class Cut:
 
 @pytest.fixture(scope="session")
 def cut(captured: World) -> Cut:
-    """A replay by day over three days, into table `whole`, whose app is killed in the middle."""
+    """A replay by day over three days into the table `whole`; its app is killed halfway."""
     asked = {"transform": "flights_by_day", "since": SINCE, "until": UNTIL, "into": "whole"}
     run = captured.rest.trigger(REPLAY, {"stream": STREAM, **asked})
 
@@ -350,7 +350,7 @@ def cut(captured: World) -> Cut:
 
 @pytest.fixture(scope="session")
 def whole(captured: World, cut: Cut) -> dict[str, object]:
-    """The certificate of that replay, once it was tried again by itself."""
+    """The certificate of that replay, once Airflow has retried it."""
     captured.rest.require(REPLAY, cut.run)
     return captured.certificate(cut.run)
 
@@ -369,7 +369,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def pictures(tmp_path: Path) -> Path:
-    """Where pictures of the pages on the way go: what `CAPSTAN_SCREENSHOTS` names, or nowhere."""
+    """Folder for screenshots of pages: `CAPSTAN_SCREENSHOTS`, or else a temporary one."""
     folder = Path(os.environ.get("CAPSTAN_SCREENSHOTS") or tmp_path / "screenshots")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
