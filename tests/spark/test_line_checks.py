@@ -1,4 +1,4 @@
-"""Text that Spark would read wrongly without a word: quoted line breaks, keys that come twice."""
+"""Text that Spark would silently misread: quoted line breaks, duplicate keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of text files for what Spark would read wrongly without a word.
+"""Checks of text files for input that Spark would silently misread.
 
 Spark reads CSV line by line unless `multiLine` is set. A quoted field with a line break is then cut
 off at the end of its line, and the rest becomes another record. Where files begin with quotes, all

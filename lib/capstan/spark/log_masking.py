@@ -23,7 +23,7 @@ _EXCEPTIONS = re.compile(r"%[\d.-]*(?:ex|exception|throwable|[rx](?:Ex|Exception
 def masked_logs(spark: SparkSession, options: Collection[str]) -> Iterator[None]:
     """Mask the process's secret values in log lines of the driver, and options in plans.
 
-    The lines stay masked afterwards. This covers log4j's text layouts, whoever has configured them;
+    The lines stay masked afterwards. This covers log4j's text layouts, whatever configured them;
     Spark's structured logs are not covered.
 
     Args:

@@ -112,7 +112,7 @@ def config_text(setup: Setup) -> str:
         }
     )
     text = io.StringIO()
-    text.write("# Written anew by `python -m capstan.airflow.local` at each start.\n\n")
+    text.write("# Rewritten by `python -m capstan.airflow.local` at each start.\n\n")
     parser.write(text)
     return text.getvalue()
 
