@@ -56,7 +56,7 @@ def read_by_others(lake: Lake) -> set[str]:
 
 
 def tape(lake: Lake, name: str = small_stream.NAME) -> dict[str, Rows]:
-    """The four tables of a tape."""
+    """The rows of a tape's tables, except `feed`."""
     paths = lake.stream(name)
     return {
         "events": rows(paths.events),
