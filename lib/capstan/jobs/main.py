@@ -100,7 +100,7 @@ def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Name
     parser.add_argument("--result", type=Path, help="the result file", metavar="FILE")
     parser.add_argument(
         "--attempt",
-        help="leave the result in the lake by this name; without a request, take that one",
+        help="write the result to jobs/NAME in the lake; without a request, read it from there",
         metavar="NAME",
     )
     options = parser.parse_args(arguments)
