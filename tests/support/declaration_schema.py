@@ -7,6 +7,7 @@ changed.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -82,8 +83,15 @@ def _as_yaml(schema: object) -> Any:
     return part
 
 
+def _for_yaml(text: str) -> str:
+    """A description for people who write YAML, where a key is omitted instead of None."""
+    text = re.sub(r", or None (for|if|to)\b", r"; omit it \1", text)
+    text = re.sub(r"(?<=; )None (for|if|to)\b", r"omit it \1", text)
+    return re.sub(r"\bNone (for|if|to)\b", r"Omit it \1", text)
+
+
 def _described(docstring: str) -> tuple[str, dict[str, str]]:
-    """The first paragraph of a docstring on one line, and what it says of each attribute."""
+    """The first paragraph of a docstring on one line, and the description of each attribute."""
     summary, _, rest = docstring.partition("\n\n")
     _, _, listed = rest.partition("Attributes:\n")
     attributes: dict[str, str] = {}
@@ -94,7 +102,9 @@ def _described(docstring: str) -> tuple[str, dict[str, str]]:
             attributes[last] = text
         elif attributes:
             attributes[last] += f" {line.strip()}"
-    return " ".join(summary.split()), {key: text.strip() for key, text in attributes.items()}
+    return " ".join(summary.split()), {
+        key: _for_yaml(text.strip()) for key, text in attributes.items()
+    }
 
 
 if __name__ == "__main__":

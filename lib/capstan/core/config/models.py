@@ -100,7 +100,7 @@ class Source(Declared):
         format: Spark's name of the source: `parquet`, `delta`, `kafka`.
         path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
         options: Spark's options for the source, as text.
-        schema: Columns as DDL (`a BIGINT, b STRING`); None lets Spark infer them.
+        schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
     """
 
     format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")]
@@ -136,7 +136,7 @@ class ByColumn(Declared):
     Attributes:
         column: The column; its value, as text, is the worker's label.
         labels: All possible values in the order of their workers; a record with another value
-            goes to `late` as `unknown-worker`. None opens a worker for each new value, up to
+            goes to `late` as `unknown-worker`. None to open a worker for each new value, up to
             `MAX_WORKERS`.
     """
 
@@ -182,7 +182,7 @@ class EventTime(Declared):
             record is late.
         max_ahead: The maximum distance of a record beyond the times before it; None for no bound.
         idle_after: After this time without records the clock moves the watermark. It then stays
-            this long plus `lateness` behind the present. None waits for records.
+            this long plus `lateness` behind the present. None to wait for records.
         minimum: The start of the stream in UTC; earlier records go to `late`.
         watermark: `worker` by default for workers by partition, else `stream`.
     """

@@ -56,7 +56,7 @@ class Transform(Declared):
         function: `package.module:function`, DataFrame to DataFrame. Exactly one of the two is set.
         time: The output column with the time, or None if the output has none: then it can only be
             published by `append`, `merge` or a full replacement.
-        grain: Ranges must be multiples of this length; None allows any range.
+        grain: Ranges must be multiples of this length; None to allow any range.
         worker: The output column with the captured worker's number, or None if output rows combine
             workers: then all workers must be selected.
         keys: Columns that identify an output row within a time, for audits and `merge`.
