@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.rest, pytest.mark.timeout(1800)]
 TAKEN_OVER = [
     ("staged", "replay.audit"),
     # It has seen that its claim stands, and is about to commit.
-    ("merge", "replay.holds"),
+    pytest.param("merge", "replay.holds", marks=pytest.mark.nightly),
     pytest.param("append", "replay.holds", marks=pytest.mark.nightly),
     pytest.param("direct", "replay.holds", marks=pytest.mark.nightly),
 ]

@@ -26,10 +26,9 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) -> None:
     lake, port, said = tmp_path / "lake", free_port(), tmp_path / "said"
     shell = str(Path(sys.executable).with_name("capstan"))

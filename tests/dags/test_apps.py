@@ -65,6 +65,7 @@ def test_a_capture_emits_the_frontier_and_saves_labels(captured: Place) -> None:
     assert list(captured.work.rglob("result.json")) == []
 
 
+@pytest.mark.nightly
 def test_a_replay_by_hand(captured: Place) -> None:
     asked = {"into": "copied", "workers": ["a", "c"], "until": "2024-05-02"}
     first = captured.run("capstan_replay", asked)
@@ -87,6 +88,7 @@ def test_a_replay_by_hand(captured: Place) -> None:
     assert links[2].endswith(f"/plugin/capstan/capstan/runs/{certificate['run']}")
 
 
+@pytest.mark.nightly
 def test_a_day_is_backfilled_and_an_audit_finds_later_changes(captured: Place) -> None:
     # A run by hand has the interval that ends with its date.
     run = captured.run("capstan_backfill__by_day", date=datetime(2024, 5, 2, tzinfo=UTC))

@@ -92,6 +92,7 @@ def test_a_second_time_changes_nothing(said: tuple[Path, list[str]]) -> None:
     assert files() == before
 
 
+@pytest.mark.nightly
 def test_where_the_quickstart_queries_tables_there_is_something(
     said: tuple[Path, list[str]],
 ) -> None:

@@ -181,7 +181,7 @@ def delete(spark: SparkSession, kafka: Broker, topic: str) -> None:
     admin.close()
 
 
-@pytest.mark.parametrize("longer", [True, False])
+@pytest.mark.parametrize("longer", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_topic_that_was_made_again_is_refused_until_it_is_asked_for(
     spark: SparkSession, kafka: Broker, lake: Lake, longer: bool
 ) -> None:
@@ -261,6 +261,7 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
     assert outcome.certificate.records == 6
 
 
+@pytest.mark.nightly
 def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
     spark: SparkSession, mortal: Broker, lake: Lake
 ) -> None:
@@ -349,6 +350,7 @@ class TestTopics:
         labels = index.worker_labels(tape, cut)
         export_topics(spark, lake, tape, topics, workers=labels, cut=cut)
 
+    @pytest.mark.nightly
     def test_a_tape_comes_back_from_its_topics(
         self, spark: SparkSession, kafka: Broker, recorded: tuple[Lake, Stream, Path]
     ) -> None:

@@ -51,6 +51,7 @@ def put_back(spark: SparkSession, tape: Tape) -> None:
     spark.sql(f"RESTORE TABLE delta.`{tape.paths.records}` TO VERSION AS OF 1")
 
 
+@pytest.mark.nightly
 def test_files_are_written_of_no_worker(
     spark: SparkSession, lake: Lake, tape: Tape, tmp_path: Path
 ) -> None:

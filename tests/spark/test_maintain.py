@@ -74,6 +74,7 @@ def rows(made: Sixteen, table: str) -> list[str]:
     return found
 
 
+@pytest.mark.nightly
 def test_one_worker_of_sixteen_reads_a_sixteenth(made: Sixteen) -> None:
     before = lake_contents.tape(made.lake, NAME)
     until = {"until": f"2020-01-{BATCHES:02}"}
@@ -129,6 +130,7 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
     assert (again.rewritten, again.files) == (0, done.files)
 
 
+@pytest.mark.nightly
 def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Path) -> None:
     made.lay(BATCHES)
     made.capture()
@@ -350,6 +352,7 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
+@pytest.mark.nightly
 def test_a_log_goes_back_for_a_week(unkept: Sixteen, tmp_path: Path) -> None:
     """The whole log is listed at each look at a table: of a year it must not be a year's."""
     made, spark = unkept.copied(tmp_path), unkept.spark

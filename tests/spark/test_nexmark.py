@@ -63,8 +63,18 @@ def multiset(frame: DataFrame) -> Counter[tuple[object, ...]]:
     return Counter(tuple(row) for row in frame.collect())
 
 
+# Daily, an aggregate over an aggregate, and a join over windows; the others nightly.
+DAILY = (4, 8)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("number", sorted(nexmark_sql.QUERIES))
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=() if number in DAILY else pytest.mark.nightly)
+        for number in sorted(nexmark_sql.QUERIES)
+    ],
+)
 def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
     wanted = multiset(nexmark_sql.asked(events, number))
     assert wanted.total() >= ROWS_AT_LEAST[number]

@@ -354,6 +354,7 @@ def test_a_run_of_before_can_be_audited_and_taken_back(
     assert play.rows("before").is_empty()
 
 
+@pytest.mark.nightly
 def test_sums_of_floats_pass_their_audit_after_maintenance(play: Play) -> None:
     run = play.run("revenue", transform="revenue")
     records = Path(open_tape(play.lake, NAME).paths.records)

@@ -52,6 +52,7 @@ def test_a_row_with_the_key_of_another_output_is_merged_over_once_it_is_adopted(
     play("both", transform="same", until="2024-05-04", **BY_ID)
 
 
+@pytest.mark.nightly
 def test_rows_of_other_keys_are_nobodys_concern(play: Play) -> None:
     play("apart", **DAY1, **BY_ID)
     play("apart", transform="same", **DAY2, **BY_ID)
@@ -59,6 +60,7 @@ def test_rows_of_other_keys_are_nobodys_concern(play: Play) -> None:
     assert play.column("apart") == list(range(144))
 
 
+@pytest.mark.nightly
 def test_a_table_without_times_that_was_there_before_is_adopted_first(play: Play) -> None:
     path = play.lake.table("latest")
     there = pa.table({"place": ["a", "x"], "id": pa.array([-1, -2], pa.int64())})

@@ -129,6 +129,7 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
     assert play("hours", sink="hours", since=DAY2, until=DAY4, peers=1).unchanged
 
 
+@pytest.mark.nightly
 def test_every_sink_goes_into_its_own_table_by_one_command(
     play: Piped, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
     assert play("followed", sink="pairs", follow="nightly").unchanged
 
 
+@pytest.mark.nightly
 def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
     # At an odd hour: a window of two hours begins in the first piece and ends in the second.
     edge = "2024-05-02T13:00:00Z"

@@ -100,6 +100,7 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
     return made
 
 
+@pytest.mark.nightly
 def test_runs_on_any_workers_end_as_one_run_through(followed: Followed) -> None:
     found = [followed.run("pieces", peers=3)]
     for peers in (None, 2):
@@ -204,6 +205,7 @@ def damage(path: str, rows: str, changes: dict[str, str]) -> None:
     assert done[f"num_{'updated' if changes else 'deleted'}_rows"] > 0
 
 
+@pytest.mark.nightly
 def test_a_state_that_cannot_be_read_back_stops_the_run(followed: Followed) -> None:
     followed.run("broken", peers=2)
     before = followed.rows("broken")
@@ -363,6 +365,7 @@ def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
     assert followed.run("at_work")["pipeline"]["resumed"] == newest.name  # type: ignore[index]
 
 
+@pytest.mark.nightly
 def test_the_state_of_a_run_that_has_published_unsaid_is_kept(followed: Followed) -> None:
     """Whoever goes on with it finds its publish, and then the next run goes on from its state."""
     errors: list[type[BaseException]] = [OSError, KeyboardInterrupt]

@@ -229,6 +229,7 @@ def held(made: Sixteen, run: RunId) -> None:
     claims.claim(made.lake, run, NAME, Scope("elsewhere", None, everything))
 
 
+@pytest.mark.nightly
 def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Path) -> None:
     made = make(spark, tmp_path, 3)
     first, second = RunId("a" * 32, 1, "one"), RunId("b" * 32, 1, "two")

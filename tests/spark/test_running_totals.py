@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pytest
 
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, EventTime, Source, Stream
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 DAYS = 3
 
 
+@pytest.mark.nightly
 def test_what_a_stateful_query_puts_out_is_captured_and_replayed(
     spark: SparkSession, tmp_path: Path
 ) -> None:

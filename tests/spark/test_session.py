@@ -124,6 +124,7 @@ def test_a_program_prints_its_answer_alone_and_leaves_its_folder_clean(tmp_path:
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_spark_submit_was_given_stands(tmp_path: Path) -> None:
     import pyspark

@@ -61,6 +61,7 @@ def frontier(lake: Lake, name: str) -> list[object]:
     return list(index.frontier_of(tape, index.worker_states(tape, newest_cut(tape))))
 
 
+@pytest.mark.nightly
 def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
     spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]]
 ) -> None:

@@ -154,7 +154,9 @@ class TestMerge:
 
         assert play.column("apart") == list(range(96, 144))
 
-    @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.REPLACE])
+    @pytest.mark.parametrize(
+        "mode", [Mode.REPLACE, pytest.param(Mode.APPEND, marks=pytest.mark.nightly)]
+    )
     def test_rows_of_the_same_keys_are_not_taken_back_with_it(self, play: Play, mode: Mode) -> None:
         into = f"mixed_{mode}"
         first = play.run(into, since=DAY2, until=DAY3, **BY_WORKER)

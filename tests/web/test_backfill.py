@@ -146,6 +146,7 @@ def reached(world: World) -> date:
     return date.fromisoformat(str(time)[:10])
 
 
+@pytest.mark.nightly
 @pytest.mark.rest
 def test_what_waits_holds_no_slot_and_goes_on_once_it_is_captured(captured: World) -> None:
     day = reached(captured)

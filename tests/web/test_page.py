@@ -192,6 +192,7 @@ def test_the_page_looks_as_airflow_does(captured: World, browser: Browser, pictu
     page.screenshot(path=pictures / "page-overview-chosen-light.png")
 
 
+@pytest.mark.nightly
 @pytest.mark.rest
 def test_the_page_fits_a_narrow_window(captured: World, browser: Browser, pictures: Path) -> None:
     page = new_page(browser, width=480)
