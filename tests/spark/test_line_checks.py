@@ -22,7 +22,7 @@ BROKEN = 'a,"one\ntwo"\nb,plain\n'
 
 
 def lay_text(path: Path, text: str) -> None:
-    path.parent.mkdir()
+    path.parent.mkdir(exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
 
@@ -67,6 +67,17 @@ def test_a_quoted_line_break_is_refused_until_lines_are_read_together(
     assert capture(spark, lake, together).records == lines.count("\n") - 1
     data = pl.read_delta(lake.stream("text").records)["data"].struct.unnest()
     assert any("\n" in text for row in data.rows() for text in row)
+
+
+def test_of_two_files_of_one_name_the_broken_one_is_named(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lay_text(tmp_path / "src" / "a.csv", HEADER + 'a,"plain"\n')
+    for day, line in (("day 1", 'a,"plain"\n'), ("day 2", BROKEN), ("day 3", 'a,"plain"\n')):
+        lay_text(tmp_path / "src" / day / "a.csv", HEADER + line)
+    with pytest.raises(InvalidRequestError, match="does not end on its line") as caught:
+        capture(spark, Lake.at(tmp_path / "lake"), text_stream(tmp_path / "src"))
+    assert caught.value.fields["file"] == "day 2/a.csv"
 
 
 def test_quotes_that_end_on_their_line_are_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -142,7 +142,10 @@ def _attempts(
     last = {run: waiting(history) for run, history in histories.items()}
     waits = {(run, row.attempt) for run, row in last.items() if row is not None}
     rows = read_rows(lake, "claims", target=plan.target, stream=plan.tape.name, kind="claim")
-    released = {(row["run"], row["attempt"]) for row in read_rows(lake, "claims", kind="release")}
+    # An attempt that gave up has recorded no step: the releases of all others are not read.
+    names = tuple({row["run"] for row in rows if (row["run"], row["attempt"]) not in steps})
+    releases = read_rows(lake, "claims", kind="release", run=names) if names else []
+    released = {(row["run"], row["attempt"]) for row in releases}
     for row in reversed(rows):
         run, attempt = str(row["run"]), int(str(row["attempt"]))
         step = steps.get((run, attempt))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.file_listing import Listing
+from capstan.capture.file_listing import Listing, path_of
 from capstan.capture.file_schemas import declared_columns
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError
@@ -100,8 +100,7 @@ def _require_closed_quotes(
     least = found.agg(F.min("open").alias("open")).collect()[0]["open"]
     if least is None:
         return
-    path = next((p for p in fresh if least["file"].endswith(p.rpartition("/")[2])), least["file"])
-    name, line = listing.relative(path), repr(least["line"][:_SHOWN])
+    name, line = listing.relative(path_of(least["file"])), repr(least["line"][:_SHOWN])
     raise InvalidRequestError(
         "CAP-MALFORMED",
         f"stream {stream.name}: the file {name} has a quoted field that does not end on its line, "
