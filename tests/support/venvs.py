@@ -30,7 +30,11 @@ def new_venv(folder: Path, version: str, *packages: str) -> Path:
 def _interpreter(version: str) -> Path | None:
     """A Python of a version: on the path, or one that pyenv has."""
     on_path = shutil.which(f"python{version}")
-    if on_path:
-        return Path(on_path)
     installed = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
-    return installed[-1] if installed else None
+    candidates = [*([Path(on_path)] if on_path else []), *reversed(installed)]
+    return next((python for python in candidates if _runs(python)), None)
+
+
+def _runs(python: Path) -> bool:
+    """Whether it is an interpreter: pyenv's shim of a version that is not selected only fails."""
+    return subprocess.run([str(python), "-c", ""], capture_output=True, check=False).returncode == 0
