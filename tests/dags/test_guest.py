@@ -564,3 +564,13 @@ def test_a_task_group_takes_what_a_replay_takes(taped: Place, execute: Any, cont
     request = where["ti"].pushed["request"]
     assert (request["stream"], request["into"]) == ("little", "by_day")
     assert (request["workers"], request["until"][:10]) == (["a"], "2024-05-02")
+
+
+def test_a_replay_that_fails_shows_no_certificate(
+    taped: Place, submit: FakeSubmit, execute: Any, context: Any
+) -> None:
+    submit.answers({"exit": 1, "result": {"error": "CAP-AUDIT", "message": "no", "hint": "look"}})
+    task = ReplayOperator(task_id="t", stream="little", target="t", until="2024-05-02")
+    with pytest.raises(TaskRefusedError, match="^CAP-AUDIT: no"):
+        execute(task, context())
+    assert task.shown == ""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import deltalake
@@ -18,8 +19,11 @@ from capstan.capture.source import read_source
 from capstan.capture.source_reconciliation import reconcile
 from capstan.cli import main
 from capstan.errors import InvalidRequestError
+from capstan.jobs import handlers
+from capstan.jobs.main import main as run_job
 from capstan.storage import delta
 from capstan.storage import lake as places
+from capstan.storage.job_attempts import JobAttempt, clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support import lake_contents, small_stream
@@ -171,6 +175,25 @@ def test_what_lies_there_is_read_and_written_without_a_jvm(told: str) -> None:
     assert [commit["version"] for commit in delta.history(table)] == [1, 0]
     assert sum(map(len, (delta.added_files(table, version) for version in range(2)))) == 2
     assert sorted(delta.open_table(table).to_pyarrow_table()["n"].to_pylist()) == [0, 1]
+
+
+@nightly
+def test_jobs_leave_their_results_there(told: str) -> None:
+    places.write_text(f"{told}/jobs-lake/labels.json", "{}")
+    lake = Lake.at(f"{told}/jobs-lake")
+    request = ["--lake", lake.root, "--attempt", "a"]
+    attempt = JobAttempt(lake, "a")
+    attempt.prepare({"stream": "nowhere"}, "streams: {}\n")
+    assert run_job(handlers.verify, request) == 2
+    found = attempt.outcome()
+    assert found is not None
+    assert (found.exit_code, found.answer["error"]) == (2, "CAP-STREAM")
+    attempt.begin()
+    assert (attempt.outcome(), attempt.request()) == (None, '{"stream": "nowhere"}')
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    assert clear_attempts(lake, tomorrow, timedelta(days=2)) == []
+    assert clear_attempts(lake, tomorrow, timedelta(hours=1)) == ["a"]
+    assert places.children(f"{lake.root}/jobs") == []
 
 
 @nightly

@@ -105,19 +105,21 @@ class JobKind:
     Attributes:
         tell: Emits its asset events.
         render: Renders it as markdown; None for a kind without a page.
+        partly: Whether a job that has failed may have a result all the same.
     """
 
     tell: Callable[[Teller, Context, Result], None] = tell_outlets
     render: Render | None = None
+    partly: bool = True
 
 
 KINDS: Mapping[str, JobKind] = {
     "audit": JobKind(render=audits_markdown),
     "backfill": JobKind(tell_backfill, backfills_markdown),
     "capture": JobKind(tell_capture),
-    "plan": JobKind(render=plan_markdown),
-    "publish": JobKind(tell_replay, certificate_markdown),
-    "replay": JobKind(tell_replay, certificate_markdown),
-    "rollback": JobKind(tell_rollback, rollback_markdown),
+    "plan": JobKind(render=plan_markdown, partly=False),
+    "publish": JobKind(tell_replay, certificate_markdown, partly=False),
+    "replay": JobKind(tell_replay, certificate_markdown, partly=False),
+    "rollback": JobKind(tell_rollback, rollback_markdown, partly=False),
 }
 """By job; the others have asset events of their outlets alone."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context, timezone
 
 from capstan.airflow.lake_declarations import remember_declarations
-from capstan.airflow.operators.asset_events import Render, tell_outlets
+from capstan.airflow.operators.asset_events import KINDS, JobKind, Render, tell_outlets
 from capstan.airflow.operators.failures import failure, reschedule
 from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.settings import Settings
@@ -59,9 +59,10 @@ class JobResults:
             remember_declarations(self._given)
 
     def take_failure(self, context: Context, code: int, answer: Mapping[str, object]) -> Exception:
-        """Show the error of a job, push it as XCom, and return the exception to raise."""
+        """Push the error of a job as XCom, show its result, and return the exception to raise."""
         self._answer = answer
-        self._show(answer)
+        if KINDS.get(self._app, JobKind()).partly:
+            self._show(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
         return failure(code, answer)
 
