@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from capstan.core.protocol import Event, Messages, Progress
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 
-# Small, so that times meet, cover and undercut one another all the time.
+# Small, so that times are often equal or comparable.
 _REACH = 4
 
 
@@ -101,7 +101,7 @@ def recordings(draw: st.DrawFn, width: int, max_size: int = 12) -> list[Event]:
 
 
 def any_events(width: int, max_size: int = 12) -> st.SearchStrategy[list[Event]]:
-    """Recordings that obey no rule but by chance."""
+    """Recordings that obey a rule only by chance."""
     messages = st.builds(Messages, times(width), st.integers(0, 3))
     progress = changes(width, max_size=4).map(Progress.of)
     return st.lists(messages | progress, max_size=max_size)

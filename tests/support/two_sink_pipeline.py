@@ -1,4 +1,4 @@
-"""A pipeline over the little stream with two sinks, each with a table of its own."""
+"""A pipeline over the small stream with two sinks, each with its own table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from capstan.pipeline.operators import Filter
 REFERENCE: Final = f"{__name__}:split"
 _ROWS: Final = pa.schema([(TIME, pa.int64()), ("id", pa.int64()), ("amount", pa.int32())])
 DEAR: Final = 50
-"""Amounts from here on are dear, all others cheap; without an amount a row is neither."""
+"""Amounts from here on are `dear`, all others `cheap`; a row without an amount is neither."""
 
 
 def _dear(batch: pa.RecordBatch) -> pa.Array:
