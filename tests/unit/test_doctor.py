@@ -109,3 +109,6 @@ def test_a_full_disk_is_wrong(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     usage = type(doctor.shutil.disk_usage(tmp_path))(total=100, used=90, free=10)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _place: usage)
     assert not of(diagnose(str(tmp_path)), "Disk").ok
+    roomy = type(usage)(total=10**12, used=0, free=10**12)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _place: roomy)
+    assert of(diagnose(str(tmp_path)), "Disk").ok

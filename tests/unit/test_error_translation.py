@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.error_translation import root_message, to_capstan_error, translate
+from capstan.error_translation import root_message, to_capstan_error, translate, with_path
 from capstan.errors import InvalidRequestError, SystemFailureError
 
 
@@ -144,3 +144,19 @@ def test_a_path_that_cannot_exist_is_named_with_the_reason(path: str) -> None:
     assert f"{caught.value.strerror}".lower() in found.message
     assert found.message.endswith(f": {path}")
     assert "choose another path" in found.hint
+
+
+def test_a_path_is_added_to_an_error_without_one_and_to_no_other() -> None:
+    with pytest.raises(SystemFailureError) as caught, with_path("/l/t"):
+        raise OSError("[Errno 28] Error writing bytes: No space left on device")
+    assert (caught.value.code, caught.value.fields) == ("CAP-DISK-FULL", {"path": "/l/t"})
+    with pytest.raises(OSError, match="denied"), with_path("/l/t"):
+        raise PermissionError(errno.EACCES, "denied", "/l/t/part-0.parquet")
+    with pytest.raises(InvalidRequestError, match="CAP-X"), with_path("/l/t"):
+        raise InvalidRequestError("CAP-X", "known already")
+    with pytest.raises(KeyError), with_path("/l/t"):
+        raise KeyError("unknown")
+
+
+def test_the_arguments_of_an_error_are_its_code_text_and_hint() -> None:
+    assert InvalidRequestError("CAP-X", "text", "hint", path="/l").args == ("CAP-X", "text", "hint")
