@@ -164,4 +164,4 @@ def record_verified(
     ]
     rows += [common] if known else []
     if rows:
-        append_rows(lake, "verified", rows)
+        append_rows(lake, "verified", rows, stream=tape.name)

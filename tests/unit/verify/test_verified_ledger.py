@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import opened_commits
 from capstan.storage.tape.tape import Cut, newest_cut, open_tape
-from capstan.verify.verified_ledger import LOOK_BACK, load_verified, newest_rows
+from capstan.verify.verified_ledger import (
+    LOOK_BACK,
+    load_verified,
+    newest_rows,
+    record_verified,
+)
 from tests.support.bulk_tapes import counting, lay_index, lay_verified
 
 MANY = [100, pytest.param(10_000, marks=pytest.mark.nightly)]
@@ -57,3 +64,13 @@ def test_each_worker_resumes_at_its_own_newest_verification(tmp_path: Path) -> N
     assert {n: start.commit for n, start in earlier.starts.items()} == {0: 8, 1: 0}
     assert earlier.known == 0
     assert load_verified(lake, tape, Cut(4, 4)).starts[0].commit == 4
+
+
+def test_the_note_of_a_verification_names_its_stream(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_index(lake, "little", 1)
+    tape = open_tape(lake, "little")
+    record_verified(lake, tape, newest_cut(tape), {}, known=True)
+    [commit] = delta.open_table(lake.ledger("verified")).history(1)
+    note = json.loads(commit["userMetadata"])["capstan"]
+    assert (note["ledger"], note["stream"]) == ("verified", "little")

@@ -173,8 +173,16 @@ def append_rows(
     ledger: str,
     rows: Sequence[Mapping[str, object]],
     txn: Txn | None = None,
+    **note: object,
 ) -> bool:
     """Append rows to a ledger in one commit, and create the ledger if needed.
+
+    Args:
+        lake: The lake.
+        ledger: The name of the ledger.
+        rows: The rows; `at` is added.
+        txn: The transaction that is committed once, if any.
+        note: What the commit's note has besides the ledger.
 
     Returns:
         False if the table already has this transaction and nothing was appended.
@@ -183,7 +191,7 @@ def append_rows(
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
     table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
-    return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger})
+    return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger, **note})
 
 
 def _append_time(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
