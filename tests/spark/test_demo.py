@@ -73,7 +73,9 @@ def test_its_figures_are_those_of_the_quickstart(said: tuple[Path, list[str]]) -
         f"The {cancelled:,} cancelled flights are on tape too",
     ):
         assert figure in text
-    assert f"the {fed:,} flights that left New York in 2013" in " ".join(PAGES["README.md"].split())
+    assert f"the {fed:,} flights scheduled from New York in 2013" in " ".join(
+        PAGES["README.md"].split()
+    )
     assert late["reason"].unique().to_list() == ["late"]
 
 

@@ -125,6 +125,8 @@ def test_runs_on_any_workers_end_as_one_run_through(followed: Followed) -> None:
     assert followed.run("pieces") == found[-1]
 
 
+# It audits a run of the pieces above.
+@pytest.mark.nightly
 def test_a_run_long_past_is_audited_from_the_beginning(followed: Followed) -> None:
     run = next(each for each in list_taken(followed.lake, "places") if "pieces" in each.name)
     name = run.history.last.run
