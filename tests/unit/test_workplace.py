@@ -1,0 +1,36 @@
+"""Who ends a Spark session: whoever has started it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from capstan.workplace import Workplace
+
+
+class Session:
+    """A session that counts how often it was stopped."""
+
+    stops = 0
+
+    def stop(self) -> None:
+        self.stops += 1
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_session_is_stopped_once_and_only_if_it_was_started_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: bool
+) -> None:
+    session = Session()
+    opened = lambda _given, _lake: (session, started)  # noqa: E731
+    monkeypatch.setattr("capstan.spark.guest_session.open_session", opened)
+    with Workplace(tmp_path) as place:
+        assert place.spark is session
+        assert session.stops == 0
+    place.close()
+    assert session.stops == int(started)
+
+
+def test_without_a_session_nothing_is_stopped(tmp_path: Path) -> None:
+    Workplace(tmp_path).close()
