@@ -77,7 +77,7 @@ def audit(
 def _audited(shell: Shell, report: AuditReport) -> int:
     value, result = report.to_json(), report.audit
     if "run" in value:
-        del value["target_path"]  # `capstan runs RUN` prints it, and always has.
+        del value["target_path"]  # The keys of this command do not change; jobs have it.
     lines: list[RenderableType] = [f"{value['target']}: audit {audit_text(value, cell)}"]
     if result.checks:
         lines.append(f"checks: {checks_text(value, cell)}")
