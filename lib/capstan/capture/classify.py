@@ -39,6 +39,9 @@ NEVER = -(2**63)
 _TIMES = ("timestamp", "timestamp_ntz", "date", "string")
 """Spark types that a time column may have."""
 
+_INTEGERS = ("byte", "short", "integer", "long")
+"""Spark types that a time column with a unit may have."""
+
 _DATED = r"(?s)^\s*[+-]?\d{4}.*"
 """Text that begins with a year."""
 
@@ -126,11 +129,15 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
 
     Raises:
         InvalidRequestError: `CAP-TIME-COLUMN` when the column is missing or not a time, or the
-            expression cannot be computed from these columns.
+            expression cannot be computed from these columns, or its type does not fit the unit.
     """
     if isinstance(stream.time, EpochTime):
         return F.lit(None).cast("timestamp")
     time, kind = _declared_time(stream, stream.time, rows)
+    if stream.time.unit is not None:
+        # A product that does not fit a BIGINT is null, and so is no time.
+        count = F.try_multiply(time.cast("bigint"), F.lit(stream.time.unit.micros).cast("bigint"))
+        time, kind = F.timestamp_micros(count), "timestamp"
     if kind == "timestamp" and stream.time.expression is None:
         return time
     if kind == "string":
@@ -150,12 +157,12 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
     if time.expression is None:
         name = time.column or ""
         kinds = {field.name: field.dataType.typeName() for field in rows.schema.fields}
-        if kinds.get(name) not in _TIMES:
+        if kinds.get(name) not in (_TIMES if time.unit is None else _INTEGERS):
             raise InvalidRequestError(
                 "CAP-TIME-COLUMN",
                 f"stream {stream.name}: time.column {name} is "
                 f"{kinds.get(name, 'not in the source')}",
-                "name a TIMESTAMP, DATE or STRING column, or set time.expression",
+                _column_hint(time, kinds.get(name)),
                 stream=stream.name,
             )
         return F.col(quoted(name)), kinds[name]
@@ -180,7 +187,22 @@ def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Co
             "write the time itself, as TIMESTAMP '2024-01-01 00:00:00'",
             stream=stream.name,
         )
+    if time.unit is not None and kind not in _INTEGERS:
+        raise InvalidRequestError(
+            "CAP-TIME-COLUMN",
+            f"stream {stream.name}: time.expression is {kind}, but time.unit is for integers",
+            "remove time.unit, or cast the expression to BIGINT",
+            stream=stream.name,
+        )
     return value, kind
+
+
+def _column_hint(time: EventTime, kind: str | None) -> str:
+    if time.unit is not None:
+        return "name a column of integers; remove time.unit for a TIMESTAMP, DATE or STRING"
+    if kind in _INTEGERS:
+        return "say what its numbers count since 1970, with time.unit: s, ms or us"
+    return "name a TIMESTAMP, DATE or STRING column, or set time.expression"
 
 
 def _label(frame: DataFrame, stream: Stream) -> Column:

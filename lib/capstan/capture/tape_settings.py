@@ -34,7 +34,7 @@ def settings_of(stream: Stream) -> dict[str, object]:
             "expression": time.expression,
             "every_us": time.every // timedelta(microseconds=1),
             "minimum": time.minimum.isoformat(),
-        }
+        } | ({} if time.unit is None else {"unit": str(time.unit)})
         free |= {
             "lateness": None if time.lateness is None else str(time.lateness),
             "idle_after": None if time.idle_after is None else str(time.idle_after),

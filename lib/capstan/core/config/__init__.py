@@ -23,6 +23,7 @@ from capstan.core.config.models import (
     Source,
     Stream,
     Target,
+    TimeUnit,
     Watermark,
 )
 from capstan.core.config.names import (
@@ -57,6 +58,7 @@ __all__ = [
     "Source",
     "Stream",
     "Target",
+    "TimeUnit",
     "Transform",
     "Watermark",
     "check_attempt",

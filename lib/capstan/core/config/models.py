@@ -69,6 +69,19 @@ class Watermark(StrEnum):
     WORKER = "worker"
 
 
+class TimeUnit(StrEnum):
+    """The unit of integers that count the time since 1970-01-01 UTC."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+
+    @property
+    def micros(self) -> int:
+        """Its length in microseconds."""
+        return {"s": 1_000_000, "ms": 1_000, "us": 1}[self]
+
+
 class Mode(StrEnum):
     """The way a replay changes its target."""
 
@@ -177,6 +190,8 @@ class EventTime(Declared):
         every: Event times are truncated to multiples of this length since 1970-01-01 UTC.
         column: The column with the event time; or
         expression: An SQL expression over the source's columns. Exactly one of the two is set.
+        unit: The unit if its values are integers, which count the time since 1970-01-01 UTC: `s`,
+            `ms` or `us`. None for times and text.
         lateness: The distance of the watermark from the greatest event time, zero or more. The
             default is zero. In the domain `epoch, event` there is no watermark by default, and no
             record is late.
@@ -191,6 +206,7 @@ class EventTime(Declared):
     every: PositiveLength
     column: Column | None = None
     expression: Annotated[Text, without_problem(problem_with_expression)] | None = None
+    unit: TimeUnit | None = None
     lateness: Length | None = None
     max_ahead: PositiveLength | None = None
     idle_after: PositiveLength | None = None

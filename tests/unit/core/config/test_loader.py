@@ -230,6 +230,13 @@ def test_no_other_variable_is_known(
             "time.expression",
             "calls now",
         ),
+        (
+            "time",
+            "{domain: event, every: 1 hour, column: a, unit: ns}",
+            "time.unit",
+            "none of: s, ms or us",
+        ),
+        ("time", "{domain: epoch, unit: ms}", "time.unit", "unknown key"),
         ("time", "{domain: event, every: 1 hour, column: a b}", "time.column", "a column's name"),
         (
             "time",
