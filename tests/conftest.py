@@ -36,7 +36,7 @@ _PARTS = (
 
 # No deadline: shared cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
-settings.register_profile("quick", deadline=None, print_blob=True, max_examples=25)
+settings.register_profile("quick", deadline=None, print_blob=True, max_examples=15)
 settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 

@@ -40,7 +40,7 @@ def versions(spark: SparkSession) -> dict[str, str]:
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return {
-        "capstan": version("capstan"),
+        "capstan": version("capstan-replay"),
         "python": platform.python_version(),
         "java": str(jvm.java.lang.System.getProperty("java.runtime.version")),
         **{name: version(name) for name in _PACKAGES},

@@ -34,6 +34,7 @@ def commits(place: str) -> int:
     return len(list(Path(place).glob("_delta_log/*.json")))
 
 
+@pytest.mark.rest
 @pytest.mark.slow
 def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
     captured: World, cut: Cut, whole: dict[str, object]
