@@ -10,17 +10,34 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F
 
 from capstan.capture import classify
 from capstan.capture.run import capture
-from capstan.core.config import EventTime, LatePolicy, Source, Stream, TimeUnit
+from capstan.capture.source_reconciliation import Difference, reconcile
+from capstan.core.config import (
+    ByColumn,
+    ByKey,
+    ByPartition,
+    EpochTime,
+    EventTime,
+    LatePolicy,
+    Source,
+    Stream,
+    TimeUnit,
+    load_config,
+)
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake, exists
-from capstan.storage.tape.tape import open_tape
+from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.docs import blocks, page
+from tests.support.kafka_broker import Broker, broker
+from tests.support.kafka_topics import send
 from tests.support.sample_streams import HOUR, START, little_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -101,3 +118,256 @@ class TestUnits:
         stream = self.stream(tmp_path / "src", counts, **how)
         done = capture(spark, lake, replace(stream, late=LatePolicy.FAIL))
         assert (done.records, done.late) == (1, {"no-time": 3})
+
+
+LINES = [
+    '{"id":1,"kind":"order","at":"2024-05-01T00:10:00Z","amount":1.5}',
+    '{"id":2,"kind":"visit","at":"2024-05-01T00:20:00Z"}',
+    '{"id":3,"kind":"order","at":"2024-05-01T01:10:00Z","amount":"much"}',
+    '{"id":4,"kind":"order","at":"2024-05-01T01:20:00Z","amount":2.5}',
+    "rubbish",
+    '{"id":5,"kind":"ord',
+]
+ORDER = "id BIGINT, kind STRING, at TIMESTAMP, amount DECIMAL(9, 2)"
+DECODE = f"from_json(value, '{ORDER}')"
+
+
+def text_stream(folder: Path, *lines: str, **source: object) -> Stream:
+    """A stream of lines of text, one file for each call."""
+    folder.mkdir(exist_ok=True)
+    number = len(list(folder.iterdir()))
+    (folder / f"{number}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    given = {"select": (f"{DECODE}.*",), **source}
+    return Stream(
+        name="little",
+        source=Source(format="text", path=str(folder), **given),  # type: ignore[arg-type]
+        workers=ByColumn("kind"),
+        time=EventTime(column="at", every=HOUR, lateness=2 * HOUR),
+    )
+
+
+def records(lake: Lake, *columns: str) -> list[tuple[object, ...]]:
+    """Columns of the records on the tape, in order."""
+    data = pl.read_delta(lake.stream("little").records)["data"].struct.unnest()
+    return sorted(data.select(columns).rows())
+
+
+def compared(spark: SparkSession, lake: Lake, stream: Stream) -> list[tuple[int, int, bool]]:
+    """Records, differences and agreement with the source, by number and by content."""
+    tape = open_tape(lake, "little")
+    found = [reconcile(spark, tape, stream, deep=deep) for deep in (False, True)]
+    return [(each.records, each.differing, each.agrees) for each in found]
+
+
+class TestSelect:
+    """Columns are made of the source's before workers and times are found."""
+
+    def test_text_is_decoded_and_what_does_not_parse_is_kept(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        stream = text_stream(tmp_path / "src", *LINES)
+        done = capture(spark, lake, stream)
+        assert (done.fed, done.records, done.late) == (6, 3, {"malformed": 3})
+        assert records(lake, "id", "kind") == [(1, "order"), (2, "visit"), (4, "order")]
+        late = pl.read_delta(lake.stream("little").late)
+        assert sorted(late["raw"]) == sorted([LINES[2], *LINES[4:]])
+        assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+        assert compared(spark, lake, stream) == [(6, 0, True)] * 2
+
+    @pytest.mark.parametrize(
+        "select",
+        [
+            (f"{DECODE}.id AS id", f"{DECODE}.kind AS kind", f"{DECODE}.at AS at"),
+            f"inline(array({DECODE}))",
+            f"{DECODE} . *, length(value) AS size, -- of all, of course\n upper(value) AS text",
+        ],
+        ids=["fields", "inline", "list"],
+    )
+    def test_a_condition_leaves_out_records_but_none_that_is_malformed(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, select: str | tuple[str, ...]
+    ) -> None:
+        # By a column of the result, and by one of the source.
+        where = "kind = 'order' AND value NOT LIKE '%4,%'"
+        stream = text_stream(tmp_path / "src", *LINES, select=select, where=where)
+        done = capture(spark, lake, stream)
+        assert (done.fed, done.records) == (4, 1)
+        late = pl.read_delta(lake.stream("little").late)
+        assert set(late["reason"]) == {"malformed"}
+        assert sorted(late["raw"]) == sorted([LINES[2], *LINES[4:]])
+        assert records(lake, "id", "kind") == [(1, "order")]
+        assert compared(spark, lake, stream) == [(4, 0, True)] * 2
+        tape = open_tape(lake, "little")
+        spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 1")
+        assert [kind for *_, kind in compared(spark, lake, stream)] == [False, False]
+
+    def test_rows_of_arrays_and_columns_of_parquet(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        baskets = pa.table({"n": [1, 2], "place": ["a", "b"], "at": [START, START + HOUR],
+                            "items": [["x", "y"], []]})  # fmt: skip
+        (tmp_path / "src").mkdir()
+        pq.write_table(baskets, tmp_path / "src" / "0.parquet")
+        source = Source(
+            format="parquet",
+            path=str(tmp_path / "src"),
+            schema="n BIGINT, place STRING, at TIMESTAMP, items ARRAY<STRING>",
+            select=("* EXCEPT (items, at)", "at AS bought", "explode(items) AS item"),
+        )
+        time = EventTime(column="bought", every=HOUR, lateness=HOUR)
+        stream = little_stream(tmp_path, source=source, time=time, workers=ByPartition())
+        assert capture(spark, lake, stream).records == 2
+        assert records(lake, "n", "item") == [(1, "x"), (1, "y")]
+        # Partitions are those of the source, whatever columns are left.
+        labels = pl.read_delta(lake.stream("little").workers)["label"].to_list()
+        assert labels == ["src"]
+        assert compared(spark, lake, stream) == [(2, 0, True)] * 2
+        pq.write_table(baskets.rename_columns(["n", "place", "when", "items"]),
+                       tmp_path / "src" / "1.parquet")  # fmt: skip
+        retyped = baskets.set_column(0, "n", pa.array(["1", "2"]))
+        pq.write_table(retyped, tmp_path / "src" / "2.parquet")
+        with pytest.raises(InvalidRequestError, match=r"CAP-SCHEMA.*2\.parquet has n as string"):
+            capture(spark, lake, stream)
+
+    def test_another_selection_goes_on_and_is_not_compared_with_the_former(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        capture(spark, lake, text_stream(tmp_path / "src", *LINES[:2]))
+        more = (f"{DECODE}.*", "length(value) AS size")
+        stream = text_stream(tmp_path / "src", LINES[3], select=more)
+        assert capture(spark, lake, stream).records == 1
+        assert records(lake, "id", "size")[-1] == (4, len(LINES[3]))
+        found = reconcile(spark, open_tape(lake, "little"), stream, deep=True)
+        assert (found.agrees, found.batches, found.records, found.otherwise) == (True, 1, 1, 1)
+        with pytest.raises(InvalidRequestError, match=r"CAP-SCHEMA: .*column amount is no longer"):
+            fewer = f"{DECODE.replace(', amount DECIMAL(9, 2)', '')}.*"
+            capture(spark, lake, text_stream(tmp_path / "src", select=fewer))
+        some = replace(stream, source=replace(stream.source, where="id > 0"))
+        found = reconcile(spark, open_tape(lake, "little"), some)
+        assert (found.batches, found.records, found.otherwise) == (0, 0, 2)
+
+    @pytest.mark.parametrize(
+        ("source", "code", "said"),
+        [
+            ({"select": ("value AS kind",)}, "CAP-TIME-COLUMN", "at is not in the source"),
+            ({"select": ("CAST(value AS TIMESTAMP) AS at",)}, "CAP-COLUMN", "column kind"),
+            ({"select": ("1 AS a", "2 AS A")}, "CAP-COLUMN", "the same name"),
+            ({"select": ("1 AS `a b`",)}, "CAP-COLUMN", "allows no name"),
+            ({"select": ("valeu",)}, "CAP-SELECT", "cannot be computed: .*valeu"),
+            ({"select": ("value +",)}, "CAP-SELECT", "cannot be computed: .*[Ss]yntax error"),
+            ({"select": ("max(value)",)}, "CAP-SELECT", "more than one record .* by Aggregate"),
+            ({"select": ("lag(value) OVER (ORDER BY value)",)}, "CAP-SELECT", "by Window"),
+            ({"select": ("(TABLE numbers) AS n",)}, "CAP-SELECT", "has a subquery"),
+            ({"select": ("luck(value)",)}, "CAP-SELECT", "differs whenever it is computed: luck"),
+            ({"where": "luck(value) > 'x'"}, "CAP-SELECT", "differs whenever it is computed"),
+            ({"where": "DATE(value) < 'today'"}, "CAP-SELECT", "the moment 'today'"),
+            ({"where": "value"}, "CAP-SELECT", "cannot be computed"),
+            ({"select": ("length(value).*",)}, "CAP-SELECT", "opens with .* what is int"),
+            (
+                {"select": ("transform(array(value), x -> from_json(x, 'a INT')) AS a",)},
+                "CAP-SELECT",
+                "no value of the source's record",
+            ),
+        ],
+    )
+    def test_what_cannot_be_selected_is_refused_and_changes_nothing(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tmp_path: Path,
+        source: dict[str, object],
+        code: str,
+        said: str,
+    ) -> None:
+        spark.udf.register("luck", F.udf(str).asNondeterministic())
+        spark.range(1).createOrReplaceTempView("numbers")
+        stream = text_stream(tmp_path / "src", *LINES, **source)
+        with pytest.raises(InvalidRequestError, match=f"(?s){code}: stream little: .*{said}"):
+            capture(spark, lake, stream)
+        assert not exists(lake.stream("little").root)
+
+    def test_an_expression_that_fails_for_a_record_records_nothing_of_the_batch(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        capture(spark, lake, text_stream(tmp_path / "src", *LINES[:2]))
+        before = newest_cut(open_tape(lake, "little"))
+        strict = (f"{DECODE}.*", "CAST(get_json_object(value, '$.amount') AS INT) AS whole")
+        stream = text_stream(tmp_path / "src", LINES[2], select=strict)
+        with pytest.raises(InvalidRequestError, match="CAP-SELECT.*fails for .*CAST_INVALID_INPUT"):
+            capture(spark, lake, stream)
+        assert newest_cut(open_tape(lake, "little")) == before
+        failfast = DECODE[:-1] + ", map('mode', 'FAILFAST'))"
+        with pytest.raises(InvalidRequestError, match="CAP-MALFORMED.*mode is FAILFAST"):
+            capture(spark, lake, text_stream(tmp_path / "src", select=(f"{failfast}.*",)))
+        assert newest_cut(open_tape(lake, "little")) == before
+        assert capture(spark, lake, text_stream(tmp_path / "src", *LINES[3:4])).records == 1
+
+    def test_malformed_text_of_a_format_is_kept_as_well(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        (tmp_path / "src").mkdir()
+        lines = ["1,a,2024-05-01", "x,b,2024-05-01", "3,c,2024-05-01"]
+        (tmp_path / "src" / "0.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        stream = Stream(
+            name="little",
+            source=Source(
+                format="csv",
+                path=str(tmp_path / "src"),
+                schema="n INT, kind STRING, day DATE",
+                select="n + 1 AS m, to_json(struct(*)) AS whole",
+                where="m > 2",
+            ),
+            workers=ByKey(("whole",), 2),
+            time=EpochTime(),
+        )
+        done = capture(spark, lake, stream)
+        assert (done.fed, done.records, done.late) == (2, 1, {"malformed": 1})
+        assert records(lake, "m", "whole") == [(4, '{"n":3,"kind":"c","day":"2024-05-01"}')]
+        assert pl.read_delta(lake.stream("little").late)["raw"].to_list() == [lines[1]]
+        assert compared(spark, lake, stream) == [(2, 0, True)] * 2
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
+        yield found
+
+
+class TestKafka:
+    """Records of a topic are decoded before they are captured."""
+
+    def test_the_example_of_the_documentation_decodes_json(
+        self, spark: SparkSession, kafka: Broker, tmp_path: Path
+    ) -> None:
+        (example,) = (block for block in blocks(page("configuration"), "yaml") if "decode" in block)
+        file = tmp_path / "streams.yaml"
+        file.write_text(example.replace("broker:9092", kafka.address), encoding="utf-8")
+        lake = Lake.at(tmp_path / "lake")
+        (stream,) = load_config(file, lake=lake.root).streams.values()
+        order = '{{"id": {}, "customer": "c{}", "at": {}, "amount": "{}.50", "status": "{}"}}'
+        first = SECONDS * 1000
+        values = [
+            order.format(n, n % 3, first + n * 600_000, n, "paid" if n % 4 else "open")
+            for n in range(20)
+        ]
+        rows = [("orders", n % 2, value) for n, value in enumerate([*values, "rubbish", "{"])]
+        columns = "topic STRING, partition INT, value STRING"
+        send(kafka.address, spark.createDataFrame([*rows, ("orders", 0, None)], columns))
+        done = capture(spark, lake, stream)
+        # The one without a value has no status, and is left out by the condition.
+        assert (done.fed, done.records, done.late) == (17, 15, {"malformed": 2})
+        tape = open_tape(lake, stream.name)
+        records = pl.read_delta(tape.paths.records)
+        data = records["data"].struct.unnest()
+        assert data.columns == ["id", "customer", "at", "amount", "status", "offset"]
+        assert sorted(data["id"]) == [n for n in range(20) if n % 4]
+        assert data["amount"].sum() == sum(n + 0.5 for n in range(20) if n % 4)
+        assert records["time"].struct.field("event").min() == START
+        labels = set(pl.read_delta(tape.paths.workers)["label"])
+        assert labels == {"orders/0", "orders/1"}
+        assert sorted(pl.read_delta(tape.paths.late)["raw"]) == ["rubbish", "{"]
+        for deep in (False, True):
+            found = reconcile(spark, tape, stream, deep=deep)
+            assert (found.agrees, found.records, found.gone) == (True, 17, 0)
+        spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 3")
+        found = reconcile(spark, tape, stream)
+        assert found.findings == (Difference(0, None, "missing", 17, 16),)

@@ -33,6 +33,9 @@ from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
 
+PARTITION = "capstan's partition"
+"""A column with the partition of each record; no column of a tape can have this name."""
+
 NEVER = -(2**63)
 """An event time, in microseconds, before all others."""
 
@@ -95,17 +98,23 @@ def time_type_of(stream: Stream) -> TimeType:
 def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     """The source's rows, prepared for classification.
 
-    Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`. `label` is
-    set if workers have labels, `worker` if they are computed from a key; `at` is the recorded event
-    time, null if it cannot be parsed; `raw` is the text of a malformed record, else null.
+    Args:
+        frame: The rows, perhaps with `raw_text.COLUMN` and `PARTITION`.
+        stream: The stream's configuration.
+
+    Returns:
+        Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`. `label`
+        is set if workers have labels, `worker` if they are computed from a key; `at` is the
+        recorded event time, null if it cannot be parsed; `raw` is the text of a malformed record,
+        else null.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
-    source, frame = frame, frame.drop(raw_text.COLUMN)
+    source, frame = frame, frame.drop(raw_text.COLUMN, PARTITION)
     require_names(stream, frame.schema)
     columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
-        _label(frame, stream).cast("string").alias("label"),
+        _label(source, frame, stream).cast("string").alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
         event_time(stream, frame).alias("at"),
         raw,
@@ -205,19 +214,26 @@ def _column_hint(time: EventTime, kind: str | None) -> str:
     return "name a TIMESTAMP, DATE or STRING column, or set time.expression"
 
 
-def _label(frame: DataFrame, stream: Stream) -> Column:
+def partition_of(frame: DataFrame, stream: Stream) -> Column:
+    """The source's partition of each of its rows, as text."""
+    if stream.source.format == "kafka":
+        return F.concat_ws("/", F.col("topic"), F.col("partition"))
+    # A file's partition is its folder; the path is a URI, in which a plus stands for itself.
+    folder = F.regexp_extract(file_path(frame), "([^/]+)/[^/]+$", 1)
+    decoded = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
+    return F.coalesce(decoded, folder)
+
+
+def _label(source: DataFrame, frame: DataFrame, stream: Stream) -> Column:
     by = stream.workers
     if isinstance(by, ByColumn):
         return _column(frame, stream, by.column)
     if isinstance(by, ByPartition):
         if by.column is not None:
             return _column(frame, stream, by.column)
-        if stream.source.format == "kafka":
-            return F.concat_ws("/", F.col("topic"), F.col("partition"))
-        # A file's partition is its folder; the path is a URI, in which a plus stands for itself.
-        folder = F.regexp_extract(file_path(frame), "([^/]+)/[^/]+$", 1)
-        decoded = F.try_url_decode(F.replace(folder, F.lit("+"), F.lit("%2B")))
-        return F.coalesce(decoded, folder)
+        if PARTITION in source.columns:
+            return F.col(quoted(PARTITION))
+        return partition_of(frame, stream)
     return F.lit(None)
 
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from capstan.core.config import Source
 from capstan.errors import CapstanError
 from capstan.storage.lake import children, exists, read_text, sizes_of
 from capstan.storage.tape.feed import Consumed
+
+SELECT = "select"
+"""The key of the selection's hash."""
 
 _BYTES = 4
 """The fewest bytes per row in a file, given how formats compress."""
@@ -24,11 +28,23 @@ _MIN_ROWS = 100
 def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
     """The parts of the source that a micro-batch consumed; one empty part if unknown.
 
+    Each has the hash of the source's selection, if there is one: only a source that is read with
+    the same selection has the same records.
+
     Args:
         checkpoint: The folder of the checkpoint.
         source: The stream's source.
         batch: The checkpoint's number of the micro-batch.
     """
+    parts = _consumed(checkpoint, source, batch)
+    if source.selection is None:
+        return parts
+    return tuple(
+        replace(part, detail={**(part.detail or {}), SELECT: source.selection}) for part in parts
+    )
+
+
+def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
     end = _offset(f"{checkpoint}/offsets/{batch}")
     begin = _offset(f"{checkpoint}/offsets/{batch - 1}") if batch else None
     if not isinstance(end, Mapping):

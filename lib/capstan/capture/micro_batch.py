@@ -154,7 +154,8 @@ class MicroBatch:
         )
 
     def _write_late(self, classified: DataFrame) -> dict[str, int]:
-        text = self.stream.source.format.lower() in raw_text.FORMATS
+        source = self.stream.source
+        text = source.format.lower() in raw_text.FORMATS or source.selection is not None
         rows = late_rows.rows(classified, self.number, self.tape.time_type, text=text)
         delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
         return late_rows.count(self.tape, self.number)

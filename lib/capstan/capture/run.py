@@ -29,12 +29,13 @@ from capstan.capture.line_checks import check_lines
 from capstan.capture.micro_batch import BatchResult, MicroBatch
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
+from capstan.capture.selection import selected, selection_failed
 from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
 from capstan.capture.source_errors import source_error
 from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times, settings_of, update_settings
 from capstan.capture.topic_ids import require_same_topics
-from capstan.core.config import Stream
+from capstan.core.config import ByPartition, Stream
 from capstan.errors import CapstanError, IncompleteError
 from capstan.instrumentation import emit
 from capstan.storage.lake import Lake, is_table
@@ -118,9 +119,10 @@ def capture(
     Raises:
         InvalidRequestError: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
             `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`,
-            `CAP-CLOSED`, `CAP-SOURCE-OTHER`, `CAP-SECRET`: nothing was written.
-            `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`, `CAP-MALFORMED`, or `CAP-WORKERS` for too many
-            workers: earlier micro-batches stay recorded.
+            `CAP-CLOSED`, `CAP-SOURCE-OTHER`, `CAP-SECRET`, `CAP-SELECT`: nothing was written.
+            `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`, `CAP-MALFORMED`, `CAP-SELECT` for a record on
+            which an expression fails, or `CAP-WORKERS` for too many workers: earlier micro-batches
+            stay recorded.
         CheckFailedError: `CAP-LATE` under the policy `fail`; earlier micro-batches stay recorded.
         FencedError: `CAP-FENCED` when another process captures the same stream.
     """
@@ -140,11 +142,13 @@ def _capture(
     seen: FilesRead = {}
     if listing is not None:
         known_columns, seen = _previous(lake, stream.name, reseat=reseat)
+        if stream.source.selection is not None:
+            known_columns = None  # Those of the tape are others than those of the files.
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
         check_lines(spark, stream, listing, fresh)
     source = read_source(spark, stream, listing, columns, known_columns)
-    prepared = classify.prepare(source, stream)
+    prepared = classify.prepare(_selected(source, stream), stream)
     tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     retain_commit_times(tape, stream)
     if listing is not None:
@@ -178,6 +182,13 @@ def _capture(
         [tape.time_type.render(time) for time in frontier.elements],
         None if listing is None else skipped_files(stream.source, listing, seen_files(tape)),
     )
+
+
+def _selected(rows: DataFrame, stream: Stream) -> DataFrame:
+    by, carried = stream.workers, {}
+    if isinstance(by, ByPartition) and by.column is None and stream.source.selection is not None:
+        carried = {classify.PARTITION: classify.partition_of(rows, stream)}
+    return selected(rows, stream.name, stream.source, carried)
 
 
 def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None, FilesRead]:
@@ -252,6 +263,7 @@ def _run(
         raise (
             broker_gone(stream.name, error)
             or source_error(stream.name, error)
+            or selection_failed(stream.name, stream.source, error)
             or file_damaged(stream.name, tape.paths.root, error)
             or options_refused(stream.name, error)
             or error

@@ -19,7 +19,8 @@ from capstan.spark.project_home import set_up
 from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 # Signs of an unreachable broker in the errors of Kafka's clients, however deeply nested.
 _BROKER_ERRORS = (
@@ -71,12 +72,7 @@ def read_source(
             schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
             if source.format.lower() != "csv" and known is not None:
                 schema = in_tape_order(known, schema)
-        if schema is not None:
-            text = raw_text.Text.of(source, listing, schema)
-            if text is not None:
-                return text.with_raw_text(reader.schema(text.schema).load(source.path))
-            reader = reader.schema(schema)
-        return reader.load(source.path)
+        return reader.load(source.path) if schema is None else load(reader, stream, listing, schema)
     except CapstanError:
         raise
     except Exception as error:
@@ -90,6 +86,19 @@ def read_source(
             _setup_hint(source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
+
+
+def load(
+    reader: DataFrameReader | DataStreamReader,
+    stream: Stream,
+    listing: Listing | None,
+    columns: StructType,
+) -> DataFrame:
+    """The rows of a path with these columns, and `raw_text.COLUMN` for sources of text."""
+    text = raw_text.Text.of(stream.source, listing, columns)
+    if text is None:
+        return reader.schema(columns).load(stream.source.path)
+    return text.with_raw_text(reader.schema(text.schema).load(stream.source.path))
 
 
 def _require_place(stream: Stream, listing: Listing | None) -> None:

@@ -5,7 +5,7 @@ Records of synthetic batches were fed in an earlier batch and are counted there,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,21 +14,25 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan import error_translation
+from capstan.capture.consumed_offsets import SELECT
 from capstan.capture.file_listing import Listing
-from capstan.capture.source import file_path, options_of
-from capstan.core.config import Source
+from capstan.capture.file_schemas import declared_columns
+from capstan.capture.selection import HIDDEN, selected
+from capstan.capture.source import file_path, load, options_of
+from capstan.core.config import Source, Stream
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.data_files import read_all
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
-from capstan.storage.tape.region_sql import region_sql
+from capstan.storage.tape.region_sql import quoted, region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+_FILE, _PART, _OFFSET = map(HIDDEN.format, ("file", "part", "offset"))
 # Options that apply only to streaming reads.
 _STREAMING = frozenset(
     {
@@ -48,7 +52,7 @@ class Counts:
     Attributes:
         spark: The session.
         tape: The tape.
-        source: The stream's source.
+        stream: The stream's configuration.
         listing: The files of the source, if they could be listed.
         cut: The cut.
         deep: Whether to compute content hashes; else they are null.
@@ -57,16 +61,33 @@ class Counts:
 
     spark: SparkSession
     tape: Tape
-    source: Source
+    stream: Stream
     listing: Listing | None
     cut: Cut
     deep: bool
     retired: Sequence[Box]
 
-    def consumed(self) -> DataFrame:
-        """The input that the batches consumed, with the columns of `feed`."""
+    @property
+    def source(self) -> Source:
+        """The stream's source."""
+        return self.stream.source
+
+    def captured(self) -> DataFrame:
+        """The input of all batches, with the columns of `feed`."""
         rows = read_all(self.spark, self.tape.paths.feed)
-        captured = rows.where(f"origin = 'capture' AND batch <= {self.cut.batch}")
+        return rows.where(f"origin = 'capture' AND batch <= {self.cut.batch}")
+
+    def others(self) -> int:
+        """The number of batches that were captured with another selection than the present one."""
+        return self.captured().where(~self._alike).select("batch").distinct().count()
+
+    @property
+    def _alike(self) -> Column:
+        return F.get_json_object("detail", f"$.{SELECT}").eqNullSafe(F.lit(self.source.selection))
+
+    def consumed(self) -> DataFrame:
+        """The input of the batches to compare, with the columns of `feed`."""
+        captured = self.captured().where(self._alike)
         if not self.retired:
             return captured
         return captured.join(F.broadcast(self.retired_batches()), "batch", "left_anti")
@@ -109,14 +130,14 @@ class Counts:
         listed = self.consumed().select("batch", F.explode("files").alias("file"))
         payload = stored_payload(self.tape)
         rows = self._at_rest(payload)
-        by_row = rows.select("*", _uri(file_path(rows)).alias("_file"))
+        by_row = self._selected(rows, payload, {_FILE: _uri(file_path(rows))})
         drops = _drops_malformed(self.source)
         h1, h2 = row_hashes(payload.fields) if self.deep or drops else (_nothing(), _nothing())
         # For a plain count Spark parses no column and would include malformed rows, which the
         # capture dropped. A count that depends on the content forces it to parse.
         count = F.sum(F.pmod("h1", F.lit(1)) + 1) if drops else F.count(F.lit(1))
         by_file = (
-            by_row.select("_file", h1.alias("h1"), h2.alias("h2"))
+            by_row.select(F.col(quoted(_FILE)).alias("_file"), h1.alias("h1"), h2.alias("h2"))
             .groupBy("_file")
             .agg(
                 count.alias("rows"),
@@ -144,23 +165,33 @@ class Counts:
         ranges = parts.select("batch", "part", "since", "until")
         payload = stored_payload(self.tape)
         h1, h2 = row_hashes(payload.fields) if self.deep else (_nothing(), _nothing())
-        rows = self._at_rest(payload).select(
-            F.concat_ws("/", "topic", "partition").alias("_part"),
-            "offset",
-            h1.alias("h1"),
-            h2.alias("h2"),
-        )
-        within = (
-            (F.col("part") == F.col("_part"))
-            & (F.col("offset") < F.col("until"))
-            & (F.col("offset") >= F.coalesce("since", F.lit(0)))
-        )
-        joined = rows.join(F.broadcast(ranges), within)
-        first = (F.min("offset") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
-        return _summed(joined, "source", first)
+        rows = self._at_rest(payload)
+        place = {
+            _PART: F.concat_ws("/", F.col("topic"), F.col("partition")), _OFFSET: F.col("offset")
+        }  # fmt: skip
+
+        def within(rows: DataFrame, *columns: Column) -> DataFrame:
+            part, offset = F.col(quoted(_PART)).alias("_part"), F.col(quoted(_OFFSET)).alias("_at")
+            return rows.select(part, offset, *columns).join(
+                F.broadcast(ranges),
+                (F.col("part") == F.col("_part"))
+                & (F.col("_at") < F.col("until"))
+                & (F.col("_at") >= F.coalesce("since", F.lit(0))),
+            )
+
+        hashed = within(self._selected(rows, payload, place), h1.alias("h1"), h2.alias("h2"))
+        first = (F.min("_at") > F.coalesce(F.min("since"), F.lit(0))).alias("cut_short")
+        if self.source.selection is None:
+            return _summed(hashed, "source", first)
+        # A batch has any number of rows of a partition. Its first offset is that of all rows.
+        every = within(rows.select("*", *(c.alias(name) for name, c in place.items())))
+        firsts = every.groupBy("batch", "part").agg(first)
+        gone = firsts.groupBy("batch").agg(F.bool_or("cut_short").alias("cut_short"))
+        counted = _summed(hashed.withColumn("part", F.lit(None).cast("string")), "source")
+        return counted.join(gone, "batch", "full_outer")
 
     def _at_rest(self, payload: StructType) -> DataFrame:
-        """The source, read once to its present end, with the tape's columns.
+        """The source, read once to its present end, before its selection.
 
         Args:
             payload: The columns; null where a file lacks one.
@@ -175,7 +206,13 @@ class Counts:
         if source.format == "kafka":
             return reader.load()
         try:
-            return reader.schema(payload).load(source.path)
+            if source.selection is None:
+                return reader.schema(payload).load(source.path)
+            columns = declared_columns(self.stream)
+            if columns is None:
+                return reader.load(source.path)
+            # A malformed record is not left out by a condition.
+            return load(reader, self.stream, self.listing, columns)
         except AnalysisException as error:
             raise InvalidRequestError(
                 "CAP-SOURCE",
@@ -183,6 +220,14 @@ class Counts:
                 f"{error_translation.root_message(error)}",
                 "check source.path in streams.yaml; captured records stay on tape",
             ) from error
+
+    def _selected(
+        self, rows: DataFrame, payload: StructType, carried: Mapping[str, Column]
+    ) -> DataFrame:
+        """The rows as they are captured, with columns of the tape that they do not have."""
+        found = selected(rows, self.stream.name, self.source, carried)
+        lacking = [field for field in payload.fields if field.name not in found.columns]
+        return found.select("*", *(F.lit(None).cast(f.dataType).alias(f.name) for f in lacking))
 
 
 def _nothing() -> Column:

@@ -77,6 +77,7 @@ class Reconciliation:
         findings: The first differences.
         passed: Files of the source that captures have skipped, by reason; None when the source has
             no files or cannot be listed.
+        otherwise: Batches excluded because they were captured with another `select` or `where`.
     """
 
     stream: str
@@ -90,6 +91,7 @@ class Reconciliation:
     differing: int
     findings: tuple[Difference, ...]
     passed: SkippedFiles | None = None
+    otherwise: int = 0
 
     @property
     def unread(self) -> int:
@@ -145,7 +147,7 @@ def _reconcile(
     cut = newest_cut(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)
-    counts = Counts(spark, tape, stream.source, listing, cut, deep, retired)
+    counts = Counts(spark, tape, stream, listing, cut, deep, retired)
     gaps = _gaps(replace(counts, retired=())) if kind == "kafka" else []
     sides = _kafka(counts) if kind == "kafka" else _files(counts)
     differing = (F.col("source") != F.col("stored")) | ~(
@@ -177,6 +179,7 @@ def _reconcile(
         len(gaps) + totals["differing"],
         tuple(findings[:_SAMPLE]),
         _skipped(tape, stream.source, listing),
+        counts.others(),
     )
 
 
@@ -215,6 +218,8 @@ def _files(counts: Counts) -> DataFrame:
 
 
 def _kafka(counts: Counts) -> DataFrame:
+    if counts.source.selection is not None:
+        return _selected(counts)
     stored = counts.stored(F.concat_ws("/", "data.topic", "data.partition"))
     nothing = F.lit(None).cast("bigint")
     expected = (
@@ -231,16 +236,31 @@ def _kafka(counts: Counts) -> DataFrame:
     by_offsets = _join(expected, stored).withColumn("gone", F.lit(False))
     if not counts.deep and by_offsets.where("source <> stored").isEmpty():
         return by_offsets
-    try:
-        counted = counts.in_partitions().cache()
-        counted.count()
-    except Exception as error:
-        raise (broker_gone(counts.tape.name, error) or error) from error
+    counted = _from_broker(counts)
     ranges = expected.select("batch", "part")
     known = ranges.join(counted, ["batch", "part"], "left").fillna(0, ["source"])
     # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
     expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
     return _join(known, stored).withColumn("gone", expired)
+
+
+def _selected(counts: Counts) -> DataFrame:
+    """Both sides per batch: which partition a record came from is not on the tape."""
+    counted = _from_broker(counts)
+    batches = counts.consumed().select("batch").distinct()
+    known = batches.join(counted, "batch", "left").fillna(0, ["source"])
+    joined = _join(known, counts.stored(F.lit(None).cast("string")))
+    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return joined.withColumn("gone", expired)
+
+
+def _from_broker(counts: Counts) -> DataFrame:
+    try:
+        counted = counts.in_partitions().cache()
+        counted.count()
+    except Exception as error:
+        raise (broker_gone(counts.tape.name, error) or error) from error
+    return counted
 
 
 def _join(source: DataFrame, stored: DataFrame) -> DataFrame:

@@ -41,6 +41,8 @@ def settings_of(stream: Stream) -> dict[str, object]:
             "max_ahead": None if time.max_ahead is None else str(time.max_ahead),
             "watermark": time.watermark,
         }
+    if stream.source.selection is not None:
+        free |= {"select": stream.source.selection}
     return {"fixed": fixed, "free": free}
 
 

@@ -20,7 +20,6 @@ from capstan.core.config.models import (
     LatePolicy,
     Mode,
     Replay,
-    Source,
     Stream,
     Target,
     TimeUnit,
@@ -38,6 +37,7 @@ from capstan.core.config.names import (
 )
 from capstan.core.config.registry import Registry, transform, transforms
 from capstan.core.config.row_checks import Check, Range
+from capstan.core.config.sources import Source
 from capstan.core.config.transforms import Transform
 
 __all__ = [

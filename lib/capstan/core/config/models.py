@@ -38,10 +38,10 @@ from capstan.core.config.fields import (
     without_problem,
 )
 from capstan.core.config.row_checks import Checks
+from capstan.core.config.sources import FILE_FORMATS, Source
 from capstan.core.config.sql_rules import problem_with_expression
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
-_FILES = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
 
 
 SCHEMA = Path(__file__).with_name("streams.schema.json")
@@ -103,29 +103,6 @@ def _tagger(key: str, known: tuple[str, ...], problem: str) -> Discriminator:
         custom_error_message=problem,
         custom_error_context={"key": key},
     )
-
-
-@dataclass(frozen=True, slots=True, config=CONFIG)
-class Source(Declared):
-    """The source of a stream, in terms of Structured Streaming.
-
-    Attributes:
-        format: Spark's name of the source: `parquet`, `delta`, `kafka`.
-        path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
-        options: Spark's options for the source, as text.
-        schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
-    """
-
-    format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")]
-    path: Text | None = None
-    options: dict[str, str] = field(default_factory=dict)
-    schema: Text | None = None
-
-    @model_validator(mode="after")
-    def _has_path(self) -> Source:
-        if self.format in _FILES and self.path is None:
-            raise ValueError(f"needs a path, because format {self.format} is read from one")
-        return self
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
@@ -286,7 +263,7 @@ class Stream(Declared):
         source = info.data.get("source")
         if not isinstance(workers, ByPartition) or workers.column or source is None:
             return workers
-        if source.format not in (*_FILES, "kafka"):
+        if source.format not in (*FILE_FORMATS, "kafka"):
             raise ValueError(f"needs a column, because {source.format} has no known partitions")
         return workers
 

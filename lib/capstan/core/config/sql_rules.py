@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 # Longest alternative first. Raw strings keep their backslashes, so they end at the first quote.
 _TOKEN = re.compile(
@@ -78,6 +79,46 @@ def problem_with_expression(sql: str) -> str | None:
         if _names_moment(tokens, index):
             return moment_problem(tokens[index][1])
     return None
+
+
+def problem_with_columns(sql: str) -> str | None:
+    """The reason why `sql` is not a deterministic expression over the columns of a row, or None."""
+    tokens = [text.lower() for kind, text in _squeezed(sql) if kind != "skip"]
+    if tokens[:1] == ["select"]:
+        return "starts with SELECT; write the expressions without SELECT"
+    if ("(", "select") in pairwise(tokens):
+        return "has a subquery, whose table changes; use the columns of the record"
+    return problem_with_expression(sql)
+
+
+def select_list(text: str) -> list[str]:
+    """The expressions of a SELECT list: what stands between commas outside of brackets."""
+    items, depth = [""], 0
+    for kind, part in _squeezed(text):
+        depth += kind == "sign" and (part in "([") - (part in ")]")
+        if kind == "sign" and part == "," and depth == 0:
+            items.append("")
+        else:
+            items[-1] += " " if kind == "skip" else part
+    return [item.strip() for item in items]
+
+
+def without_stars(sql: str, columns: str) -> str:
+    """`sql` with `columns`, a list, in place of each `*` that stands for all columns."""
+    tokens = list(_squeezed(sql))
+    solid = [i for i, (kind, _) in enumerate(tokens) if kind != "skip"]
+    texts = ["", *(tokens[i][1] for i in solid), ""]
+    stars = {
+        i
+        for place, i in enumerate(solid, 1)
+        if tokens[i] == ("sign", "*")
+        and texts[place - 1] in ("", "(", ",")
+        and texts[place + 1] in ("", ")", ",")
+    }
+    return "".join(
+        columns if i in stars else " " if kind == "skip" else text
+        for i, (kind, text) in enumerate(tokens)
+    )
 
 
 def moments(sql: str) -> list[str]:

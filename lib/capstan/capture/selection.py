@@ -1,0 +1,234 @@
+"""Selection: the stream's columns, made of the source's by `source.select` and `source.where`.
+
+Expressions see one record at a time, and must be repeatable. Text that `from_json`, `from_csv` or
+`from_xml` cannot parse is never a silent null: the record goes to `late`, with the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan import error_translation
+from capstan.capture import raw_text
+from capstan.capture.text_parsers import TextParser, kind_of, listed, parts_of
+from capstan.core.config.sql_rules import without_stars
+from capstan.errors import InvalidRequestError
+from capstan.spark.clock_literals import clock_literal
+from capstan.storage.tape.region_sql import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from capstan.core.config import Source
+
+HIDDEN = "capstan's {}"
+"""The form of names that no column of a tape can have."""
+
+# Steps of a plan that take one row at a time.
+_ROW_BY_ROW = frozenset({"Project", "Generate", "Filter"})
+_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
+_OPENED = re.compile(r"(?P<value>.*\S)\s*\.\s*\*", re.DOTALL)
+_PART = r"(?:\w+|`[^`]*`)"
+_NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
+# Errors of data have the class 22 in SQL's standard; P0001 is that of `raise_error`. The condition
+# is the last one before it: others are of the query that the error has ended.
+_DATA_ERROR = re.compile(
+    r"\[(?P<name>[A-Z][A-Z0-9_.]{5,})\]\s*(?P<text>(?:(?!\[[A-Z][A-Z0-9_.]{5,}\]).)*?)\s*"
+    r"SQLSTATE: (?:22\w{3}|P0001)",
+    re.DOTALL,
+)
+_LONGEST = 200
+
+
+def selected(
+    frame: DataFrame, stream: str, source: Source, carried: Mapping[str, Column] | None = None
+) -> DataFrame:
+    """The records of a source, as its declaration selects them.
+
+    Args:
+        frame: Its rows, perhaps with `raw_text.COLUMN`.
+        stream: The stream, for errors.
+        source: The source.
+        carried: Further columns of each record, over those of `frame`; their names are `HIDDEN`.
+
+    Returns:
+        The selected columns, the carried ones, and `raw_text.COLUMN` if records can be malformed.
+
+    Raises:
+        InvalidRequestError: `CAP-SELECT` when an expression cannot be computed from these columns,
+            or is not one of single records and repeatable.
+    """
+    if source.selection is None:
+        further = [column.alias(name) for name, column in (carried or {}).items()]
+        return frame.select("*", *further) if further else frame
+    try:
+        return _Selection(frame, stream, source, dict(carried or {})).rows()
+    except PySparkException as error:
+        columns = [column for column in frame.columns if column != raw_text.COLUMN]
+        raise _refused(
+            stream,
+            f"cannot be computed: {error_translation.root_message(error)}",
+            f"use SQL over the columns of the source: {', '.join(columns)}",
+        ) from error
+
+
+def selection_failed(stream: str, source: Source, error: Exception) -> InvalidRequestError | None:
+    """The error for a record on which an expression failed; None for any other error."""
+    found = _DATA_ERROR.search(str(error)) if source.selection is not None else None
+    if found is None:
+        return None
+    return _refused(
+        stream,
+        f"fails for a record: {found['name']}: {' '.join(found['text'].split())[:_LONGEST]}",
+        "write it so that it is null for such a record, as try_cast and try_divide are; then run "
+        "again",
+    )
+
+
+@dataclass(slots=True)
+class _Selection:
+    """The expressions of a source over its rows.
+
+    Attributes:
+        frame: The rows.
+        stream: The stream.
+        source: The source.
+        hidden: Columns beside those of the source, by name: carried ones, and structs that an
+            expression opens with `.*`, so that each is computed once.
+        raw: For each text that is parsed, the text if it cannot be; else null.
+    """
+
+    frame: DataFrame
+    stream: str
+    source: Source
+    hidden: dict[str, Column]
+    raw: list[Column] = field(default_factory=list)
+
+    def rows(self) -> DataFrame:
+        carried = tuple(self.hidden)
+        if raw_text.COLUMN in self.frame.columns:
+            self.raw.append(F.col(quoted(raw_text.COLUMN)))
+        columns = [c for item in self.source.select or ("*",) for c in self._columns(item)]
+        probe = self._filtered(self._staged.select(*columns))
+        self._require_repeatable(probe)
+        parsers = {p.sql: p for p in map(TextParser.of, self._expressions(probe)) if p is not None}
+        self.raw += [self._checked(parser).unparsed() for parser in parsers.values()]
+        columns += [F.col(quoted(name)) for name in carried]
+        if not self.raw:
+            return self._filtered(self._staged.select(*columns))
+        raw = F.coalesce(*self.raw).alias(raw_text.COLUMN)
+        # A malformed record is not left out: its values would decide about it, and it has none.
+        malformed = F.col(quoted(raw_text.COLUMN)).isNotNull()
+        return self._filtered(self._staged.select(*columns, raw), malformed)
+
+    @property
+    def _visible(self) -> DataFrame:
+        return self.frame.drop(raw_text.COLUMN)
+
+    @property
+    def _staged(self) -> DataFrame:
+        return self.frame.select("*", *(c.alias(name) for name, c in self.hidden.items()))
+
+    def _sql(self, text: str) -> Column:
+        """An expression; `*` in it stands for the columns of the source."""
+        return F.expr(without_stars(text, ", ".join(map(quoted, self._visible.columns))))
+
+    def _filtered(self, rows: DataFrame, malformed: Column | None = None) -> DataFrame:
+        if self.source.where is None:
+            return rows
+        condition = self._sql(self.source.where)
+        return rows.where(condition if malformed is None else malformed | condition)
+
+    def _columns(self, item: str) -> list[Column]:
+        """The columns that an expression makes."""
+        if item.startswith("*"):
+            return [F.col(quoted(n)) for n in self._visible.select(F.expr(item)).columns]
+        opened = _OPENED.fullmatch(item)
+        if opened is None or _NAME.fullmatch(opened["value"]):
+            return [self._sql(item)]
+        value = self._sql(opened["value"])
+        alone = self._visible.select(value.alias("value"))
+        kind = alone.schema["value"].dataType
+        if not isinstance(kind, StructType):
+            self._refuse(
+                f"opens with .* what is {kind.simpleString()}: {opened['value']}",
+                "open a STRUCT, or leave out the .*",
+            )
+        parser = TextParser.of(_analyzed(alone).expressions().apply(0).child())
+        name = HIDDEN.format(f"struct {len(self.hidden)}")
+        struct = F.col(quoted(name))
+        if parser is not None:
+            value = self._checked(parser).value()
+            self.raw.append(parser.unparsed(struct))
+        self.hidden[name] = value
+        return [struct.getField(each).alias(each) for each in kind.names]
+
+    def _require_repeatable(self, probe: DataFrame) -> None:
+        for text in (*(self.source.select or ()), self.source.where or ""):
+            moment = clock_literal(text, probe)
+            if moment is not None:
+                self._refuse(f"takes the moment {moment} from the clock", "use values of records")
+        for step in self._steps(probe):
+            if kind_of(step) not in _ROW_BY_ROW:
+                self._refuse(
+                    f"takes more than one record at a time, by {kind_of(step)}",
+                    "leave aggregates and windows to a transform or a pipeline",
+                )
+            for expression in listed(step.expressions()):
+                if not expression.deterministic():
+                    self._refuse(
+                        f"differs whenever it is computed: {expression.sql()}",
+                        "use functions that depend on nothing but the record",
+                    )
+        if any(kind_of(part) in _SUBQUERIES for part in self._expressions(probe)):
+            self._refuse("has a subquery, whose table changes", "use the columns of the record")
+
+    def _steps(self, probe: DataFrame) -> Iterator[Any]:
+        """The steps of a plan above the rows of the source."""
+        plan = _analyzed(probe)
+        for _ in range(_height(plan) - _height(_analyzed(self.frame))):
+            yield plan
+            plan = plan.children().apply(0)
+
+    def _expressions(self, probe: DataFrame) -> Iterator[Any]:
+        for step in self._steps(probe):
+            for expression in listed(step.expressions()):
+                yield from parts_of(expression)
+
+    def _checked(self, parser: TextParser) -> TextParser:
+        """A parser whose text is a value of the source's record, so that it can be kept."""
+        if not parser.reads(_analyzed(self.frame)):
+            self._refuse(
+                f"parses a text that is no value of the source's record: {parser.sql}",
+                "apply from_json to columns of the source; or add map('mode', 'FAILFAST'), by "
+                "which text that does not parse ends the capture",
+            )
+        return parser
+
+    def _refuse(self, problem: str, hint: str) -> NoReturn:
+        raise _refused(self.stream, problem, hint)
+
+
+def _refused(stream: str, problem: str, hint: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-SELECT", f"stream {stream}: source.select or where {problem}", hint, stream=stream
+    )
+
+
+def _analyzed(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _height(plan: Any) -> int:
+    """The number of steps from a plan down to its first source."""
+    steps = 1
+    while plan.children().size():
+        plan, steps = plan.children().apply(0), steps + 1
+    return steps

@@ -1,0 +1,120 @@
+"""Parsers of text in SQL: `from_json`, `from_csv` and `from_xml`, and the text they cannot parse.
+
+Spark gives null for such text, and for a field of another type. It tells which text that was only
+in a field of the result, which is requested here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+from pyspark.sql.classic.column import Column as ClassicColumn
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_FUNCTIONS = {"JsonToStructs": F.from_json, "CsvToStructs": F.from_csv, "XmlToStructs": F.from_xml}
+_CORRUPT = "_corrupt_record"
+_CORRUPT_OPTION = "columnnameofcorruptrecord"
+
+
+@dataclass(frozen=True, slots=True)
+class TextParser:
+    """A parser in an analysed plan, for which text that does not parse is null.
+
+    Attributes:
+        node: The expression.
+        options: Its options, with names in lower case.
+    """
+
+    node: Any
+    options: dict[str, str]
+
+    @classmethod
+    def of(cls, node: Any) -> TextParser | None:
+        """The parser; None for another expression, and for one that says itself what is wrong.
+
+        That is one with the mode `FAILFAST`, or with a field for the text in its schema.
+        """
+        if kind_of(node) not in _FUNCTIONS:
+            return None
+        pairs, options = node.options().iterator(), {}
+        while pairs.hasNext():
+            pair = pairs.next()
+            options[str(pair._1()).lower()] = str(pair._2())
+        parser = cls(node, options)
+        fails = options.get("mode", "").upper() == "FAILFAST"
+        return None if fails or parser._corrupt in parser._names else parser
+
+    @property
+    def sql(self) -> str:
+        """Its SQL text."""
+        return str(self.node.sql())
+
+    def reads(self, plan: Any) -> bool:
+        """Whether its text is computed from the columns of a plan alone."""
+        text = self.node.child()
+        within = any(kind_of(part) == "NamedLambdaVariable" for part in parts_of(text))
+        return not within and bool(text.references().subsetOf(plan.outputSet()))
+
+    def value(self) -> Column:
+        """Its result; a struct has the text that does not parse as a field besides."""
+        if not self._names:
+            return _column(self.node)
+        schema = f"{self.node.schema().toDDL()}, `{self._corrupt}` STRING"
+        # With any option, Spark parses all fields, also when only some of them are needed.
+        options = {**self.options, "mode": "PERMISSIVE", _CORRUPT_OPTION: self._corrupt}
+        return _FUNCTIONS[kind_of(self.node)](self._text, schema, options)
+
+    def unparsed(self, value: Column | None = None) -> Column:
+        """The text if it cannot be parsed, or a field of it; else null.
+
+        Args:
+            value: A column with the result of `value`; by default it is computed.
+        """
+        result = self.value() if value is None else value
+        # Of text without anything to parse, Spark makes no struct.
+        nothing = F.when(result.isNull(), self._text)
+        return F.coalesce(result.getField(self._corrupt), nothing) if self._names else nothing
+
+    @property
+    def _text(self) -> Column:
+        return _column(self.node.child()).cast("string")
+
+    @property
+    def _names(self) -> list[str]:
+        """The fields of its result; none of a result that is no struct."""
+        schema = self.node.schema()
+        return list(schema.fieldNames()) if kind_of(schema) == "StructType" else []
+
+    @property
+    def _corrupt(self) -> str:
+        return self.options.get(_CORRUPT_OPTION, _CORRUPT)
+
+
+def kind_of(node: Any) -> str:
+    """The class of a node of Spark's trees."""
+    return str(node.getClass().getSimpleName())
+
+
+def listed(nodes: Any) -> list[Any]:
+    """A sequence of Scala as a list."""
+    return [nodes.apply(i) for i in range(nodes.size())]
+
+
+def parts_of(expression: Any) -> Iterator[Any]:
+    """An expression and all its descendants."""
+    yield expression
+    for child in listed(expression.children()):
+        yield from parts_of(child)
+
+
+def _column(expression: Any) -> Column:
+    from pyspark import SparkContext
+
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))

@@ -1,0 +1,81 @@
+"""Models of sources in the declaration file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from capstan.core.config.fields import CONFIG, Declared, Text, without_problem
+from capstan.core.config.sql_rules import normalised, problem_with_columns, select_list
+
+FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
+"""Formats whose records lie in files, below a path."""
+
+# Formats whose columns are those of the files, so that the tape's tell nothing of theirs once
+# expressions have made others of them.
+_OWN_COLUMNS = frozenset({"parquet", "csv", "json", "orc", "avro", "xml"})
+
+
+def _expressions(value: object) -> object:
+    """A list of expressions, also given as one text."""
+    return tuple(select_list(value)) if isinstance(value, str) else value
+
+
+def _some(expressions: tuple[str, ...]) -> tuple[str, ...]:
+    if not expressions:
+        raise ValueError("is empty; give at least one expression")
+    return expressions
+
+
+Expression = Annotated[Text, without_problem(problem_with_columns)]
+"""SQL over the columns of one row."""
+Expressions = Annotated[
+    tuple[Expression, ...], BeforeValidator(_expressions), AfterValidator(_some)
+]
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
+class Source(Declared):
+    """The source of a stream, in terms of Structured Streaming.
+
+    Attributes:
+        format: Spark's name of the source: `parquet`, `delta`, `kafka`.
+        path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
+        options: Spark's options for the source, as text.
+        schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
+        select: SQL expressions that make the stream's columns of those of the source, as a list or
+            as one text; None to take the source's columns.
+        where: An SQL condition over both; rows for which it is not true are left out.
+    """
+
+    format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")]
+    path: Text | None = None
+    options: dict[str, str] = field(default_factory=dict)
+    schema: Text | None = None
+    select: Expressions | None = None
+    where: Expression | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Source:
+        if self.format in FILE_FORMATS and self.path is None:
+            raise ValueError(f"needs a path, because format {self.format} is read from one")
+        if self.selection and self.schema is None and self.format.lower() in _OWN_COLUMNS:
+            raise ValueError(
+                "needs a schema, because it has select or where: the columns of its files are "
+                "compared with it"
+            )
+        return self
+
+    @property
+    def selection(self) -> str | None:
+        """A hash of `select` and `where`, without comments and layout; None without both."""
+        if self.select is None and self.where is None:
+            return None
+        select = None if self.select is None else list(map(normalised, self.select))
+        where = None if self.where is None else normalised(self.where)
+        return hashlib.sha256(json.dumps([select, where]).encode()).hexdigest()[:16]
