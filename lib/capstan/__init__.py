@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from capstan import former_paths
 
 if TYPE_CHECKING:
+    from capstan.attach import capture_into
     from capstan.audit import Audit
     from capstan.capture.run import CaptureResult
     from capstan.context import Context
@@ -47,6 +48,7 @@ _LAZY = {
     "Sink": "capstan.pipeline:Sink",
     "SystemFailureError": "capstan.errors:SystemFailureError",
     "Verification": "capstan.verify:Verification",
+    "capture_into": "capstan.attach:capture_into",
     "transform": "capstan.core.config:transform",
 }
 
@@ -67,6 +69,7 @@ __all__ = [
     "SystemFailureError",
     "Verification",
     "__version__",
+    "capture_into",
     "transform",
 ]
 

@@ -73,12 +73,19 @@ class Context(Workplace):
         return Listing(f"Runs of {self.lake.root}", columns, tuple(rows))
 
     def capture(
-        self, stream: str, *, reseat: bool = False, rescale: int | None = None
+        self,
+        stream: str,
+        *,
+        frame: DataFrame | None = None,
+        reseat: bool = False,
+        rescale: int | None = None,
     ) -> CaptureResult:
         """Record what has arrived of a declared stream.
 
         Args:
             stream: The stream.
+            frame: A streaming DataFrame of yours to record, for a stream that is declared with
+                `source: {format: query}`.
             reseat: Go on with a source or a checkpoint that was replaced.
             rescale: Give the stream this many workers first.
 
@@ -90,7 +97,7 @@ class Context(Workplace):
         declarations = self.declared(required=True)
         source = declarations.stream(stream)
         with self.session(declarations) as spark:
-            return capture(spark, self.lake, source, reseat=reseat, rescale=rescale)
+            return capture(spark, self.lake, source, frame=frame, reseat=reseat, rescale=rescale)
 
     def verify(
         self,

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import BackfillRequest
+from capstan.capture.attached_query import CaptureInto
 from capstan.capture.run import capture, close, put_back
-from capstan.core.config import ByKey, EventTime, ProjectConfig, Stream
+from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
+from capstan.core.config.sources import QUERY
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
 from capstan.interop.kafka.topic_layout import Topics
@@ -45,12 +47,13 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
 
     Args:
         spark: The session.
-        name: One of `capture`, `put-back`, `close`, `import`, `export-topics`, `import-topics`,
-            `recapture`, `replay`, `backfill`, `publish`, `reject`, `rollback`, `maintain`,
-            `retire`; `unlock`, for all runs that hold a lock; `remount`, which changes the options
-            of a file system; `fill`, which leaves little of it free; `click`, which sends records
-            to a Kafka topic, and `capture-clicks`; `contents`, the contents of a sound tape and a
-            table.
+        name: One of `capture`; `attach`, a query with a trigger by time that records the same rows
+            by `capture_into`, until it has recorded all of them; `put-back`, `close`, `import`,
+            `export-topics`, `import-topics`, `recapture`, `replay`, `backfill`, `publish`,
+            `reject`, `rollback`, `maintain`, `retire`; `unlock`, for all runs that hold a lock;
+            `remount`, which changes the options of a file system; `fill`, which leaves little of it
+            free; `click`, which sends records to a Kafka topic, and `capture-clicks`; `contents`,
+            the contents of a sound tape and a table.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, the number
             of `workers` by key, and whether the source is `idle`; those of topics take the URL
             `topics`; `import` takes the folder `recordings`, of timely's frames; `recapture` takes
@@ -96,6 +99,26 @@ def _capture(work: _Work) -> dict[str, object]:
     stream = _stream(work.declared.stream(small_stream.NAME), work.arguments)
     result = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
     return {"batches": result.batches, "fed": result.fed, "records": result.records}
+
+
+def _attach(work: _Work) -> dict[str, object]:
+    stream = work.declared.stream(small_stream.NAME)
+    reader = work.spark.readStream.schema(str(stream.source.schema)).options(
+        **stream.source.options
+    )
+    into = CaptureInto(work.lake, replace(stream, source=Source(QUERY)))
+    query = (
+        reader.parquet(str(stream.source.path))
+        .writeStream.foreachBatch(into)
+        .option("checkpointLocation", f"{work.lake.root}-query")
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    return {}
 
 
 def _stream(stream: Stream, arguments: Arguments) -> Stream:
@@ -242,6 +265,7 @@ def _retire(work: _Work) -> dict[str, object]:
 
 _ACTIONS: dict[str, Callable[[_Work], dict[str, object]]] = {
     "capture": _capture,
+    "attach": _attach,
     "put-back": _put_back,
     "close": _close,
     "import": _import,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -41,11 +42,13 @@ class Checkpoint:
         identity: The id that Structured Streaming gave it.
         base: The tape's number of its batch 0.
         shift: The number of synthetic batches since; it is added to the numbers of later batches.
+        folder: The folder of a query of the caller's; None for the checkpoint of the tape itself.
     """
 
     identity: str
     base: int
     shift: int = 0
+    folder: str | None = None
 
     def number(self, batch: int) -> int:
         """The tape's number for a future batch of the checkpoint."""
@@ -59,6 +62,8 @@ def validate(tape: Tape) -> Checkpoint:
         InvalidRequestError: `CAP-CHECKPOINT` for a missing, foreign or outdated checkpoint.
     """
     known = _known(tape)
+    if known is not None and known.folder is not None:
+        raise _attached(tape, known)
     identity = _identity(tape)
     if known is None:
         identity = identity or _write_identity(tape)
@@ -75,21 +80,107 @@ def validate(tape: Tape) -> Checkpoint:
     return known
 
 
+def attach(
+    spark: SparkSession, tape: Tape, query: Checkpoint, batch: int, *, reseat: bool = False
+) -> Checkpoint:
+    """The checkpoint of a query of the caller's that is about to record a batch.
+
+    The first query that records a stream becomes its writer.
+
+    Args:
+        spark: The session.
+        tape: The tape, without an unfinished synthetic batch.
+        query: The query's id and the folder of its checkpoint.
+        batch: The query's number of the batch.
+        reseat: Accept a query that has not written to the tape yet in place of its writer.
+
+    Raises:
+        InvalidRequestError: `CAP-CHECKPOINT` for another query than the tape's writer.
+    """
+    known = _known(tape)
+    if known is None:
+        return _remember(tape, _placed(tape, query, batch, last_batch(tape) + 1))
+    if known.identity != query.identity:
+        if not reseat or _has_written(tape, query):
+            raise _another_query(tape, known, query, replaced=reseat)
+        _delete_incomplete(spark, tape)
+        return _remember(tape, _placed(tape, query, batch, newest_cut(tape).batch + 1))
+    if known.folder != query.folder:
+        known = _remember(tape, replace(known, folder=query.folder))
+    return replace(known, shift=_inserted(tape, known.base))
+
+
+def is_recorded(
+    tape: Tape, checkpoint: Checkpoint, batch: int, consumed: Mapping[str, object]
+) -> bool:
+    """Whether a batch of the query that writes the tape is on the tape already.
+
+    Spark repeats a batch if the query was killed before it had noted the batch's end. A checkpoint
+    that was restored from a backup repeats all batches since then; but the source may have more
+    records by now, and Delta would skip them silently as a repeat.
+
+    Args:
+        tape: The tape.
+        checkpoint: What `attach` has returned.
+        batch: The query's number of the batch.
+        consumed: The input of the batch.
+
+    Raises:
+        InvalidRequestError: `CAP-CHECKPOINT` for a batch that neither follows those on tape nor
+            equals the one of its number.
+    """
+    # Numbers of batches before an inserted one are less than `number` says.
+    entries = feed.entries_from(tape, checkpoint.base + batch)
+    by = (checkpoint.identity, batch)
+    same = [entry for entry in entries if (entry.checkpoint, entry.number) == by]
+    if not same:
+        last = last_batch(tape)
+        if checkpoint.number(batch) == last + 1:
+            return False
+        place = f"is at batch {batch}, but the tape is at batch {last - checkpoint.number(0)}"
+        raise _checkpoint_error(tape, place, checkpoint)
+    if dict(same[0].detail) != dict(consumed):
+        problem = f"has a batch {batch} with other input than batch {batch} on the tape"
+        raise _checkpoint_error(tape, problem, checkpoint)
+    return same[0].batch <= newest_cut(tape).batch
+
+
 def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
     """Give the tape a new checkpoint whose batch numbers continue those of the tape.
 
     Rows of an incomplete batch are not on the tape and are deleted. The source is captured again
     from its start, so it must offer only records that are not on the tape yet.
     """
-    last = newest_cut(tape).batch
     # The checkpoint goes before any row, and its identity first. A capture that resumes after an
     # interruption here must not take it for a checkpoint whose rows Delta has.
     delete_file(_identity_path(tape))
     delete_folder(tape.paths.checkpoint)
+    _delete_incomplete(spark, tape)
+    return _remember(tape, Checkpoint(_write_identity(tape), newest_cut(tape).batch + 1))
+
+
+def _delete_incomplete(spark: SparkSession, tape: Tape) -> None:
+    """Delete the rows of a batch that is not on tape in full."""
+    last = newest_cut(tape).batch
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
         if is_table(path):
             delta.delete_rows(spark, path, f"batch > {last}")
-    return _remember(tape, Checkpoint(_write_identity(tape), last + 1))
+
+
+def _placed(tape: Tape, query: Checkpoint, batch: int, number: int) -> Checkpoint:
+    """A query whose batch gets a number on the tape.
+
+    A query that has run before may place its batch 0 before batches that were inserted earlier.
+    """
+    base = number - batch
+    while (excess := base + _inserted(tape, base) + batch - number) > 0:
+        base -= excess
+    return replace(query, base=base, shift=_inserted(tape, base))
+
+
+def _has_written(tape: Tape, query: Checkpoint) -> bool:
+    """Whether a query has ever recorded a batch of the tape."""
+    return any(entry.checkpoint == query.identity for entry in feed.entries_from(tape, 0))
 
 
 def last_batch(tape: Tape) -> int:
@@ -141,10 +232,16 @@ def require_no_partial_batch(tape: Tape, operation: str) -> None:
 
 def half_done(tape: Tape, operation: str) -> InvalidRequestError:
     """The error for an operation that must wait until a micro-batch ends as it began."""
+    known = _known(tape)
+    hint = (
+        f"complete it with `capstan capture {tape.name}` and the previous configuration"
+        if known is None or known.folder is None
+        else "wait until its query has recorded it; or start the query again, as it was before"
+    )
     return InvalidRequestError(
         "CAP-HALF-DONE",
         f"stream {tape.name}: {operation} has to wait, the last micro-batch is incomplete",
-        f"complete it with `capstan capture {tape.name}` and the previous configuration",
+        hint,
         stream=tape.name,
     )
 
@@ -161,7 +258,10 @@ def _known(tape: Tape) -> Checkpoint | None:
 
 
 def _remember(tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
-    text = json.dumps({"identity": checkpoint.identity, "base": checkpoint.base})
+    stored: dict[str, object] = {"identity": checkpoint.identity, "base": checkpoint.base}
+    if checkpoint.folder is not None:
+        stored["folder"] = checkpoint.folder
+    text = json.dumps(stored)
     arrow_writer.set_properties(tape.paths.events, {_PROPERTY: text})
     return checkpoint
 
@@ -183,15 +283,58 @@ def _identity_path(tape: Tape) -> str:
 
 
 def _last(tape: Tape, log: str) -> int:
-    names = children(f"{tape.paths.checkpoint}/{log}")
+    known = _known(tape)
+    folder = tape.paths.checkpoint if known is None or known.folder is None else known.folder
+    names = children(f"{folder}/{log}")
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
 
-def _checkpoint_error(tape: Tape, problem: str) -> InvalidRequestError:
+def _checkpoint_error(
+    tape: Tape, problem: str, checkpoint: Checkpoint | None = None
+) -> InvalidRequestError:
+    of_query = checkpoint is not None and checkpoint.folder is not None
+    folder = checkpoint.folder if checkpoint and of_query else tape.paths.checkpoint
+    hint = (
+        "restore the right checkpoint from a backup; or, if the source now offers only records "
+        "that are not on the tape, start the query with a new checkpoint and "
+        "capture_into(..., reseat=True)"
+        if of_query
+        else "restore the right checkpoint from a backup; or, if the source now offers only "
+        f"records that are not on the tape, start a new one with `capstan capture {tape.name} "
+        "--reseat`"
+    )
     return InvalidRequestError(
         "CAP-CHECKPOINT",
-        f"stream {tape.name}: the checkpoint at {tape.paths.checkpoint} {problem}",
-        "restore the right checkpoint from a backup; or, if the source now offers only records "
-        f"that are not on the tape, start a new one with `capstan capture {tape.name} --reseat`",
+        f"stream {tape.name}: the checkpoint at {folder} {problem}",
+        hint,
+        stream=tape.name,
+    )
+
+
+def _another_query(
+    tape: Tape, known: Checkpoint, query: Checkpoint, *, replaced: bool
+) -> InvalidRequestError:
+    writer = known.folder or tape.paths.checkpoint
+    hint = (
+        "stop this query; it was replaced by that one"
+        if replaced
+        else "stop this query; or, if it replaces that one and offers only records that are not on "
+        "the tape, start it with capture_into(..., reseat=True)"
+    )
+    return InvalidRequestError(
+        "CAP-CHECKPOINT",
+        f"stream {tape.name} is recorded by the query with checkpoint {writer}, not by that with "
+        f"{query.folder}",
+        hint,
+        stream=tape.name,
+    )
+
+
+def _attached(tape: Tape, known: Checkpoint) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-CHECKPOINT",
+        f"stream {tape.name} is recorded by a query of its own, with checkpoint {known.folder}",
+        "run that query; or, if the source offers only records that are not on the tape, record it "
+        f"with `capstan capture {tape.name} --reseat` from now on",
         stream=tape.name,
     )

@@ -6,12 +6,14 @@ source of files also the list of files. All of it is written before the micro-ba
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from capstan.core.config import Source
+from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError
 from capstan.storage.lake import children, exists, read_text, sizes_of
 from capstan.storage.tape.feed import Consumed
@@ -45,6 +47,8 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
 
 
 def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
+    if source.format == QUERY:
+        return consumed_by_query(checkpoint, batch)
     end = _offset(f"{checkpoint}/offsets/{batch}")
     begin = _offset(f"{checkpoint}/offsets/{batch - 1}") if batch else None
     if not isinstance(end, Mapping):
@@ -58,6 +62,61 @@ def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ..
     if source.format == "kafka":
         return _partitions(begin or _offset(f"{checkpoint}/sources/0/0") or {}, end)
     return (Consumed(detail={"offset": end}),)
+
+
+def consumed_by_query(checkpoint: str, batch: int) -> tuple[Consumed, ...]:
+    """The input of a micro-batch of a query with any number of sources: the end of each.
+
+    Sources of files number their files anew after a loss of their log, so a hash of the names and
+    times of the files is added.
+
+    Args:
+        checkpoint: The folder of the query's checkpoint.
+        batch: The query's number of the micro-batch.
+    """
+    ends = _ends(checkpoint, batch)
+    if not ends:
+        return (Consumed(),)
+    begins = _ends(checkpoint, batch - 1)
+    if len(begins) != len(ends):
+        begins = [None] * len(ends)
+    hashes = {
+        str(source): digest
+        for source, (begin, end) in enumerate(zip(begins, ends, strict=True))
+        if (digest := _hash_of_files(f"{checkpoint}/sources/{source}", begin, end)) is not None
+    }
+    return (Consumed(detail={"offsets": ends} | ({"files": hashes} if hashes else {})),)
+
+
+def _ends(checkpoint: str, batch: int) -> list[object]:
+    """The end offset of each source, in the query's order; none for an unknown batch."""
+    path = f"{checkpoint}/offsets/{batch}"
+    if batch < 0 or not exists(path):
+        return []
+    # The lines are: a version, Spark's metadata of the batch, the sources.
+    return [_json_or_text(line) for line in read_text(path).splitlines()[2:]]
+
+
+def _json_or_text(line: str) -> object:
+    """An offset as JSON; a source without any data yet has a dash."""
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def _hash_of_files(log: str, begin: object, end: object) -> str | None:
+    """A hash of the files between two offsets of a source; None for sources without files."""
+    if not (isinstance(end, Mapping) and "logOffset" in end):
+        return None
+    first = int(str(begin["logOffset"])) + 1 if isinstance(begin, Mapping) else 0
+    entries = range(first, int(str(end["logOffset"])) + 1)
+    if not entries or not all(
+        exists(f"{log}/{entry}") or exists(f"{log}/{entry}.compact") for entry in entries
+    ):
+        return None
+    lines = "\n".join(f"{modified} {path}" for path, modified in _files(log, entries))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def max_rows(parts: Sequence[Consumed]) -> int | None:

@@ -72,11 +72,13 @@ class MicroBatch:
         tape: The tape.
         entry: The batch's number and input; its checkpoint is part of the transaction identity of
             records and late rows.
+        checkpoint: The folder of that checkpoint.
     """
 
     stream: Stream
     tape: Tape
     entry: BatchEntry
+    checkpoint: str
 
     @property
     def number(self) -> int:
@@ -121,7 +123,7 @@ class MicroBatch:
         ahead, time = None, self.stream.time
         if isinstance(time, EventTime) and time.max_ahead is not None:
             assert self.entry.number is not None
-            started = started_at(self.tape.paths.checkpoint, self.entry.number)
+            started = started_at(self.checkpoint, self.entry.number)
             if not (scan and scan.has_none_ahead(time, roster.greatest_time, started)):
                 ahead = classify.ahead_from(prepared, time, roster.greatest_time, started)
         limits = classify.BatchLimits(self.number, ahead)

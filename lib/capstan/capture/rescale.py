@@ -61,8 +61,9 @@ def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
         raise InvalidRequestError(
             "CAP-RESCALE",
             f"stream {tape.name} has {current} workers, but is declared with {declared}",
-            f"`capstan capture {tape.name} --rescale {declared}` closes the old workers and opens "
-            f"{declared} new ones; or restore workers.count",
+            f"`capstan capture {tape.name} --rescale {declared}`, or capture_into(..., "
+            f"rescale={declared}), closes the old workers and opens {declared} new ones; or "
+            "restore workers.count",
             stream=tape.name,
             workers=current,
             declared=declared,

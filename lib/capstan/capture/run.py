@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint_guard, classify, idle_source, synthetic_batch
-from capstan.capture import rescale as rescaling
+from capstan.capture import checkpoint_guard, classify, synthetic_batch
+from capstan.capture.attached_query import require_no_source
 from capstan.capture.consumed_offsets import consumed
 from capstan.capture.file_listing import (
     FilesRead,
@@ -33,23 +33,24 @@ from capstan.capture.selection import selected, selection_failed
 from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
 from capstan.capture.source_errors import source_error
 from capstan.capture.source_secrets import with_secrets
-from capstan.capture.tape_settings import retain_commit_times, settings_of, update_settings
+from capstan.capture.tape_settings import retain_commit_times
+from capstan.capture.tape_start import start_tape
 from capstan.capture.topic_ids import require_same_topics
 from capstan.core.config import ByPartition, Stream
-from capstan.errors import CapstanError, IncompleteError
+from capstan.core.config.sources import QUERY
+from capstan.errors import CapstanError, IncompleteError, InvalidRequestError
 from capstan.instrumentation import emit
+from capstan.spark.guest_session import borrowed
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
-from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.index_totals import EVERY, store_totals
-from capstan.storage.tape.schema import check_payload, payload_of
+from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import (
     Cut,
     Tape,
     append_few_events,
-    create_tape,
     fenced,
     newest_cut,
     open_tape,
@@ -101,17 +102,20 @@ def capture(
     lake: Lake,
     stream: Stream,
     *,
+    frame: DataFrame | None = None,
     reseat: bool = False,
     rescale: int | None = None,
 ) -> CaptureResult:
     """Capture the data available now, then stop.
 
-    An interrupted synthetic batch is completed first.
+    An interrupted synthetic batch is completed first. Nothing is captured of a stream that a query
+    of the caller's records, but it can be rescaled.
 
     Args:
         spark: The session.
         lake: The lake that holds the tape, or gets a new one.
         stream: The stream's configuration.
+        frame: A streaming frame of the caller's, for a stream without a source of its own.
         reseat: Start a new checkpoint and capture everything the source offers as new
             micro-batches.
         rescale: The number of workers to rescale to first; it must be the declared number.
@@ -127,15 +131,22 @@ def capture(
         FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     emit("capture.begin", stream=stream.name)
+    if frame is not None:
+        require_no_source(stream)
+    elif stream.source.format == QUERY:
+        return _without_source(spark, lake, stream, reseat, rescale)
     return with_secrets(
-        spark,
-        stream,
-        lambda resolved: _capture(spark, lake, resolved, reseat=reseat, rescale=rescale),
+        spark, stream, lambda resolved: _capture(spark, lake, resolved, frame, reseat, rescale)
     )
 
 
 def _capture(
-    spark: SparkSession, lake: Lake, stream: Stream, *, reseat: bool, rescale: int | None
+    spark: SparkSession,
+    lake: Lake,
+    stream: Stream,
+    frame: DataFrame | None,
+    reseat: bool,
+    rescale: int | None,
 ) -> CaptureResult:
     listing = Listing.of(stream.source)
     columns = known_columns = None
@@ -147,9 +158,11 @@ def _capture(
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
         check_lines(spark, stream, listing, fresh)
-    source = read_source(spark, stream, listing, columns, known_columns)
-    prepared = classify.prepare(_selected(source, stream), stream)
-    tape = _tape(spark, lake, stream, payload_of(prepared.schema), rescale)
+    if frame is None:
+        source = read_source(spark, stream, listing, columns, known_columns)
+        frame = _selected(source, stream)
+    prepared = classify.prepare(frame, stream)
+    tape = start_tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     retain_commit_times(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
@@ -164,23 +177,45 @@ def _capture(
         require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
     _run(prepared, stream, tape, checkpoint, progress)
-    idle = idle_source.detail_of(tape, stream, now())
-    if idle is not None:
-        synthetic_batch.insert(spark, tape, Origin.IDLE, lambda _: idle, "an idle source")
+    synthetic_batch.advance_idle(spark, tape, stream, now())
+    skipped = None if listing is None else skipped_files(stream.source, listing, seen_files(tape))
+    return _result(tape, progress.results, skipped)
+
+
+def _without_source(
+    spark: SparkSession, lake: Lake, stream: Stream, reseat: bool, rescale: int | None
+) -> CaptureResult:
+    """Capture nothing, but rescale the tape if asked to.
+
+    Idle workers stay where they are: only the query knows whether records are waiting.
+    """
+    if reseat:
+        raise InvalidRequestError(
+            "CAP-REQUEST",
+            f"stream {stream.name} is recorded by a query, which alone can replace its checkpoint",
+            "start the query with a new checkpoint and capture_into(..., reseat=True)",
+            stream=stream.name,
+        )
+    return _result(start_tape(spark, lake, stream, None, rescale), (), None)
+
+
+def _result(
+    tape: Tape, batches: Sequence[BatchResult], passed: SkippedFiles | None
+) -> CaptureResult:
     cut = newest_cut(tape)
     frontier = index.frontier_of(tape, index.worker_states(tape, cut))
     late: Counter[str] = Counter()
-    for result in progress.results:
-        late.update(result.late)
+    for batch in batches:
+        late.update(batch.late)
     return CaptureResult(
-        stream.name,
-        len(progress.results),
-        sum(result.fed for result in progress.results),
-        sum(result.records for result in progress.results),
+        tape.name,
+        len(batches),
+        sum(batch.fed for batch in batches),
+        sum(batch.records for batch in batches),
         dict(late),
         cut.commit,
         [tape.time_type.render(time) for time in frontier.elements],
-        None if listing is None else skipped_files(stream.source, listing, seen_files(tape)),
+        passed,
     )
 
 
@@ -199,28 +234,6 @@ def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None
     return stored_payload(tape), {} if reseat else seen_files(tape)
 
 
-def _tape(
-    spark: SparkSession, lake: Lake, stream: Stream, payload: StructType, rescale: int | None
-) -> Tape:
-    settings = settings_of(stream)
-    rescaling.require_declared(stream.name, settings, rescale)
-    row_hashes(payload.fields)  # Refuses types without a content hash before anything is created.
-    if not is_table(lake.stream(stream.name).events):
-        time_type = classify.time_type_of(stream)
-        return create_tape(spark, lake, stream.name, time_type, payload, settings)
-    tape = open_tape(lake, stream.name)
-    check_payload(stream.name, stored_payload(tape), payload)
-    tape = upgrade(tape)
-    if synthetic_batch.finish(spark, tape):
-        tape = open_tape(lake, stream.name)
-    count = rescaling.target_count(tape, settings, rescale)
-    if count is not None:
-        detail = rescaling.detail_of(tape, count)
-        synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
-        tape = open_tape(lake, stream.name)
-    return update_settings(tape, settings)
-
-
 def _run(
     prepared: DataFrame,
     stream: Stream,
@@ -236,8 +249,11 @@ def _run(
             return  # Killed after its events commit: the batch is on the tape in full.
         parts = consumed(tape.paths.checkpoint, stream.source, batch)
         entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, parts)
+        micro_batch = MicroBatch(stream, tape, entry, tape.paths.checkpoint)
         try:
-            result = MicroBatch(stream, tape, entry).capture(frame, progress.roster)
+            # The frame of a caller belongs to a session with other settings.
+            with borrowed(frame.sparkSession):
+                result = micro_batch.capture(frame, progress.roster)
         except CapstanError as error:
             progress.failure = error
             raise

@@ -25,6 +25,7 @@ from capstan.capture.source import broker_gone
 from capstan.capture.source_counts import Counts
 from capstan.capture.source_secrets import with_secrets
 from capstan.core.config import Source, Stream
+from capstan.core.config.sources import QUERY
 from capstan.core.times import Box
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
@@ -145,6 +146,8 @@ def _reconcile(
     spark: SparkSession, tape: Tape, stream: Stream, deep: bool, retired: Sequence[Box]
 ) -> Reconciliation:
     cut = newest_cut(tape)
+    if stream.source.format == QUERY:
+        raise _only_the_query_knows(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)
     counts = Counts(spark, tape, stream, listing, cut, deep, retired)
@@ -206,6 +209,17 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
         "CAP-NO-FEED",
         f"stream {tape.name} {problem}",
         "only captures of files and of Kafka can be compared with their source",
+        stream=tape.name,
+    )
+
+
+def _only_the_query_knows(tape: Tape) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-NO-FEED",
+        f"stream {tape.name} is recorded by a query, and only the query knows which rows it makes "
+        "of its sources",
+        "compare without --source: --deep compares all records with what the query had returned; "
+        "the input of each batch is in the tape's table `feed`",
         stream=tape.name,
     )
 

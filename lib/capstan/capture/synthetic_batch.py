@@ -7,10 +7,12 @@ it. So the next writer of the tape completes an interrupted one, with the same o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from capstan.capture import checkpoint_guard, idle_source, late_reinjection, rescale
 from capstan.capture.roster import Roster
+from capstan.core.config import Stream
 from capstan.instrumentation import emit
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
@@ -68,3 +70,17 @@ def insert(
     emit(f"{origin}.claim", stream=tape.name, batch=number)
     _APPLY[origin](spark, tape, entry)
     return entry
+
+
+def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime) -> None:
+    """Advance the workers of an idle source if the stream declares `idle_after`.
+
+    Args:
+        spark: The session.
+        tape: The tape, without an unfinished synthetic batch.
+        stream: The stream's configuration.
+        now: A time at which the tape was up to date with its source.
+    """
+    detail = idle_source.detail_of(tape, stream, now)
+    if detail is not None:
+        insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")

@@ -59,7 +59,7 @@ def update_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
     if stored != declared:
         raise InvalidRequestError(
             "CAP-DECLARED",
-            f"stream {tape.name} was captured with {_difference(stored, declared)}",
+            f"stream {tape.name} was captured with {first_difference(stored, declared)}",
             "workers and times of a tape cannot change; declare a new stream",
             stream=tape.name,
         )
@@ -78,10 +78,18 @@ def retain_commit_times(tape: Tape, stream: Stream) -> None:
         extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
 
 
-def _difference(stored: object, declared: object, path: str = "") -> str:
+def first_difference(stored: object, declared: object, path: str = "") -> str:
+    """The first setting that differs, with both values: `late fail, but is declared with advance`.
+
+    Args:
+        stored: The settings in use.
+        declared: The settings of the declaration.
+        path: The place of both in the whole.
+    """
     if isinstance(stored, Mapping) and isinstance(declared, Mapping):
         for key in [*stored, *declared]:
             if stored.get(key) != declared.get(key):
-                child = f"{path}.{key}".lstrip(".")
-                return _difference(stored.get(key), declared.get(key), child)
+                # The groups say which settings may change; they are no keys of a declaration.
+                child = path if key in ("fixed", "free") else f"{path}.{key}".lstrip(".")
+                return first_difference(stored.get(key), declared.get(key), child)
     return f"{path} {stored}, but is declared with {declared}"

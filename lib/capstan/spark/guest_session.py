@@ -38,6 +38,20 @@ def guest_session(spark: SparkSession) -> SparkSession:
         InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
         SystemFailureError: `CAP-DELTA` when Delta is not configured; the hint has the settings.
     """
+    require_delta(spark)
+    session = spark.newSession()
+    for key, value in _own_settings(session).items():
+        session.conf.set(key, value)
+    return session
+
+
+def require_delta(spark: SparkSession) -> None:
+    """Check that a caller's session is of this process, and that Delta is configured in it.
+
+    Raises:
+        InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
+        SystemFailureError: `CAP-DELTA`; the hint has the settings.
+    """
     _require_classic(spark)
     conf = spark.sparkContext.getConf()
     extensions = conf.get("spark.sql.extensions") or ""
@@ -49,13 +63,36 @@ def guest_session(spark: SparkSession) -> SparkSession:
             f"the package io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}; or pass no "
             "session, and Capstan starts one",
         )
-    session = spark.newSession()
-    for key, value in SETTINGS.items():
-        if key.startswith(_PREFIX):
-            session.conf.set(key.removeprefix(_PREFIX), value)
-        elif session.conf.isModifiable(key):
-            session.conf.set(key, value)
-    return session
+
+
+@contextmanager
+def borrowed(session: SparkSession) -> Iterator[None]:
+    """Give a caller's session the settings that Capstan needs, inside the `with` block.
+
+    A frame of the caller's belongs to its session: no other one can write it.
+    """
+    conf, needed = session.conf, _own_settings(session)
+    present = {key: conf.get(key, None) for key in needed}
+    before = {key: value for key, value in present.items() if value != needed[key]}
+    try:
+        for key in before:
+            conf.set(key, needed[key])
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                conf.unset(key)
+            else:
+                conf.set(key, value)
+
+
+def _own_settings(session: SparkSession) -> dict[str, str]:
+    """The settings that Capstan needs, as far as a running session can take them."""
+    return {
+        key.removeprefix(_PREFIX): value
+        for key, value in SETTINGS.items()
+        if key.startswith(_PREFIX) or session.conf.isModifiable(key)
+    }
 
 
 def _require_classic(session: object) -> None:

@@ -16,6 +16,9 @@ from capstan.core.config.sql_rules import normalised, problem_with_columns, sele
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
 """Formats whose records lie in files, below a path."""
 
+QUERY = "query"
+"""The format of a stream that a streaming query of the user's records by `capture_into`."""
+
 # Formats whose columns are those of the files, so that the tape's tell nothing of theirs once
 # expressions have made others of them.
 _OWN_COLUMNS = frozenset({"parquet", "csv", "json", "orc", "avro", "xml"})
@@ -44,7 +47,8 @@ class Source(Declared):
     """The source of a stream, in terms of Structured Streaming.
 
     Attributes:
-        format: Spark's name of the source: `parquet`, `delta`, `kafka`.
+        format: Spark's name of the source: `parquet`, `delta`, `kafka`; or `query` for a stream
+            that a streaming query of yours records by `capstan.capture_into`.
         path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
         options: Spark's options for the source, as text.
         schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
@@ -64,6 +68,9 @@ class Source(Declared):
     def _consistent(self) -> Source:
         if self.format in FILE_FORMATS and self.path is None:
             raise ValueError(f"needs a path, because format {self.format} is read from one")
+        more = (self.path, self.options, self.schema, self.selection)
+        if self.format == QUERY and any(more):
+            raise ValueError("has format query, so only the query knows what it reads")
         if self.selection and self.schema is None and self.format.lower() in _OWN_COLUMNS:
             raise ValueError(
                 "needs a schema, because it has select or where: the columns of its files are "

@@ -1,0 +1,256 @@
+"""Capture from a streaming query of the caller's: a function for `foreachBatch`.
+
+timely dataflow's `capture_into` is a method of any stream. So is this: the query may have any
+source, transformations, watermark and trigger; what its frame holds is what the tape records.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from capstan.capture import checkpoint_guard, classify, synthetic_batch
+from capstan.capture.consumed_offsets import consumed_by_query
+from capstan.capture.idle_query import IdleListener
+from capstan.capture.micro_batch import BatchResult, MicroBatch
+from capstan.capture.roster import Roster
+from capstan.capture.tape_settings import retain_commit_times
+from capstan.capture.tape_start import start_tape
+from capstan.core.config import EventTime, Stream
+from capstan.core.config.sources import QUERY
+from capstan.errors import CapstanError, InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.spark.guest_session import borrowed, require_delta
+from capstan.spark.session import require_safe_commits
+from capstan.storage import delta
+from capstan.storage.lake import Lake, children
+from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
+from capstan.storage.tape.index_totals import EVERY, store_totals
+from capstan.storage.tape.schema import payload_of
+from capstan.storage.tape.tape import Tape, newest_cut, open_tape
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A running query of the caller's.
+
+    Attributes:
+        identity: The id of its checkpoint.
+        folder: The folder of its checkpoint.
+        java: The query in the JVM.
+    """
+
+    identity: str
+    folder: str
+    java: JavaObject
+
+    @classmethod
+    def of_thread(cls, session: SparkSession) -> Query:
+        """The query whose micro-batch this thread handles.
+
+        Raises:
+            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`.
+        """
+        identity = session.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        jvm, query = session._jvm, None
+        if identity and jvm is not None:
+            # The session of a micro-batch is a copy, which does not list the original's queries.
+            active = session._jsparkSession.sharedState().activeStreamingQueries()
+            query = active.get(jvm.java.util.UUID.fromString(identity))
+        if query is None:
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                "capture_into was called outside of a streaming query",
+                "pass it to `foreachBatch` of a streaming DataFrame, and start the query",
+            )
+        return cls(identity, str(query.resolvedCheckpointRoot()), query)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether operators of the query keep state."""
+        return bool(children(f"{self.folder}/state"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Recording:
+    """A tape between two micro-batches of its query.
+
+    Attributes:
+        tape: The tape.
+        checkpoint: The query's checkpoint.
+        roster: The tape's workers.
+        next: The query's number of the next micro-batch.
+        version: The version of the tape's index. Another one means that somebody else wrote to it.
+    """
+
+    tape: Tape
+    checkpoint: checkpoint_guard.Checkpoint
+    roster: Roster
+    next: int
+    version: int
+
+    def continues(self, query: Query, batch: int) -> bool:
+        """Whether a batch follows, and the tape is as the batch before it has left it."""
+        same = self.checkpoint.identity == query.identity and self.next == batch
+        return same and self.version == _version(self.tape)
+
+
+class CaptureInto:
+    """Records each micro-batch of a streaming query on a tape, exactly once.
+
+    Pass it to `foreachBatch`, or call it in a function of yours that is passed there. The query's
+    checkpoint identifies it: a restarted query continues, and any other is refused.
+    """
+
+    def __init__(
+        self, lake: Lake, stream: Stream, *, reseat: bool = False, rescale: int | None = None
+    ) -> None:
+        """Name the tape; nothing is opened yet.
+
+        Args:
+            lake: The lake that holds the tape, or gets a new one.
+            stream: The stream, without a source of its own.
+            reseat: Accept a query that has not recorded the stream yet in place of its present one.
+            rescale: The number of workers to rescale to first.
+
+        Raises:
+            InvalidRequestError: `CAP-DECLARED` for a stream that is declared with a source.
+        """
+        require_no_source(stream)
+        self.lake = lake
+        self.stream = stream
+        self.reseat = reseat
+        self.rescale = rescale
+        self.last: BatchResult | None = None
+        self._lock = threading.Lock()
+        self._recording: _Recording | None = None
+        self._run: str | None = None
+
+    def __repr__(self) -> str:
+        return f"capture_into({self.stream.name!r}, lake={self.lake.root!r})"
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Record a micro-batch; called by Spark.
+
+        Args:
+            frame: Its rows.
+            batch: The query's number of it.
+
+        Raises:
+            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`; `CAP-CHECKPOINT` for a
+                query that is not the tape's; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`,
+                `CAP-SCHEMA`, `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-WORKERS`,
+                `CAP-CONNECT`.
+            CheckFailedError: `CAP-LATE` under the policy `fail`.
+            FencedError: `CAP-FENCED` when another process captures the same stream.
+            SystemFailureError: `CAP-DELTA` for a session without Delta.
+        """
+        with self._lock:
+            try:
+                session = frame.sparkSession
+                if self._recording is None:
+                    require_delta(session)
+                    require_safe_commits(session, self.lake.root)
+                with borrowed(session):
+                    self._record(session, frame, batch)
+            except CapstanError as error:
+                # Spark passes on the text of an error alone.
+                error.add_note(f"What to do: {error.hint}")
+                raise
+
+    def _record(self, session: SparkSession, frame: DataFrame, batch: int) -> None:
+        query = Query.of_thread(session)
+        prepared = classify.prepare(frame, self.stream)
+        consumed = consumed_by_query(query.folder, batch)
+        # Whatever ends this early, the next attempt begins from what is stored.
+        recording, self._recording = self._recording, None
+        if recording is None or not recording.continues(query, batch):
+            recording = self._begin(session, prepared, query, batch, consumed)
+        if recording is None:
+            self._repeat(query, frame)
+            return
+        tape, checkpoint = recording.tape, recording.checkpoint
+        number = checkpoint.number(batch)
+        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, consumed)
+        micro_batch = MicroBatch(self.stream, tape, entry, query.folder)
+        self.last = micro_batch.capture(prepared, recording.roster)
+        roster = self.last.roster
+        if (roster.commit + 1) % EVERY == 0:
+            store_totals(tape, roster.commit, EVERY)
+        self._recording = _Recording(tape, checkpoint, roster, batch + 1, _version(tape))
+
+    def _begin(
+        self,
+        session: SparkSession,
+        prepared: DataFrame,
+        query: Query,
+        batch: int,
+        consumed: tuple[Consumed, ...],
+    ) -> _Recording | None:
+        """Open the tape, or create it; None when it has the batch already."""
+        emit("capture.begin", stream=self.stream.name)
+        stream, payload = self.stream, payload_of(prepared.schema)
+        tape = start_tape(session, self.lake, stream, payload, self.rescale)
+        retain_commit_times(tape, stream)
+        asking = checkpoint_guard.Checkpoint(query.identity, 0, folder=query.folder)
+        checkpoint = checkpoint_guard.attach(session, tape, asking, batch, reseat=self.reseat)
+        emit("capture.attach", stream=stream.name, batch=batch)
+        self._listen(session, query)
+        if checkpoint_guard.is_recorded(tape, checkpoint, batch, consumed[0].detail or {}):
+            return None
+        # Read before the roster: a commit between the two is noticed with the next micro-batch.
+        version, cut = _version(tape), newest_cut(tape)
+        store_totals(tape, cut.commit, EVERY)
+        return _Recording(tape, checkpoint, Roster.load(tape, cut), batch, version)
+
+    def _repeat(self, query: Query, frame: DataFrame) -> None:
+        """Let the query's own operators handle a batch that is on tape: they may keep state."""
+        if query.has_state:
+            frame.write.format("noop").mode("overwrite").save()
+
+    def _listen(self, session: SparkSession, query: Query) -> None:
+        """Have idle workers advance while the query finds no records, if the stream asks for it."""
+        time, run = self.stream.time, str(query.java.runId())
+        if isinstance(time, EventTime) and time.idle_after is not None and self._run != run:
+            self._run = run
+            IdleListener(session, query, lambda moment: self._advance_idle(session, moment))
+
+    def _advance_idle(self, session: SparkSession, moment: datetime) -> None:
+        # While a micro-batch is being recorded, the query is not idle any more.
+        if self._lock.acquire(blocking=False):
+            try:
+                # Whatever hinders it hinders the next micro-batch as well, which says so.
+                with suppress(CapstanError):
+                    tape = open_tape(self.lake, self.stream.name)
+                    synthetic_batch.advance_idle(session, tape, self.stream, moment)
+            finally:
+                self._lock.release()
+
+
+def require_no_source(stream: Stream) -> None:
+    """Check that a stream is recorded by a query of the caller's.
+
+    Raises:
+        InvalidRequestError: `CAP-DECLARED`.
+    """
+    if stream.source.format != QUERY:
+        raise InvalidRequestError(
+            "CAP-DECLARED",
+            f"stream {stream.name} is declared with a source of its own",
+            f"capture it with `capstan capture {stream.name}`; or declare `source: "
+            f"{{format: {QUERY}}}` to record it from a query of yours",
+            stream=stream.name,
+        )
+
+
+def _version(tape: Tape) -> int:
+    return delta.open_table(tape.paths.events).version()

@@ -1,0 +1,38 @@
+"""A query of the user's that is killed while it records: the started-again job ends the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import lake_contents
+from tests.support.crash_cases import Work, cases
+
+pytestmark = pytest.mark.timeout(1800)
+
+# As for a capture of its own: the second micro-batch opens a worker, the third is without progress.
+POINTS = [
+    "capture.attach",
+    "capture.claim:1",
+    "capture.workers:1",
+    "capture.records:1",
+    "capture.late:1",
+    "capture.events:1",
+    "capture.claim:2",
+    "capture.workers:2",
+    "capture.records:3",
+    "capture.late:3",
+    "capture.events:3",
+]
+BY_DAY = {"capture.attach", "capture.records:3"}
+QUERIES = [Work("attach", point, world="empty") for point in POINTS]
+
+
+@pytest.mark.parametrize("work", cases(QUERIES, night=set(POINTS) - BY_DAY))
+def test_a_killed_query_ends_in_the_same_tape(killed, undisturbed, work) -> None:
+    assert lake_contents.tape(killed.lake) != undisturbed
+    killed.act("attach")
+    # The same rows, in the same micro-batches, as a capture of a declared source.
+    assert lake_contents.tape(killed.lake) == undisturbed
+    lake_contents.require_sound(killed.spark, killed.lake)
+    killed.act("attach")
+    assert lake_contents.tape(killed.lake) == undisturbed
