@@ -6,6 +6,7 @@ source, transformations, watermark and trigger; what its frame holds is what the
 
 from __future__ import annotations
 
+import re
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from capstan.instrumentation import emit
 from capstan.spark.guest_session import borrowed, require_delta
 from capstan.spark.session import require_safe_commits
 from capstan.storage import delta
-from capstan.storage.lake import Lake, children
+from capstan.storage.lake import Lake, children, exists
 from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
 from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import payload_of
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _QUERY_ID = "sql.streaming.queryId"
+# The folder that Spark makes for a query without a checkpoint, and deletes when the query stops.
+_TEMPORARY = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,21 @@ class Query:
                 "pass it to `foreachBatch` of a streaming DataFrame, and start the query",
             )
         return cls(identity, str(query.resolvedCheckpointRoot()), query)
+
+    def require_checkpoint(self, stream: str) -> None:
+        """Check that the query has a checkpoint that outlives it.
+
+        Raises:
+            InvalidRequestError: `CAP-CHECKPOINT`.
+        """
+        if _TEMPORARY.search(self.folder):
+            raise InvalidRequestError(
+                "CAP-CHECKPOINT",
+                f"stream {stream}: its query has no checkpoint, so it could not continue after a "
+                "restart",
+                'give the query a folder of its own: `.option("checkpointLocation", ...)`',
+                stream=stream,
+            )
 
     @property
     def has_state(self) -> bool:
@@ -147,7 +165,8 @@ class CaptureInto:
 
         Raises:
             InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`; `CAP-CHECKPOINT` for a
-                query that is not the tape's; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`,
+                query that is not the tape's, or has no checkpoint; `CAP-LAKE` when the lake of a
+                query that has run before is gone; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`,
                 `CAP-SCHEMA`, `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-WORKERS`,
                 `CAP-CONNECT`.
             CheckFailedError: `CAP-LATE` under the policy `fail`.
@@ -198,6 +217,9 @@ class CaptureInto:
     ) -> _Recording | None:
         """Open the tape, or create it; None when it has the batch already."""
         emit("capture.begin", stream=self.stream.name)
+        query.require_checkpoint(self.stream.name)
+        if batch:
+            self._require_lake(batch)
         stream, payload = self.stream, payload_of(prepared.schema)
         tape = start_tape(session, self.lake, stream, payload, self.rescale)
         retain_commit_times(tape, stream)
@@ -211,6 +233,19 @@ class CaptureInto:
         version, cut = _version(tape), newest_cut(tape)
         store_totals(tape, cut.commit, EVERY)
         return _Recording(tape, checkpoint, Roster.load(tape, cut), batch, version)
+
+    def _require_lake(self, batch: int) -> None:
+        """Check that there is a lake for a query with a past: it may not be mounted.
+
+        A new lake would lack what the query has recorded before.
+        """
+        if not exists(self.lake.root):
+            raise InvalidRequestError(
+                "CAP-LAKE",
+                f"there is no lake at {self.lake.root}, but the query is at batch {batch} already",
+                "mount or restore the lake; or create the folder, to record from this batch on",
+                stream=self.stream.name,
+            )
 
     def _repeat(self, query: Query, frame: DataFrame) -> None:
         """Let the query's own operators handle a batch that is on tape: they may keep state."""

@@ -99,7 +99,12 @@ def attach(
     """
     known = _known(tape)
     if known is None:
-        return _remember(tape, _placed(tape, query, batch, last_batch(tape) + 1))
+        placed = _placed(tape, query, batch, last_batch(tape) + 1)
+        # Of two queries that begin at once, the first one is the writer.
+        if _remember_first(tape, placed):
+            return placed
+        known = _known(tape)
+        assert known is not None
     if known.identity != query.identity:
         if not reseat or _has_written(tape, query):
             raise _another_query(tape, known, query, replaced=reseat)
@@ -108,6 +113,12 @@ def attach(
     if known.folder != query.folder:
         known = _remember(tape, replace(known, folder=query.folder))
     return replace(known, shift=_inserted(tape, known.base))
+
+
+def is_attached(tape: Tape) -> bool:
+    """Whether a query of the caller's writes the tape, with a checkpoint of its own."""
+    known = _known(tape)
+    return known is not None and known.folder is not None
 
 
 def is_recorded(
@@ -129,20 +140,19 @@ def is_recorded(
         InvalidRequestError: `CAP-CHECKPOINT` for a batch that neither follows those on tape nor
             equals the one of its number.
     """
-    # Numbers of batches before an inserted one are less than `number` says.
-    entries = feed.entries_from(tape, checkpoint.base + batch)
-    by = (checkpoint.identity, batch)
-    same = [entry for entry in entries if (entry.checkpoint, entry.number) == by]
-    if not same:
+    # Looked up by the query's number: that on tape of a batch before an inserted one is another one
+    # than `number` says.
+    same = feed.entry_of(tape, checkpoint.identity, batch)
+    if same is None:
         last = last_batch(tape)
         if checkpoint.number(batch) == last + 1:
             return False
         place = f"is at batch {batch}, but the tape is at batch {last - checkpoint.number(0)}"
         raise _checkpoint_error(tape, place, checkpoint)
-    if dict(same[0].detail) != dict(consumed):
+    if dict(same.detail) != dict(consumed):
         problem = f"has a batch {batch} with other input than batch {batch} on the tape"
         raise _checkpoint_error(tape, problem, checkpoint)
-    return same[0].batch <= newest_cut(tape).batch
+    return same.batch <= newest_cut(tape).batch
 
 
 def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
@@ -248,8 +258,7 @@ def half_done(tape: Tape, operation: str) -> InvalidRequestError:
 
 def _inserted(tape: Tape, base: int) -> int:
     """The number of synthetic batches on the tape from batch `base` on."""
-    last = newest_cut(tape).batch
-    return sum(base <= entry.batch <= last for entry in feed.synthetic_batches(tape))
+    return feed.count_synthetic(tape, base, newest_cut(tape).batch)
 
 
 def _known(tape: Tape) -> Checkpoint | None:
@@ -258,12 +267,20 @@ def _known(tape: Tape) -> Checkpoint | None:
 
 
 def _remember(tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
+    arrow_writer.set_properties(tape.paths.events, {_PROPERTY: _text(checkpoint)})
+    return checkpoint
+
+
+def _remember_first(tape: Tape, checkpoint: Checkpoint) -> bool:
+    """Store the checkpoint of a tape that has none; returns whether it had none."""
+    return arrow_writer.add_property(tape.paths.events, _PROPERTY, _text(checkpoint))
+
+
+def _text(checkpoint: Checkpoint) -> str:
     stored: dict[str, object] = {"identity": checkpoint.identity, "base": checkpoint.base}
     if checkpoint.folder is not None:
         stored["folder"] = checkpoint.folder
-    text = json.dumps(stored)
-    arrow_writer.set_properties(tape.paths.events, {_PROPERTY: text})
-    return checkpoint
+    return json.dumps(stored)
 
 
 def _identity(tape: Tape) -> str | None:

@@ -177,8 +177,9 @@ def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
                     yield str(item["path"]), int(item["timestamp"])
 
 
-def _items(path: str) -> Iterator[dict[str, Any]]:
-    return map(json.loads, read_text(path).splitlines()[1:])
+def _items(path: str, part: str = "") -> Iterator[dict[str, Any]]:
+    """The items of a source's log file whose text has `part`."""
+    return (json.loads(line) for line in read_text(path).splitlines()[1:] if part in line)
 
 
 def _entry(name: str) -> int:
@@ -207,7 +208,8 @@ def _files(log: str, entries: range) -> Iterator[tuple[str, int]]:
         single = f"{log}/{entry}"
         # Now and then Spark compacts all earlier entries into one file.
         path = single if exists(single) else f"{single}.compact"
-        for item in _items(path):
+        # A compacted file lists all files that the source has ever returned: few are parsed.
+        for item in _items(path, str(entry)):
             if item["batchId"] == entry:
                 yield str(item["path"]), int(item["timestamp"])
 

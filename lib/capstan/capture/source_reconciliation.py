@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 from pyspark.sql import functions as F
 
+from capstan.capture import checkpoint_guard
 from capstan.capture.file_listing import (
     Listing,
     Reason,
@@ -148,6 +149,7 @@ def _reconcile(
     cut = newest_cut(tape)
     if stream.source.format == QUERY:
         raise _only_the_query_knows(tape)
+    require_known_source(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)
     counts = Counts(spark, tape, stream, listing, cut, deep, retired)
@@ -211,6 +213,16 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
         "only captures of files and of Kafka can be compared with their source",
         stream=tape.name,
     )
+
+
+def require_known_source(tape: Tape) -> None:
+    """Check that a tape is not recorded by a streaming query of the user's.
+
+    Raises:
+        InvalidRequestError: `CAP-NO-FEED`.
+    """
+    if checkpoint_guard.is_attached(tape):
+        raise _only_the_query_knows(tape)
 
 
 def _only_the_query_knows(tape: Tape) -> InvalidRequestError:

@@ -16,6 +16,7 @@ from capstan.core.config import Stream
 from capstan.instrumentation import emit
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
+from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.tape import Tape, newest_cut
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime)
         stream: The stream's configuration.
         now: A time at which the tape was up to date with its source.
     """
+    # A stream may be idle for days, and each advance is a commit.
+    store_totals(tape, newest_cut(tape).commit, EVERY)
     detail = idle_source.detail_of(tape, stream, now)
     if detail is not None:
         insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")

@@ -130,6 +130,25 @@ def set_properties(path: str, properties: Mapping[str, str]) -> None:
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
+def add_property(path: str, name: str, value: str) -> bool:
+    """Set a property of a table that does not have it; returns whether it did not.
+
+    Of several writers at once, one succeeds.
+    """
+    with committing(path):
+        table = deltalake.DeltaTable(path)
+        if name in table.metadata().configuration:
+            return False
+        try:
+            table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
+        except CommitFailedError:
+            # Without a folder lock, another writer may have committed since.
+            if name in deltalake.DeltaTable(path).metadata().configuration:
+                return False
+            raise
+    return True
+
+
 def _delta_schema(schema: T.StructType) -> deltalake.Schema:
     # Delta stores schemas in Spark's JSON format.
     return deltalake.Schema.from_json(schema.json())

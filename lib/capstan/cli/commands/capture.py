@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capstan.cli.context import shell_of
+from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Stream, Workers, names
 from capstan.cli.output import table
 from capstan.cli.progress import Work
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from capstan.capture.run import CaptureResult
     from capstan.capture.source_reconciliation import Reconciliation
+    from capstan.core.config import Stream as Declared
     from capstan.verify import Verification
 
 
@@ -135,7 +136,7 @@ def verify(
 ) -> int:
     """Check recordings against the rules, starting where the last check stopped."""
     shell = shell_of(context)
-    declared = shell.declarations(required=True).stream(stream) if source else None
+    declared = _with_source(shell, stream) if source else None
     compared = None
     with shell.working(Work(f"verify {stream}")) as work:
         found = work.verify(stream, workers=names(workers, "--workers"), as_of=as_of, deep=deep)
@@ -155,6 +156,19 @@ def verify(
         lines += compared_lines(compared)
     shell.output.answer(value, verdict_table(value), *lines)
     return 0 if result.valid and (compared is None or compared.agrees) else 1
+
+
+def _with_source(shell: Shell, name: str) -> Declared:
+    """The declaration of a stream, which names its source.
+
+    A stream that a query records needs none, and could not be compared with one.
+    """
+    if name not in shell.declarations().streams and name in shell.lake.streams():
+        from capstan.capture.source_reconciliation import require_known_source
+        from capstan.storage.tape.tape import open_tape
+
+        require_known_source(open_tape(shell.lake, name))
+    return shell.declarations(required=True).stream(name)
 
 
 def verdict_table(value: dict[str, object]) -> Table:

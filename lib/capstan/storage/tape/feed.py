@@ -133,6 +133,53 @@ def last_synthetic(tape: Tape) -> BatchEntry | None:
     return batches[-1] if batches else None
 
 
+def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
+    """The entry of a checkpoint's micro-batch; only files that can have it are opened.
+
+    Args:
+        tape: The tape.
+        checkpoint: The identity of the checkpoint.
+        number: The number of the micro-batch in it.
+    """
+    if not is_table(tape.paths.feed):
+        return None
+    table = delta.open_table(tape.paths.feed)
+    files = pa.table(table.get_add_actions(flatten=True))
+    if _ORIGIN in files.column_names:
+        files = files.filter(pc.equal(files[_ORIGIN], str(Origin.CAPTURE)))
+    entries = _read_entries(tape, table, prune(files, "number", number, number))
+    found = [entry for entry in entries if (entry.checkpoint, entry.number) == (checkpoint, number)]
+    return found[0] if found else None
+
+
+def count_synthetic(tape: Tape, first: int, last: int) -> int:
+    """The number of synthetic batches from number `first` to number `last`.
+
+    A file with batches of that range alone is counted by the log. An idle stream gets such a file
+    with each advance of the clock, so they are not opened.
+    """
+    if not is_table(tape.paths.feed):
+        return 0
+    table = delta.open_table(tape.paths.feed)
+    files = pa.table(table.get_add_actions(flatten=True))
+    counted = 0
+    if _ORIGIN in files.column_names:
+        files = files.filter(pc.not_equal(files[_ORIGIN], str(Origin.CAPTURE)))
+        bounds = {"min.batch", "max.batch", "num_records"}
+        if bounds <= set(files.column_names):
+            within = pc.and_(
+                pc.greater_equal(files["min.batch"], first),
+                pc.less_equal(files["max.batch"], last),
+            )
+            within = pc.fill_null(pc.and_(within, pc.is_valid(files["num_records"])), False)
+            counted = pc.sum(files.filter(within)["num_records"]).as_py() or 0
+            files = files.filter(pc.invert(within))
+    entries = _read_entries(tape, table, prune(files, "batch", first, last), first)
+    return counted + sum(
+        entry.origin is not Origin.CAPTURE and entry.batch <= last for entry in entries
+    )
+
+
 def reinjections(tape: Tape, cut: Cut) -> list[BatchEntry]:
     """The batches up to a cut that re-injected late records, by number."""
     return [
