@@ -18,6 +18,7 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.session import build_session
 from tests.bench import report
 from tests.bench.airflow_overhead import scheduled
+from tests.bench.attach import attached
 from tests.bench.backfill import backfills
 from tests.bench.capture import captures
 from tests.bench.cold_start import cold
@@ -39,6 +40,7 @@ from tests.bench.verify_rate import judging
 
 NAMES = (
     "capture",
+    "attach",
     "direct",
     "staged",
     "verify",
@@ -107,6 +109,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
     wanted = bench.options.only or frozenset(NAMES)
     parts: list[tuple[frozenset[str], Callable[[], list[Line]]]] = [
         (frozenset({"capture"}), lambda: captures(bench)),
+        (frozenset({"attach"}), lambda: attached(bench)),
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"cold"}), lambda: cold(bench)),

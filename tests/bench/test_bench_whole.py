@@ -23,7 +23,9 @@ BY_ROW = {
 COLD = {
     "cold replay of a day", "cold capture of a file", "cold verify --source", "cold verify",
 }  # fmt: skip
-RATIOS = {"capture", "capture without read-back", "direct", "staged", "verify"}
+RATIOS = {
+    "capture", "capture without read-back", "capture_into", "direct", "staged", "verify",
+}  # fmt: skip
 
 
 @pytest.mark.timeout(2400)

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.consumed_offsets import consumed, logged_files, started_at
+from capstan.capture.consumed_offsets import (
+    consumed,
+    consumed_by_query,
+    logged_files,
+    started_at,
+)
 from capstan.core.config import Source
 from capstan.storage.tape.feed import Consumed
 
@@ -106,3 +111,30 @@ def test_the_start_of_a_micro_batch(tmp_path: Path) -> None:
     assert started_at(str(tmp_path), 0) == 1795525530821000
     assert started_at(str(tmp_path / "untold"), 0) is None
     assert [started_at(str(tmp_path), batch) for batch in (1, 2, 3)] == [None] * 3
+
+
+def test_the_input_of_a_query_with_several_sources(tmp_path: Path) -> None:
+    def ends(batch: int, *sources: object) -> None:
+        lay(tmp_path, f"offsets/{batch}", {"batchWatermarkMs": 0}, *sources)
+
+    folder = str(tmp_path)
+    assert consumed_by_query(folder, 0) == (Consumed(),)
+    ends(0, {"logOffset": 0}, {"web": {"0": 5}}, {"logOffset": 0})
+    ends(1, {"logOffset": 1}, {"web": {"0": 5}}, {"logOffset": 0})
+    for source in (0, 2):
+        lay(tmp_path, f"sources/{source}/0", *entry(0, f"{source}"))
+    lay(tmp_path, "sources/0/1", *entry(1, "b"))
+    first, second = (consumed_by_query(folder, batch)[0].detail for batch in (0, 1))
+    assert first is not None
+    assert second is not None
+    assert first["offsets"] == [{"logOffset": 0}, {"web": {"0": 5}}, {"logOffset": 0}]
+    assert set(dict(first["files"])) == {"0", "2"}  # type: ignore[call-overload]
+    # Of a source without new files there is nothing to tell.
+    assert set(dict(second["files"])) == {"0"}  # type: ignore[call-overload]
+    # Spark has compacted the log since: the files are the same.
+    (tmp_path / "sources/0/1").unlink()
+    lay(tmp_path, "sources/0/1.compact", *entry(0, "0"), *entry(1, "b"))
+    assert consumed_by_query(folder, 1)[0].detail == second
+    # Other files were taken for the same batch.
+    lay(tmp_path, "sources/0/1.compact", *entry(0, "0"), *entry(1, "c"))
+    assert consumed_by_query(folder, 1)[0].detail != second

@@ -71,6 +71,14 @@ def test_what_the_loader_refuses_is_marked(
     assert problems(data)
 
 
+def test_a_stream_that_a_query_records_is_valid() -> None:
+    data = yaml.safe_load(FLIGHTS.read_text(encoding="utf-8"))
+    data["streams"]["flights"]["source"] = {"format": "query"}
+    assert problems(data) == []
+    source = declaration_schema()["$defs"]["Source"]["properties"]["format"]
+    assert "`query` for a stream that a streaming query of yours records" in source["description"]
+
+
 def test_each_key_has_a_description() -> None:
     stream = declaration_schema()["$defs"]["Stream"]["properties"]
     lacking = [key for key, field in stream.items() if not field.get("description")]

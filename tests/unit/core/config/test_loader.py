@@ -18,6 +18,7 @@ from capstan.core.config import (
     LatePolicy,
     Mode,
     ProjectConfig,
+    Source,
     Watermark,
     default_path,
     load_config,
@@ -143,6 +144,17 @@ def test_partitions_of_other_sources_have_to_be_named(tmp_path: Path) -> None:
     assert "needs a column" in problem
     told = read(tmp_path, text.replace("partition}", "partition, column: shard}"))
     assert told.stream("flights").workers == ByPartition(column="shard")
+
+
+def test_a_stream_of_a_query_has_nothing_that_only_the_query_knows(tmp_path: Path) -> None:
+    declared = read(tmp_path, stream(source="{format: query}")).stream("flights")
+    assert declared.source == Source(format="query")
+    for more in ("path: /in", "options: {header: true}", "schema: at TIMESTAMP", "select: at"):
+        _, key, problem = refused(tmp_path, stream(source=f"{{format: query, {more}}}"))
+        assert key == "streams.flights.source"
+        assert "only the query knows what it reads" in problem
+    text = stream(source="{format: query}", workers="{by: partition}")
+    assert "needs a column" in refused(tmp_path, text)[2]
 
 
 def test_models_are_checked_in_python_too() -> None:

@@ -219,3 +219,32 @@ def test_the_last_inserted_batch_is_found_by_the_log(tmp_path: Path) -> None:
         assert [each.batch for each in feed.synthetic_batches(tape)] == [5, 15, 25, 35]
         assert [each.batch for each in feed.entries_from(tape, 38)] == [38, 39]
     assert opened["feed"] == 4 + 2
+
+
+def test_inserted_batches_are_counted_by_the_log(tmp_path: Path) -> None:
+    tape = grown(tmp_path, 3)
+    assert feed.count_synthetic(tape, 0, 99) == 0
+    assert feed.entry_of(tape, "some", 4) is None
+    for batch in range(3, 40):
+        origin = feed.Origin.IDLE if batch % 10 == 5 else feed.Origin.CAPTURE
+        by = (None, None) if origin is feed.Origin.IDLE else ("some", batch - 2)
+        feed.register_batch(tape, feed.BatchEntry(batch, origin, *by))
+    with counting() as opened:
+        assert feed.count_synthetic(tape, 0, 39) == 4
+        assert feed.count_synthetic(tape, 6, 39) == 3
+        assert feed.count_synthetic(tape, 6, 34) == 2
+        assert opened["feed"] == 0
+        found = feed.entry_of(tape, "some", 30)
+        assert opened["feed"] == 1
+    assert found is not None
+    assert (found.batch, found.by) == (32, (feed.Origin.CAPTURE, "some", 30))
+    assert feed.entry_of(tape, "other", 30) is None
+    assert feed.entry_of(tape, "some", 40) is None
+    # Maintenance merges files: the one with the bound in it is opened.
+    deltalake.DeltaTable(tape.paths.feed).optimize.compact()
+    with counting() as opened:
+        assert feed.count_synthetic(tape, 0, 39) == 4
+        assert opened["feed"] == 0
+        assert feed.count_synthetic(tape, 6, 34) == 2
+        assert feed.entry_of(tape, "some", 30) == found
+    assert opened["feed"] == 2
