@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from pyspark.sql import functions as F
 
 from capstan.capture import classify
@@ -371,3 +374,189 @@ class TestKafka:
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 3")
         found = reconcile(spark, tape, stream)
         assert found.findings == (Difference(0, None, "missing", 17, 16),)
+
+
+FUNCTIONS = """
+from pyspark.sql import SparkSession
+
+LOADED = True
+number = 7
+
+
+def orders(spark, folder, least="0"):
+    rows = spark.readStream.schema("id BIGINT, place STRING, at TIMESTAMP").json(folder)
+    return rows.where(f"id >= {least}").withColumn("double", rows.id * 2)
+
+
+def both(**options):
+    spark = SparkSession.getActiveSession()
+    one, other = (orders(spark, options[key]) for key in ("one.folder", "other.folder"))
+    return one.union(other)
+
+
+def batch(spark):
+    return spark.range(3)
+
+
+def nothing():
+    pass
+
+
+def text():
+    return "orders"
+
+
+def fails(path):
+    raise KeyError("shop")
+
+
+def counted(spark, folder):
+    return orders(spark, folder).groupBy("place").count()
+
+
+def sorted_rows(spark, folder):
+    return orders(spark, folder).orderBy("id")
+
+
+def once(spark, folder):
+    return orders(spark, folder).withWatermark("at", "1 day").dropDuplicatesWithinWatermark(["id"])
+"""
+
+
+class TestFunctions:
+    """The module beside the declarations has a function that makes the source."""
+
+    @pytest.fixture
+    def module(self, tmp_path: Path) -> Iterator[str]:
+        name = f"sources_{tmp_path.name}"
+        (tmp_path / f"{name}.py").write_text(FUNCTIONS, encoding="utf-8")
+        yield name
+        sys.path[:] = [path for path in sys.path if path != str(tmp_path)]
+        sys.modules.pop(name, None)
+
+    def declared(self, tmp_path: Path, function: str, **more: object) -> Stream:
+        source = {"function": function, **more}
+        text = {
+            "streams": {
+                "little": {
+                    "source": source,
+                    "workers": {"by": "column", "column": "place"},
+                    "time": {"domain": "event", "column": "at", "every": "1 hour"},
+                }
+            }
+        }
+        file = tmp_path / "streams.yaml"
+        file.write_text(yaml.safe_dump(text), encoding="utf-8")
+        return load_config(file, lake="/lake").stream("little")
+
+    def lay(self, folder: Path, *ids: int) -> None:
+        folder.mkdir(exist_ok=True)
+        lines = [
+            json.dumps({"id": n, "place": "ab"[n % 2], "at": str(START + n * HOUR)}) for n in ids
+        ]
+        (folder / f"{ids[0]}.json").write_text("\n".join(lines), encoding="utf-8")
+
+    def test_its_rows_are_captured_and_go_on(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, module: str
+    ) -> None:
+        folder = str(tmp_path / "src")
+        self.lay(tmp_path / "src", 1, 2, 3)
+        options = {"folder": folder, "least": 2}
+        stream = self.declared(tmp_path, f"{module}:orders", options=options)
+        # Nothing of the module runs until its stream is captured.
+        assert module not in sys.modules
+        assert capture(spark, lake, stream).records == 2
+        self.lay(tmp_path / "src", 4, 5)
+        assert capture(spark, lake, stream).records == 2
+        assert records(lake, "id", "double") == [(n, 2 * n) for n in (2, 3, 4, 5)]
+        tape = open_tape(lake, "little")
+        assert verify(spark, lake, tape, deep=True).valid
+        details = [json.loads(d) for d in pl.read_delta(tape.paths.feed).sort("batch")["detail"]]
+        assert [detail["offsets"] for detail in details] == [[{"logOffset": 0}], [{"logOffset": 1}]]
+        with pytest.raises(InvalidRequestError, match="CAP-NO-FEED: .*only the function knows"):
+            reconcile(spark, tape, stream)
+
+    def test_it_may_have_several_sources_a_selection_and_state(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, module: str
+    ) -> None:
+        for number, name in enumerate(["one", "other"]):
+            self.lay(tmp_path / name, 2 * number, 2 * number + 1)
+        options = {f"{name}.folder": str(tmp_path / name) for name in ("one", "other")}
+        stream = self.declared(
+            tmp_path,
+            f"{module}:both",
+            options=options,
+            select=["* EXCEPT (double)"],
+            where="id > 0",
+        )
+        assert capture(spark, lake, stream).records == 3
+        self.lay(tmp_path / "other", 4)
+        assert capture(spark, lake, stream).records == 1
+        assert records(lake, "id", "place") == [(n, "ab"[n % 2]) for n in (1, 2, 3, 4)]
+        lake = Lake.at(tmp_path / "distinct")
+        self.lay(tmp_path / "twice", 1, 1, 2)
+        options = {"folder": str(tmp_path / "twice")}
+        stream = self.declared(tmp_path, f"{module}:once", options=options)
+        assert capture(spark, lake, stream).records == 2
+        self.lay(tmp_path / "twice", 2, 3)
+        assert capture(spark, lake, stream).records == 1
+        assert records(lake, "id") == [(1,), (2,), (3,)]
+
+    @pytest.mark.parametrize(
+        ("function", "options", "said"),
+        [
+            ("no_such_module:orders", {}, "cannot be imported: ModuleNotFoundError"),
+            ("{}:missing", {}, "cannot be imported: AttributeError"),
+            ("{}:number", {}, "is a int"),
+            ("{}:orders", {}, "does not take the declared options: missing a required .*folder"),
+            ("{}:nothing", {"a": "1"}, "does not take the declared options: .*'a'"),
+            ("{}:nothing", {}, "returns None"),
+            ("{}:text", {}, "returns a str"),
+            ("{}:batch", {}, "returns a DataFrame that is not streaming"),
+            ("{}:fails", {"path": "x"}, "fails: KeyError: 'shop'"),
+            ("{}:orders", {"folder": "/no/such/folder"}, "fails: AnalysisException: .*PATH_NOT_F"),
+            ("{}:counted", {"folder": "{}"}, "rows that Spark cannot append"),
+            ("{}:sorted_rows", {"folder": "{}"}, "rows that Spark cannot append"),
+        ],
+    )
+    def test_what_is_no_source_is_refused_and_changes_nothing(
+        self,
+        spark: SparkSession,
+        lake: Lake,
+        tmp_path: Path,
+        module: str,
+        function: str,
+        options: dict[str, str],
+        said: str,
+    ) -> None:
+        self.lay(tmp_path / "src", 1)
+        given = {key: value.format(tmp_path / "src") for key, value in options.items()}
+        stream = self.declared(tmp_path, function.format(module), options=given)
+        with pytest.raises(InvalidRequestError, match=f"(?s)CAP-SOURCE: .*{said}"):
+            capture(spark, lake, stream)
+        assert not exists(lake.stream("little").root)
+
+    def test_the_example_of_the_documentation_is_captured(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, module: str
+    ) -> None:
+        (program,) = blocks(page("configuration"), "python")
+        (example,) = (b for b in blocks(page("configuration"), "yaml") if "shop_sources" in b)
+        (tmp_path / f"{module}.py").write_text(program, encoding="utf-8")
+        (tmp_path / "src").mkdir()
+        order = '{{"id": {}, "at": "2024-05-01T00:00:00Z", "amount": {}}}\n'
+        lines = "".join(
+            order.format(n % 4, amount) for n, amount in enumerate([5, 10, 20, 30, 15, 10])
+        )
+        (tmp_path / "src" / "0.json").write_text(lines, encoding="utf-8")
+        text = example.replace("shop_sources", module).replace("/data/orders", f"{tmp_path}/src")
+        (tmp_path / "streams.yaml").write_text(text, encoding="utf-8")
+        stream = load_config(tmp_path / "streams.yaml", lake=lake.root).stream("orders")
+        assert capture(spark, lake, stream).records == 4
+
+    def test_a_module_that_does_not_load_is_named(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, module: str
+    ) -> None:
+        (tmp_path / f"{module}.py").write_text("def orders(:\n", encoding="utf-8")
+        stream = self.declared(tmp_path, f"{module}:orders")
+        with pytest.raises(InvalidRequestError, match="CAP-SOURCE: .*imported: SyntaxError"):
+            capture(spark, lake, stream)

@@ -165,7 +165,7 @@ def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
-    example, kafka, selected, secrets = blocks(page("configuration"), "yaml")
+    example, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
     declared = load_config(path, lake="/lake")
@@ -177,6 +177,9 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
     path.write_text(selected, encoding="utf-8")
     (orders,) = load_config(path, lake="/lake").streams.values()
     assert (orders.source.selection, orders.source.where) != (None, None)
+    path.write_text(made, encoding="utf-8")
+    (orders,) = load_config(path, lake="/lake").streams.values()
+    assert orders.source.function == "shop_sources:orders"
     rest = "workers: {by: partition}\ntime: {domain: epoch}\n"
     path.write_text("streams:\n  orders:\n" + indent(secrets + rest, "    "), encoding="utf-8")
     (orders,) = load_config(path, lake="/lake").streams.values()

@@ -47,7 +47,7 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
 
 
 def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
-    if source.format == QUERY:
+    if source.format == QUERY or source.function is not None:
         return consumed_by_query(checkpoint, batch)
     end = _offset(f"{checkpoint}/offsets/{batch}")
     begin = _offset(f"{checkpoint}/offsets/{batch - 1}") if batch else None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
 
 from capstan.capture import checkpoint_guard, classify, synthetic_batch
@@ -30,7 +30,13 @@ from capstan.capture.micro_batch import BatchResult, MicroBatch
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
 from capstan.capture.selection import selected, selection_failed
-from capstan.capture.source import broker_gone, file_damaged, options_refused, read_source
+from capstan.capture.source import (
+    broker_gone,
+    file_damaged,
+    options_refused,
+    query_refused,
+    read_source,
+)
 from capstan.capture.source_errors import source_error
 from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times
@@ -262,13 +268,16 @@ def _run(
         if (result.roster.commit + 1) % EVERY == 0:
             store_totals(tape, result.roster.commit, EVERY)
 
-    query = (
+    writer = (
         prepared.writeStream.foreachBatch(record_batch)
         .option("checkpointLocation", tape.paths.checkpoint)
         .queryName(f"capstan capture {stream.name}")
         .trigger(availableNow=True)
-        .start()
     )
+    try:
+        query = writer.start()
+    except AnalysisException as error:
+        raise query_refused(stream.name, error) from error
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

@@ -12,6 +12,7 @@ from capstan.capture import raw_text
 from capstan.capture.file_listing import FILES, Listing
 from capstan.capture.file_schemas import declared_columns
 from capstan.capture.path_patterns import is_glob
+from capstan.capture.source_function import call_source
 from capstan.core.config import Source, Stream
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.spark import jars
@@ -56,6 +57,8 @@ def read_source(
             cannot be read.
     """
     source = stream.source
+    if source.function is not None:
+        return call_source(spark, stream)
     try:
         _require_place(stream, listing)
         raw_text.require_mode(stream)
@@ -180,6 +183,17 @@ def options_refused(stream: str, error: StreamingQueryException) -> InvalidReque
         "CAP-SOURCE",
         f"stream {stream}: the source rejects its options: {error_translation.root_message(cause)}",
         "check source.options in streams.yaml",
+        stream=stream,
+    )
+
+
+def query_refused(stream: str, error: AnalysisException) -> InvalidRequestError:
+    """The error for a streaming frame that Spark cannot run as it is."""
+    return InvalidRequestError(
+        "CAP-SOURCE",
+        f"stream {stream}: Spark cannot run the source's query: "
+        f"{error_translation.root_message(error)}",
+        "check source in streams.yaml",
         stream=stream,
     )
 

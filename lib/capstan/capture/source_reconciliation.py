@@ -150,6 +150,8 @@ def _reconcile(
     if stream.source.format == QUERY:
         raise _only_the_query_knows(tape)
     require_known_source(tape)
+    if stream.source.function is not None:
+        raise _only_the_function_knows(tape)
     kind, first = _kind(tape, cut)
     listing = Listing.of(stream.source)
     counts = Counts(spark, tape, stream, listing, cut, deep, retired)
@@ -232,6 +234,17 @@ def _only_the_query_knows(tape: Tape) -> InvalidRequestError:
         "of its sources",
         "compare without --source: --deep compares all records with what the query had returned; "
         "the input of each batch is in the tape's table `feed`",
+        stream=tape.name,
+    )
+
+
+def _only_the_function_knows(tape: Tape) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-NO-FEED",
+        f"stream {tape.name} has a function as its source, and only the function knows which rows "
+        "it makes of its sources",
+        "compare without --source: --deep compares all records with what the function had "
+        "returned; the input of each batch is in the tape's table `feed`",
         stream=tape.name,
     )
 

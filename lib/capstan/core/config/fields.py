@@ -7,9 +7,11 @@ is built in Python. A validator raises ValueError with a message that states wha
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
@@ -165,6 +167,17 @@ def reference(text: str) -> str:
     if not _REFERENCE.fullmatch(text):
         raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
     return text
+
+
+def imported(text: str) -> object:
+    """What a reference names; this imports its module.
+
+    Raises:
+        ImportError: There is no such module.
+        AttributeError: The module has no such name.
+    """
+    module, _, name = text.partition(":")
+    return attrgetter(name)(importlib.import_module(module))
 
 
 def name_of(kind: str) -> AfterValidator:

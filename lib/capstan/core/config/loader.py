@@ -83,6 +83,7 @@ class ProjectConfig:
         They are imported from there, on executors too; other modules have to be installed.
         """
         functions = [transform.function for transform in self.transforms.values()]
+        functions += [stream.source.function for stream in self.streams.values()]
         references = [*self.pipelines.values(), *filter(None, functions)]
         folder = self.path.absolute().parent
         names = {reference.partition(":")[0].partition(".")[0] for reference in references}

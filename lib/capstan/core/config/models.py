@@ -264,7 +264,7 @@ class Stream(Declared):
         if not isinstance(workers, ByPartition) or workers.column or source is None:
             return workers
         if source.format not in (*FILE_FORMATS, "kafka"):
-            raise ValueError(f"needs a column, because {source.format} has no known partitions")
+            raise ValueError(f"needs a column, because {source.kind} has no known partitions")
         return workers
 
     @field_validator("time", mode="after")

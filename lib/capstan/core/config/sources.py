@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from capstan.core.config.fields import CONFIG, Declared, Text, without_problem
+from capstan.core.config.fields import CONFIG, Declared, Reference, Text, without_problem
 from capstan.core.config.sql_rules import normalised, problem_with_columns, select_list
 
 FILE_FORMATS = ("parquet", "csv", "json", "orc", "text", "avro", "delta")
@@ -48,24 +48,31 @@ class Source(Declared):
 
     Attributes:
         format: Spark's name of the source: `parquet`, `delta`, `kafka`; or `query` for a stream
-            that a streaming query of yours records by `capstan.capture_into`.
+            that a streaming query of yours records by `capstan.capture_into`. Empty for a function.
         path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
-        options: Spark's options for the source, as text.
+        options: Spark's options for the source, as text; or the arguments of the function.
         schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
         select: SQL expressions that make the stream's columns of those of the source, as a list or
             as one text; None to take the source's columns.
         where: An SQL condition over both; rows for which it is not true are left out.
+        function: `package.module:function`, which returns a streaming DataFrame; None for a source
+            with a format.
     """
 
-    format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")]
+    format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")] = ""
     path: Text | None = None
     options: dict[str, str] = field(default_factory=dict)
     schema: Text | None = None
     select: Expressions | None = None
     where: Expression | None = None
+    function: Reference | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Source:
+        if bool(self.format) == (self.function is not None):
+            raise ValueError("needs either a format or a function, and not both")
+        if self.function is not None and (self.path or self.schema):
+            raise ValueError("has a function, which takes path and schema from options if at all")
         if self.format in FILE_FORMATS and self.path is None:
             raise ValueError(f"needs a path, because format {self.format} is read from one")
         more = (self.path, self.options, self.schema, self.selection)
@@ -77,6 +84,11 @@ class Source(Declared):
                 "compared with it"
             )
         return self
+
+    @property
+    def kind(self) -> str:
+        """What its records come from, in words."""
+        return self.format or "a function"
 
     @property
     def selection(self) -> str | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import inspect
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import timedelta
-from operator import attrgetter
 from types import CodeType, FunctionType
 from typing import Annotated
 
@@ -24,6 +22,7 @@ from capstan.core.config.fields import (
     PositiveLength,
     Reference,
     Text,
+    imported,
     name_of,
     without_problem,
 )
@@ -93,9 +92,8 @@ class Transform(Declared):
             return None
         if self.function in _registered:
             return _registered[self.function]
-        module, _, name = self.function.partition(":")
         try:
-            function: object = attrgetter(name)(importlib.import_module(module))
+            function = imported(self.function)
         except (ImportError, AttributeError) as error:
             raise self._unusable(f"cannot be imported: {error}") from error
         if not callable(function):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import textwrap
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -292,6 +293,10 @@ def test_no_other_variable_is_known(
         ("source", "{format: kafka, select: [SELECT a]}", "source.select.0", "without SELECT"),
         ("source", "{format: kafka, where: 'a IN (SELECT b)'}", "source.where", "a subquery"),
         ("source", "{format: kafka, where: 'a; b'}", "source.where", "contains a ';'"),
+        ("source", "{}", "source", "either a format or a function"),
+        ("source", "{format: kafka, function: 'a:b'}", "source", "either a format or a function"),
+        ("source", "{function: 'a:b', path: /x}", "source", "path and schema from options"),
+        ("source", "{function: a.b}", "source.function", "package.module:function"),
         ("source", "{format: csv, path: /x, select: a}", "source", "needs a schema"),
         ("source", "{format: json, path: /x, where: a}", "source", "needs a schema"),
         ("late", "dead_letter", "late", "did you mean 'dead-letter'?"),
@@ -526,3 +531,11 @@ def test_of_a_file_that_cannot_be_read_nothing_is_left(tmp_path: Path) -> None:
     for ask in (found.require_read, lambda: found.stream("s")):
         with pytest.raises(InvalidRequestError, match="cannot be read"):
             ask()
+
+
+def test_the_module_of_a_source_is_shipped_and_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "shop_sources.py").write_text("raise RuntimeError", encoding="utf-8")
+    config = read(tmp_path, stream(source="{function: 'shop_sources:orders', options: {a: 1}}"))
+    assert config.modules == (tmp_path / "shop_sources.py",)
+    assert config.stream("flights").source.options == {"a": "1"}
+    sys.path.remove(str(tmp_path))
