@@ -1,13 +1,13 @@
 """Attaches a tape to a streaming query of your own.
 
-into = capstan.capture_into(
-"orders",
-lake="./lake",
-workers={"by": "key", "columns": ["customer"], "count": 4},
-time={"domain": "event", "column": "ordered_at", "every": "1 hour"},
-)
-writer = orders.writeStream.foreachBatch(into).option("checkpointLocation", "/checkpoints/orders")
-query = writer.start()
+    into = capstan.capture_into(
+        "orders",
+        lake="./lake",
+        workers={"by": "key", "columns": ["customer"], "count": 4},
+        time={"domain": "event", "column": "ordered_at", "every": "1 hour"},
+    )
+    writer = orders.writeStream.foreachBatch(into)
+    query = writer.option("checkpointLocation", "/checkpoints/orders").start()
 """
 
 from __future__ import annotations
