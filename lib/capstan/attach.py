@@ -1,5 +1,7 @@
 """Attaches a tape to a streaming query of your own.
 
+Pass what `capture_into` returns to `foreachBatch`:
+
     into = capstan.capture_into(
         "orders",
         lake="./lake",
