@@ -62,6 +62,7 @@ CORE = {
         "test_a_log_that_lacks_something_is_named",
         "test_put_back_it_is_as_before",
     },
+    "declared_sources": {"test_text_is_decoded_and_what_does_not_parse_is_kept"},
     "exchange": {
         f"test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was[{case}]"
         for case in ("g0_strings_w3-timely",)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -14,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from capstan.capture import classify
 from capstan.capture.run import capture
+from capstan.capture.source import read_source
 from capstan.capture.source_reconciliation import Difference, reconcile
 from capstan.core.config import (
     ByColumn,
@@ -37,13 +40,14 @@ from capstan.verify import verify
 from tests.support.docs import blocks, page
 from tests.support.kafka_broker import Broker, broker
 from tests.support.kafka_topics import send
-from tests.support.sample_streams import HOUR, START, little_stream
+from tests.support.sample_streams import HOUR, START, lay, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 SECONDS = classify.since_epoch(START) // 10**6
 YEAR_10000 = 253_402_300_800
@@ -560,3 +564,118 @@ class TestFunctions:
         stream = self.declared(tmp_path, f"{module}:orders")
         with pytest.raises(InvalidRequestError, match="CAP-SOURCE: .*imported: SyntaxError"):
             capture(spark, lake, stream)
+
+
+class TestTables:
+    """A table of a catalog is read by its name."""
+
+    @pytest.fixture
+    def table(self, spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+        spark.sql("CREATE DATABASE IF NOT EXISTS shop")
+        yield "shop.orders"
+        spark.sql("DROP DATABASE shop CASCADE")
+
+    def make(self, spark: SparkSession, table: str, location: Path, ids: range) -> None:
+        spark.sql(f"CREATE TABLE {table} (id BIGINT, place STRING, at TIMESTAMP) USING delta "
+                  f"LOCATION '{location}'")  # fmt: skip
+        self.add(spark, table, ids)
+
+    def add(self, spark: SparkSession, table: str, ids: range) -> None:
+        rows = spark.range(ids.start, ids.stop).selectExpr(
+            "id", "'a' AS place", f"timestamp_seconds({SECONDS} + id * 3600) AS at"
+        )
+        rows.write.insertInto(table)
+
+    def test_it_is_captured_and_one_that_was_made_anew_is_noticed(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, table: str
+    ) -> None:
+        self.make(spark, table, tmp_path / "first", range(3))
+        options = {"maxFilesPerTrigger": "1"}
+        source = Source(table=table, options=options, select=("*", "id + 1 AS next"))
+        stream = little_stream(tmp_path, source=source)
+        assert capture(spark, lake, stream).records == 3
+        self.add(spark, table, range(3, 5))
+        quoted = replace(stream, source=replace(source, table="`shop`.`orders`"))
+        assert capture(spark, lake, quoted).records == 2
+        assert records(lake, "id", "next") == [(n, n + 1) for n in range(5)]
+        tape = open_tape(lake, "little")
+        assert verify(spark, lake, tape, deep=True).valid
+        with pytest.raises(InvalidRequestError, match="CAP-NO-FEED.*neither files nor offsets"):
+            reconcile(spark, tape, stream)
+        cut = newest_cut(tape)
+        spark.sql(f"DROP TABLE {table}")
+        self.make(spark, table, tmp_path / "second", range(10, 12))
+        with pytest.raises(InvalidRequestError, match="CAP-SOURCE-OTHER: .*table was recreated"):
+            capture(spark, lake, stream)
+        assert newest_cut(open_tape(lake, "little")) == cut
+        assert capture(spark, lake, stream, reseat=True).records == 2
+
+    def test_what_is_no_table_to_read_is_refused_and_changes_nothing(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, table: str
+    ) -> None:
+        files = tmp_path / "files"
+        spark.sql(f"CREATE TABLE shop.files (id BIGINT) USING parquet LOCATION '{files}'")
+        spark.sql("CREATE VIEW shop.few AS SELECT * FROM shop.files")
+        for name, said in {
+            "shop.missing": "cannot be read: .*shop.*missing",
+            "nowhere.shop.orders": "cannot be read: .*nowhere",
+            "shop.files": "is a folder of files in the format (?i:parquet)",
+            "shop.few": "few",
+        }.items():
+            stream = little_stream(tmp_path, source=Source(table=name))
+            with pytest.raises(InvalidRequestError, match=f"CAP-SOURCE: .*{said}") as refused:
+                capture(spark, lake, stream)
+            assert (str(files) in refused.value.hint) == (name == "shop.files")
+            assert not exists(lake.stream("little").root)
+
+
+class TestPlaces:
+    """Paths with wildcards, and formats that know their own columns."""
+
+    def test_a_pattern_that_matches_nothing_is_refused_until_it_has_matched(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        (tmp_path / "eu").mkdir()
+        pattern = f"{tmp_path}/*/orders"
+        source = replace(little_stream(tmp_path).source, path=pattern)
+        stream = little_stream(tmp_path, source=source)
+        for given in (source, replace(source, schema=None), Source("delta", path=pattern)):
+            with pytest.raises(InvalidRequestError, match="CAP-SOURCE: ") as refused:
+                capture(spark, lake, replace(stream, source=given))
+            assert not exists(lake.stream("little").root)
+        assert "cannot be read" in refused.value.message
+        lay(tmp_path / "eu" / "orders", "0", rows(range(4)))
+        assert capture(spark, lake, stream).records == 4
+        lay(tmp_path / "us" / "orders", "0", rows(range(4, 6)))
+        assert capture(spark, lake, stream).records == 2
+        # Files that were read may go.
+        for folder in ("eu", "us"):
+            shutil.rmtree(tmp_path / folder)
+        assert capture(spark, lake, stream).batches == 0
+
+    def test_only_files_are_given_columns(
+        self, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[str] = []
+        own = DataStreamReader.schema
+
+        def schema(reader: DataStreamReader, columns: StructType) -> DataStreamReader:
+            given.extend(columns.names)
+            return own(reader, columns)
+
+        monkeypatch.setattr(DataStreamReader, "schema", schema)
+
+        def read(source: Source) -> list[str]:
+            given.clear()
+            return read_source(spark, little_stream(tmp_path, source=source)).columns
+
+        assert read(Source("rate-micro-batch", options={"rowsPerBatch": "1"})) == [
+            "timestamp",
+            "value",
+        ]
+        assert given == []
+        # A format of files that Capstan does not know: Spark asks for its columns.
+        (tmp_path / "0.json").write_text('{"id": 1, "place": "a"}', encoding="utf-8")
+        package = "org.apache.spark.sql.execution.datasources.json.JsonFileFormat"
+        assert read(Source(package, path=str(tmp_path))) == ["id", "place"]
+        assert given == ["id", "place"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
 
+from capstan import error_translation
 from capstan.capture import checkpoint_guard, classify, synthetic_batch
 from capstan.capture.attached_query import require_no_source
 from capstan.capture.consumed_offsets import consumed
@@ -36,6 +37,7 @@ from capstan.capture.source import (
     options_refused,
     query_refused,
     read_source,
+    require_match,
 )
 from capstan.capture.source_errors import source_error
 from capstan.capture.source_secrets import with_secrets
@@ -161,6 +163,7 @@ def _capture(
         known_columns, seen = _previous(lake, stream.name, reseat=reseat)
         if stream.source.selection is not None:
             known_columns = None  # Those of the tape are others than those of the files.
+        require_match(stream, listing, seen)
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
         check_lines(spark, stream, listing, fresh)
@@ -277,7 +280,11 @@ def _run(
     try:
         query = writer.start()
     except AnalysisException as error:
-        raise query_refused(stream.name, error) from error
+        raise (
+            source_error(stream.name, error)
+            or error_translation.translate(error)
+            or query_refused(stream.name, error)
+        ) from error
     try:
         query.awaitTermination()
     except StreamingQueryException as error:

@@ -13,6 +13,7 @@ from capstan.capture.file_listing import FILES, Listing
 from capstan.capture.file_schemas import declared_columns
 from capstan.capture.path_patterns import is_glob
 from capstan.capture.source_function import call_source
+from capstan.capture.source_table import read_table
 from capstan.core.config import Source, Stream
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.spark import jars
@@ -20,6 +21,8 @@ from capstan.spark.project_home import set_up
 from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -56,26 +59,12 @@ def read_source(
         SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` when a file of the source or of its log
             cannot be read.
     """
-    source = stream.source
-    if source.function is not None:
+    if stream.source.function is not None:
         return call_source(spark, stream)
     try:
         _require_place(stream, listing)
         raw_text.require_mode(stream)
-        if source.format == "kafka":
-            # The stream is the whole topic, not only new records.
-            options = {"startingOffsets": "earliest", **source.options}
-            return spark.readStream.format("kafka").options(**options).load()
-        options = options_of(source, listing)
-        reader = spark.readStream.format(source.format).options(**options)
-        schema = columns or declared_columns(stream)
-        if schema is None and source.format not in ("delta", "rate"):
-            # Spark requires explicit columns for streams of files; the files have them.
-            files = spark.read.format(source.format).options(**options)
-            schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
-            if source.format.lower() != "csv" and known is not None:
-                schema = in_tape_order(known, schema)
-        return reader.load(source.path) if schema is None else load(reader, stream, listing, schema)
+        return _rows(spark, stream, listing, columns, known)
     except CapstanError:
         raise
     except Exception as error:
@@ -86,9 +75,66 @@ def read_source(
             "CAP-SOURCE",
             f"stream {stream.name}: the source cannot be read: "
             f"{error_translation.root_message(error)}",
-            _setup_hint(source) or "check source in streams.yaml",
+            _setup_hint(stream.source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
+
+
+def _rows(
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing | None,
+    columns: StructType | None,
+    known: StructType | None,
+) -> DataFrame:
+    source = stream.source
+    if source.table is not None:
+        return read_table(spark, stream)
+    if source.format == "kafka":
+        # The stream is the whole topic, not only new records.
+        options = {"startingOffsets": "earliest", **source.options}
+        return spark.readStream.format("kafka").options(**options).load()
+    options = options_of(source, listing)
+    reader = spark.readStream.format(source.format).options(**options)
+    schema = columns or declared_columns(stream)
+    if schema is None and source.format.lower() not in FILES:
+        frame = _with_own_columns(reader, source)
+        if frame is not None:
+            return frame
+    if schema is None:
+        # Spark requires explicit columns for streams of files; the files have them.
+        files = spark.read.format(source.format).options(**options)
+        schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
+        if source.format.lower() != "csv" and known is not None:
+            schema = in_tape_order(known, schema)
+    return load(reader, stream, listing, schema)
+
+
+def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | None:
+    """The rows of a source that knows its columns; None for a format of files that is not known."""
+    try:
+        return reader.load(source.path)
+    except IllegalArgumentException as error:
+        if "chema must be specified" in str(error):
+            return None
+        raise
+
+
+def require_match(stream: Stream, listing: Listing, seen: Mapping[str, object]) -> None:
+    """Check that a path with wildcards has matched a file, now or before.
+
+    Raises:
+        InvalidRequestError: `CAP-SOURCE`.
+    """
+    path = stream.source.path
+    if listing.rule is None or listing.files or seen or path is None or exists(path):
+        return
+    raise InvalidRequestError(
+        "CAP-SOURCE",
+        f"stream {stream.name}: {path} matches no file",
+        "check source.path in streams.yaml; * and ? match within the name of one folder or file",
+        stream=stream.name,
+    )
 
 
 def load(

@@ -42,13 +42,19 @@ Expressions = Annotated[
 ]
 
 
+_PART = r"(?:\w+|`[^`]+`)"
+TableName = Annotated[str, Field(pattern=rf"^{_PART}(?:\.{_PART}){{0,3}}$")]
+"""The name of a table in a catalog."""
+
+
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Source(Declared):
     """The source of a stream, in terms of Structured Streaming.
 
     Attributes:
         format: Spark's name of the source: `parquet`, `delta`, `kafka`; or `query` for a stream
-            that a streaming query of yours records by `capstan.capture_into`. Empty for a function.
+            that a streaming query of yours records by `capstan.capture_into`. Empty for a
+            function, and for a table by name.
         path: Folder, table or URI; None for formats without one. `{lake}` stands for the lake.
         options: Spark's options for the source, as text; or the arguments of the function.
         schema: Columns as DDL (`a BIGINT, b STRING`); None to let Spark infer them.
@@ -57,22 +63,25 @@ class Source(Declared):
         where: An SQL condition over both; rows for which it is not true are left out.
         function: `package.module:function`, which returns a streaming DataFrame; None for a source
             with a format.
+        table: The name of a table in a catalog, such as `main.shop.orders`; None for a source with
+            a format.
     """
 
-    format: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,127}$")] = ""
+    format: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9_.-]{0,127})?$")] = ""
     path: Text | None = None
     options: dict[str, str] = field(default_factory=dict)
     schema: Text | None = None
     select: Expressions | None = None
     where: Expression | None = None
     function: Reference | None = None
+    table: TableName | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Source:
-        if bool(self.format) == (self.function is not None):
-            raise ValueError("needs either a format or a function, and not both")
-        if self.function is not None and (self.path or self.schema):
-            raise ValueError("has a function, which takes path and schema from options if at all")
+        if bool(self.format) + (self.function is not None) + (self.table is not None) != 1:
+            raise ValueError("needs a format, a function or a table, and only one of them")
+        if not self.format and (self.path or self.schema):
+            raise ValueError(f"has a path or a schema, but is read from {self.kind}, without them")
         if self.format in FILE_FORMATS and self.path is None:
             raise ValueError(f"needs a path, because format {self.format} is read from one")
         more = (self.path, self.options, self.schema, self.selection)
@@ -88,7 +97,7 @@ class Source(Declared):
     @property
     def kind(self) -> str:
         """What its records come from, in words."""
-        return self.format or "a function"
+        return self.format or ("a table by name" if self.function is None else "a function")
 
     @property
     def selection(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,14 @@ def test_references_become_values_and_the_declaration_keeps_them() -> None:
     }
     assert declared == stream(OPTIONS)
     assert redaction.masked(f"broker:9092 {MARK}") == "broker:9092 ***"
+
+
+def test_arguments_of_a_function_may_be_secrets() -> None:
+    declared = stream({})
+    for source in (Source(function="shop:orders", options={"token": "{env:TOKEN}"}),
+                   Source(table="shop.orders", options={"token": "{env:TOKEN}"})):  # fmt: skip
+        made = resolve(replace(declared, source=source), {"TOKEN": MARK})
+        assert made.source == replace(source, options={"token": MARK})
 
 
 def test_a_stream_without_references_is_left_alone() -> None:
