@@ -189,6 +189,21 @@ def test_a_function_of_the_callers_that_fails_later_records_once(job: Job) -> No
     assert job.is_sound()
 
 
+def test_a_second_frame_of_a_batch_is_refused_rather_than_skipped(job: Job) -> None:
+    once, again = job.into(), job.into()
+
+    def both(frame: DataFrame, batch: int) -> None:
+        once(frame.where("id = 1"), batch)
+        again(frame.where("id <> 1"), batch)
+
+    job.arrive("a", (1, "ann", "10:10"), (2, "bob", "10:20"))
+    with pytest.raises(StreamingQueryException, match="CAP-REQUEST.* called twice for batch 0"):
+        finish(job.start_with(both))
+    with pytest.raises(StreamingQueryException, match="CAP-REQUEST.* query is at batch 0"):
+        finish(job.start_with(lambda frame, batch: job.into()(frame, batch + 1), "-other"))
+    assert job.numbers() == [1]
+
+
 def test_batches_without_rows_come_before_the_first_worker(job: Job) -> None:
     places = {"by": "column", "column": "customer"}
     job.arrive("a", (-1, "ann", "10:10"))

@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from capstan.capture import checkpoint_guard, classify, synthetic_batch
@@ -38,6 +39,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+# For each stream of this process, by lake and name, the run of a query and its batch that was
+# recorded last.
+_recorded: dict[tuple[str, str], tuple[str, int]] = {}
+
 # The folder that Spark makes for a query without a checkpoint, and deletes when the query stops.
 _TEMPORARY = re.compile(r"/temporary-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
@@ -49,11 +55,15 @@ class Query:
     Attributes:
         identity: The id of its checkpoint.
         folder: The folder of its checkpoint.
+        run: The id of this run of it.
+        batch: Its number of the micro-batch that it is at.
         java: The query in the JVM.
     """
 
     identity: str
     folder: str
+    run: str
+    batch: int
     java: JavaObject
 
     @classmethod
@@ -64,6 +74,7 @@ class Query:
             InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`.
         """
         identity = session.sparkContext.getLocalProperty(_QUERY_ID) or ""
+        batch = session.sparkContext.getLocalProperty(_BATCH_ID) or ""
         jvm, query = session._jvm, None
         if identity and jvm is not None:
             # The session of a micro-batch is a copy, which does not list the original's queries.
@@ -75,7 +86,8 @@ class Query:
                 "capture_into was called outside of a streaming query",
                 "pass it to `foreachBatch` of a streaming DataFrame, and start the query",
             )
-        return cls(identity, str(query.resolvedCheckpointRoot()), query)
+        folder, run = str(query.resolvedCheckpointRoot()), str(query.runId())
+        return cls(identity, folder, run, int(batch), query)
 
     def require_checkpoint(self, stream: str) -> None:
         """Check that the query has a checkpoint that outlives it.
@@ -153,6 +165,11 @@ class CaptureInto:
         self._recording: _Recording | None = None
         self._run: str | None = None
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Spark Connect sends functions to its server: the call there is refused by code.
+        again = partial(CaptureInto, reseat=self.reseat, rescale=self.rescale)
+        return again, (self.lake, self.stream)
+
     def __repr__(self) -> str:
         return f"capture_into({self.stream.name!r}, lake={self.lake.root!r})"
 
@@ -164,11 +181,11 @@ class CaptureInto:
             batch: The query's number of it.
 
         Raises:
-            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`; `CAP-CHECKPOINT` for a
-                query that is not the tape's, or has no checkpoint; `CAP-LAKE` when the lake of a
-                query that has run before is gone; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`,
-                `CAP-SCHEMA`, `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-WORKERS`,
-                `CAP-CONNECT`.
+            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`, for another batch than the
+                query's, and for a second frame of a batch; `CAP-CHECKPOINT` for a query that is not
+                the tape's, or has no checkpoint; `CAP-LAKE` when the lake of a query that has run
+                before is gone; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
+                `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-WORKERS`, `CAP-CONNECT`.
             CheckFailedError: `CAP-LATE` under the policy `fail`.
             FencedError: `CAP-FENCED` when another process captures the same stream.
             SystemFailureError: `CAP-DELTA` for a session without Delta.
@@ -188,6 +205,7 @@ class CaptureInto:
 
     def _record(self, session: SparkSession, frame: DataFrame, batch: int) -> None:
         query = Query.of_thread(session)
+        self._require_new(query, batch)
         prepared = classify.prepare(frame, self.stream)
         consumed = consumed_by_query(query.folder, batch)
         # Whatever ends this early, the next attempt begins from what is stored.
@@ -196,6 +214,7 @@ class CaptureInto:
             recording = self._begin(session, prepared, query, batch, consumed)
         if recording is None:
             self._repeat(query, frame)
+            _recorded[self._place] = query.run, batch
             return
         tape, checkpoint = recording.tape, recording.checkpoint
         number = checkpoint.number(batch)
@@ -206,6 +225,7 @@ class CaptureInto:
         if (roster.commit + 1) % EVERY == 0:
             store_totals(tape, roster.commit, EVERY)
         self._recording = _Recording(tape, checkpoint, roster, batch + 1, _version(tape))
+        _recorded[self._place] = query.run, batch
 
     def _begin(
         self,
@@ -234,6 +254,31 @@ class CaptureInto:
         store_totals(tape, cut.commit, EVERY)
         return _Recording(tape, checkpoint, Roster.load(tape, cut), batch, version)
 
+    @property
+    def _place(self) -> tuple[str, str]:
+        return self.lake.root, self.stream.name
+
+    def _require_new(self, query: Query, batch: int) -> None:
+        """Check that this is the query's batch, and that its records were not given before.
+
+        A second frame of a batch would be taken for a repeat of the first, and skipped.
+        """
+        if batch != query.batch:
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"stream {self.stream.name}: capture_into was called for batch {batch}, but the "
+                f"query is at batch {query.batch}",
+                "pass on the number that Spark gives to your function",
+                stream=self.stream.name,
+            )
+        if _recorded.get(self._place) == (query.run, batch):
+            raise InvalidRequestError(
+                "CAP-REQUEST",
+                f"stream {self.stream.name}: capture_into was called twice for batch {batch}",
+                "call it once for each stream, with the union of the frames",
+                stream=self.stream.name,
+            )
+
     def _require_lake(self, batch: int) -> None:
         """Check that there is a lake for a query with a past: it may not be mounted.
 
@@ -254,9 +299,9 @@ class CaptureInto:
 
     def _listen(self, session: SparkSession, query: Query) -> None:
         """Have idle workers advance while the query finds no records, if the stream asks for it."""
-        time, run = self.stream.time, str(query.java.runId())
-        if isinstance(time, EventTime) and time.idle_after is not None and self._run != run:
-            self._run = run
+        time = self.stream.time
+        if isinstance(time, EventTime) and time.idle_after is not None and self._run != query.run:
+            self._run = query.run
             IdleListener(session, query, lambda moment: self._advance_idle(session, moment))
 
     def _advance_idle(self, session: SparkSession, moment: datetime) -> None:
