@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -34,6 +35,7 @@ from capstan.core.config import (
     load_config,
 )
 from capstan.errors import InvalidRequestError
+from capstan.instrumentation import subscribe
 from capstan.storage.lake import Lake, exists
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
@@ -43,7 +45,7 @@ from tests.support.kafka_topics import send
 from tests.support.sample_streams import HOUR, START, lay, little_stream, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -307,6 +309,33 @@ class TestSelect:
             capture(spark, lake, text_stream(tmp_path / "src", select=(f"{failfast}.*",)))
         assert newest_cut(open_tape(lake, "little")) == before
         assert capture(spark, lake, text_stream(tmp_path / "src", *LINES[3:4])).records == 1
+
+    def test_a_batch_that_is_half_done_ends_with_its_own_selection(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        def stop(point: str, facts: Mapping[str, object]) -> None:
+            if point == "capture.records":
+                raise RuntimeError("killed")
+
+        stream = text_stream(tmp_path / "src", *LINES[:2])
+        other = replace(stream, source=replace(stream.source, where="id > 1"))
+        with subscribe(stop), pytest.raises(StreamingQueryException, match="killed"):
+            capture(spark, lake, stream)
+        with pytest.raises(InvalidRequestError, match="CAP-HALF-DONE.*a changed declaration"):
+            capture(spark, lake, other)
+        assert capture(spark, lake, stream).records == 2
+        assert compared(spark, lake, stream) == [(2, 0, True)] * 2
+        assert capture(spark, lake, other).batches == 0
+
+    def test_who_asks_for_the_text_that_does_not_parse_gets_it_as_a_column(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path
+    ) -> None:
+        own = f"from_json(value, '{ORDER}, _corrupt_record STRING')"
+        stream = text_stream(tmp_path / "src", *LINES[:5], select=(f"{own}.*",))
+        done = capture(spark, lake, replace(stream, time=EpochTime(), workers=ByKey(("id",), 2)))
+        assert (done.records, done.late) == (5, {})
+        data = pl.read_delta(lake.stream("little").records)["data"].struct.unnest()
+        assert sorted(data["_corrupt_record"].drop_nulls()) == sorted([LINES[2], LINES[4]])
 
     def test_malformed_text_of_a_format_is_kept_as_well(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
