@@ -91,6 +91,15 @@ def _stays(name: str, value: object) -> bool:
     return name not in _LEFT_OUT and not differs
 
 
+def as_far_as(kept: object, given: object) -> object:
+    """A value without the keys that an earlier one lacks: later versions may print more."""
+    if isinstance(kept, dict) and isinstance(given, dict):
+        return {name: as_far_as(kept[name], given[name]) for name in given if name in kept}
+    if isinstance(kept, list) and isinstance(given, list) and len(kept) == len(given):
+        return [as_far_as(*pair) for pair in zip(kept, given, strict=True)]
+    return given
+
+
 def same_log(kept: Json, now: Json) -> bool:
     """Whether transactions and notes of a table agree, as far back as its log still goes."""
     return all(
