@@ -137,7 +137,7 @@ def transcript_minimum(value: object) -> Time:
         raise InvalidRequestError(
             "CAP-TIME",
             f"not a minimum time: {_shown(value)}",
-            "Give an integer, or for nested times a list of integers.",
+            "give an integer, or for nested times a list of integers",
             value=_shown(value),
         )
     return Time(times)
@@ -211,7 +211,7 @@ def _not_written(what: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-VALUE",
         f"has no place in a transcript: {what}",
-        "Times are of 64 bits and as wide as the minimum; data are JSON values.",
+        "times are of 64 bits and as wide as the minimum; data are JSON values",
     )
 
 

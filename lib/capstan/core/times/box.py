@@ -140,7 +140,7 @@ def _not_a_bound(time_type: TimeType, value: object) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-TIME",
         f"not a bound of times of {', '.join(time_type.names)}: {shown(value)}",
-        f"Name coordinates ({example}), or give a list with null for unbounded.",
+        f"name coordinates ({example}), or give a list with null for unbounded",
         value=shown(value),
     )
 

@@ -54,10 +54,10 @@ _DEFAULT_MINIMUM: Final = {
     Kind.TIMESTAMP: _RANGE[Kind.TIMESTAMP][0],
 }
 _HINT: Final = {
-    Kind.BIGINT: "Give an integer of 64 bits, without fraction or quotes.",
-    Kind.DATE: "Give a date such as 2013-03-01, years 1 to 9999.",
-    Kind.TIMESTAMP: "Give ISO 8601 such as 2013-03-01T06:30:00Z, at most six digits of a second, "
-    "years 1 to 9999.",
+    Kind.BIGINT: "give an integer of 64 bits, without fraction or quotes",
+    Kind.DATE: "give a date such as 2013-03-01, years 1 to 9999",
+    Kind.TIMESTAMP: "give ISO 8601 such as 2013-03-01T06:30:00Z, at most six digits of a second, "
+    "years 1 to 9999",
 }
 
 
@@ -85,7 +85,7 @@ class Coordinate:
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a name for a coordinate: {shown(self.name)}",
-                "Use lower-case letters, digits and underscores, a letter first.",
+                "use lower-case letters, digits and underscores, a letter first",
                 value=shown(self.name),
             )
         low, high = _RANGE[self.kind]
@@ -111,7 +111,7 @@ class Coordinate:
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a coordinate of a time: {shown(value)}",
-                f"Write a name, and as kind one of: {', '.join(Kind)}.",
+                f"write a name, and as kind one of: {', '.join(Kind)}",
             )
         made = cls.of(name, Kind(kind))
         minimum = entry.get("minimum")

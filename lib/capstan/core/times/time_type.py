@@ -43,7 +43,7 @@ class TimeType:
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"a time needs coordinates with different names, not {list(self.names)}",
-                "Name at least one coordinate, and each name once.",
+                "name at least one coordinate, and each name once",
                 names=list(self.names),
             )
 
@@ -72,7 +72,7 @@ class TimeType:
             raise InvalidRequestError(
                 "CAP-TIME",
                 f"no coordinate {shown(name)} in times of {', '.join(self.names)}",
-                f"Use one of: {', '.join(self.names)}.",
+                f"use one of: {', '.join(self.names)}",
                 value=name,
             )
         return self.names.index(name)
@@ -99,7 +99,7 @@ class TimeType:
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
                 f"not a time type: {shown(value)}",
-                'Write {"coordinates": [{"name": ..., "kind": ...}]}.',
+                'write {"coordinates": [{"name": ..., "kind": ...}]}',
             )
         return cls(tuple(Coordinate.from_json(entry) for entry in listed))
 
@@ -120,7 +120,7 @@ class TimeType:
             raise InvalidRequestError(
                 "CAP-TIME",
                 f"not a time of {', '.join(self.names)}: {shown(value)}",
-                f"Give a list of {len(self.coordinates)}." if several else "Give one value.",
+                f"give a list of {len(self.coordinates)}" if several else "give one value",
                 value=shown(value),
             )
         return Time(c.parse(v) for c, v in zip(self.coordinates, values, strict=True))
@@ -147,7 +147,7 @@ class TimeType:
             raise InvalidRequestError(
                 "CAP-TIME",
                 f"not a time of {', '.join(self.names)}: {shown(text)}",
-                "Give the value, or for several coordinates a JSON list.",
+                "give the value, or for several coordinates a JSON list",
                 value=shown(text),
             ) from error
         return self.parse(value)

@@ -138,7 +138,7 @@ def violation_error(violation: Violation, width: int, subject: str) -> CheckFail
     return CheckFailedError(
         "CAP-VIOLATION",
         f"{subject} breaks {violation.rule.value}: {violation.describe(time_type)}",
-        "The events before it are sound.",
+        "the events before it are sound",
         seq=violation.seq,
         rule=violation.rule.value,
         time=None if violation.time is None else list(violation.time),

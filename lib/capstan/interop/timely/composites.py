@@ -171,6 +171,6 @@ def _sized(part: Codec) -> Codec:
 
 def _refused(name: str, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
-        "CAP-TYPE", f"type {name} is not supported: {reason}", "Use another type.",
+        "CAP-TYPE", f"type {name} is not supported: {reason}", "use another type",
         type=name,
     )  # fmt: skip

@@ -45,7 +45,7 @@ class Encoding(ABC):
             raise InvalidRequestError(
                 "CAP-VALUE",
                 f"event {seq} cannot be written: {error}",
-                "Records and times must be of the given types.",
+                "records and times must be of the given types",
                 seq=seq,
             ) from error
         if size > self.longest:
@@ -53,8 +53,8 @@ class Encoding(ABC):
                 "CAP-FRAME-LENGTH",
                 f"event {seq} cannot be written: it takes {size:,} bytes, and readers accept at "
                 f"most {self.longest:,}",
-                "Spread its records over more workers: replay into another stream with "
-                "--into-stream and --peers.",
+                "spread its records over more workers: replay into another stream with "
+                "--into-stream and --peers",
                 seq=seq,
             )
         return data

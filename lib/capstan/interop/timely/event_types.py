@@ -138,7 +138,7 @@ class EventTypes:
             raise InvalidRequestError(
                 "CAP-TIME",
                 f"the minimum {json.dumps(minimum)} is not a time of type {time.name}: {error}",
-                f"Give for example {json.dumps(_json(time.minimum, bare=time.bare))}.",
+                f"give for example {json.dumps(_json(time.minimum, bare=time.bare))}",
             ) from error
         return cls(time, record, start)
 

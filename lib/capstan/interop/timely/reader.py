@@ -136,7 +136,7 @@ class EventReader(Closing):
             raise InvalidRequestError(
                 "CAP-FILE",
                 f"{self.name} cannot be read: {error.strerror or error}",
-                "Check the file and its permissions.",
+                "check the file and its permissions",
                 file=self.name,
             ) from error
         return data
@@ -148,7 +148,7 @@ class EventReader(Closing):
         return InvalidRequestError(
             code,
             f"{self.name or 'the recording'}, event {seq}: {place}{rule}{fault.detail}",
-            "The events before it are complete. Check the types, and that the file is a recording.",
+            "the events before it are complete; check the types, and that the file is a recording",
             file=self.name,
             offset=offset,
             seq=seq,

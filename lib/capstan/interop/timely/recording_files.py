@@ -117,8 +117,8 @@ def unreadable(path: Path, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-FILE",
         f"{path} cannot be read: {reason}",
-        f"Give {LINES_SUFFIX} or {FRAMES_SUFFIX} files, or folders of them; give the types of "
-        f"times and records if no {CASE} states them.",
+        f"give {LINES_SUFFIX} or {FRAMES_SUFFIX} files, or folders of them; give the types of "
+        f"times and records if no {CASE} states them",
         file=str(path),
     )
 

@@ -102,7 +102,7 @@ class Listener(Closing):
             raise SystemFailureError(
                 "CAP-PEER",
                 f"no sender connected to port {self.ports[worker]} within {timeout} s",
-                "Start the sender, or raise the timeout.",
+                "start the sender, or raise the timeout",
                 port=self.ports[worker],
             ) from error
         connection.settimeout(timeout)
@@ -139,7 +139,7 @@ def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> 
         raise SystemFailureError(
             "CAP-PEER",
             f"no receiver at {host}:{port}: {error}",
-            "Start the receiver first, and check the port: it is the base port plus the worker.",
+            "start the receiver first, and check the port: it is the base port plus the worker",
             host=host,
             port=port,
         ) from error
@@ -175,5 +175,5 @@ def _no_port(place: str, reason: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-PORT",
         f"cannot listen on {place}: {reason}",
-        "Choose free ports from 1 to 65535, and an address of this machine.",
+        "choose free ports from 1 to 65535, and an address of this machine",
     )

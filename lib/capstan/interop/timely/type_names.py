@@ -43,7 +43,7 @@ _ALIASES: Final = {
     "duration": "duration_nanos",
 }  # fmt: skip
 _HINT: Final = (
-    "Write for example u64, string, (u64, string), Product<u64,u64>, Vec<u8>, Option<i64>, [u8; 4]."
+    "write for example u64, string, (u64, string), Product<u64,u64>, Vec<u8>, Option<i64>, [u8; 4]"
 )
 
 _registered: dict[str, Codec] = {}

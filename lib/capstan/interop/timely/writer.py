@@ -80,7 +80,7 @@ class EventWriter(Closing):
             raise SystemFailureError(
                 "CAP-WRITE",
                 f"{self._name} failed after event {self.seq}: {error}",
-                "Everything it took before is a recording that is still open.",
+                "everything it took before is a recording that is still open",
                 sink=self._name,
             ) from error
 

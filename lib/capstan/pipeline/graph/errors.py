@@ -19,42 +19,42 @@ class EmptyDag(DagError):
     """Raised when a graph without nodes is built."""
 
     CODE = "CAP-DAG-EMPTY"
-    HINT = "Declare at least one source and one sink, and connect them."
+    HINT = "declare at least one source and one sink, and connect them"
 
 
 class DuplicateNode(DagError):
     """Raised when two nodes have the same name; `name`."""
 
     CODE = "CAP-DAG-DUPLICATE-NODE"
-    HINT = "Give each node a unique name: it identifies the node's state."
+    HINT = "give each node a unique name: it identifies the node's state"
 
 
 class DuplicateEdge(DagError):
     """Raised when two nodes are connected twice; `source`, `target`."""
 
     CODE = "CAP-DAG-DUPLICATE-EDGE"
-    HINT = "Connect two nodes once: a second edge would deliver every event twice."
+    HINT = "connect two nodes once: a second edge would deliver every event twice"
 
 
 class NodeNotFound(DagError):
     """Raised for a node name or id that is not in the graph; `name`."""
 
     CODE = "CAP-DAG-NODE"
-    HINT = "Use the name or the id of a declared node."
+    HINT = "use the name or the id of a declared node"
 
 
 class CycleDetected(DagError):
     """Raised when a node is reachable from itself; `name`."""
 
     CODE = "CAP-DAG-CYCLE"
-    HINT = "Remove an edge, so that the graph has no cycle."
+    HINT = "remove an edge, so that the graph has no cycle"
 
 
 class DisconnectedNode(DagError):
     """Raised for a source without readers, a sink without input, or an isolated node; `name`."""
 
     CODE = "CAP-DAG-DISCONNECTED"
-    HINT = "Connect the node, or remove it."
+    HINT = "connect the node, or remove it"
 
 
 class WrongWay(DagError):
@@ -68,84 +68,84 @@ class FanOutLimitExceeded(DagError):
     """Raised when a node has too many readers; `name`, `count`, `limit`."""
 
     CODE = "CAP-DAG-FAN-OUT"
-    HINT = "Insert a node that forwards to some of the readers."
+    HINT = "insert a node that forwards to some of the readers"
 
 
 class SchemaMismatch(DagError):
     """Raised when columns do not match; `source`, `target`, `reason`."""
 
     CODE = "CAP-DAG-SCHEMA"
-    HINT = "Declare the columns that arrive, with the same positions and types."
+    HINT = "declare the columns that arrive, with the same positions and types"
 
 
 class KeyNotDeclared(DagError):
     """Raised for a stateful operator without a declared key; `name`."""
 
     CODE = "CAP-DAG-KEY"
-    HINT = "Declare the key columns of its state, or GLOBAL if it needs all rows together."
+    HINT = "declare the key columns of its state, or GLOBAL if it needs all rows together"
 
 
 class BaseTableSchemaNotFound(DagError):
     """Raised when a view reads a table without a schema; `name`."""
 
     CODE = "CAP-DAG-BASE-TABLE"
-    HINT = "Provide the table's schema, or declare the view that produces it."
+    HINT = "provide the table's schema, or declare the view that produces it"
 
 
 class BackpressureFull(DagError):
     """Raised when a bounded buffer is full until its reader drains it; `capacity`."""
 
     CODE = "CAP-DAG-FULL"
-    HINT = "Drain the buffer, then continue."
+    HINT = "drain the buffer, then continue"
 
 
 class BarrierMismatch(DagError):
     """Raised when barriers of different checkpoints meet; `expected`, `found`."""
 
     CODE = "CAP-DAG-BARRIER"
-    HINT = "Finish one checkpoint on all inputs before the next begins."
+    HINT = "finish one checkpoint on all inputs before the next begins"
 
 
 class CheckpointInProgress(DagError):
     """Raised when a checkpoint begins while another one is running; `epoch`."""
 
     CODE = "CAP-DAG-CHECKPOINT-RUNNING"
-    HINT = "Finish the running checkpoint, or abandon it."
+    HINT = "finish the running checkpoint, or abandon it"
 
 
 class NoCheckpointInProgress(DagError):
     """Raised when a checkpoint is finished that was never begun."""
 
     CODE = "CAP-DAG-NO-CHECKPOINT"
-    HINT = "Begin a checkpoint first."
+    HINT = "begin a checkpoint first"
 
 
 class CheckpointIncomplete(DagError):
     """Raised when a checkpoint is finished before all nodes have reported; `pending`."""
 
     CODE = "CAP-DAG-CHECKPOINT-PENDING"
-    HINT = "Wait for the listed nodes to report; the checkpoint is still running."
+    HINT = "wait for the listed nodes to report; the checkpoint is still running"
 
 
 class CheckpointNotFound(DagError):
     """Raised when no checkpoint has the given id; `checkpoint`."""
 
     CODE = "CAP-DAG-CHECKPOINT-UNKNOWN"
-    HINT = "Only the newest checkpoints are kept; choose one of those."
+    HINT = "only the newest checkpoints are kept; choose one of those"
 
 
 class CheckpointCorrupt(DagError):
     """Raised when bytes are not a complete checkpoint of a supported version; `reason`."""
 
     CODE = "CAP-DAG-CHECKPOINT-CORRUPT"
-    HINT = "Restore an earlier checkpoint."
+    HINT = "restore an earlier checkpoint"
 
 
 class RestoreFailed(CodedError, SystemFailureError):
     """Raised when a node cannot restore its state; nothing was restored. `node`, `reason`."""
 
     CODE = "CAP-DAG-RESTORE"
-    HINT = "Restore into the same operators; the executor is unchanged."
+    HINT = "restore into the same operators; the executor is unchanged"
 
 
 class StateChanged(DagError):
@@ -156,8 +156,8 @@ class StateChanged(DagError):
 
     CODE = "CAP-DAG-STATE-CHANGED"
     HINT = (
-        "Follow it under another name, which begins without state. If the code of a logic "
-        "has changed, give the logic a new version and a migration."
+        "follow it under another name, which begins without state; if the code of a logic "
+        "has changed, give the logic a new version and a migration"
     )
 
 
@@ -168,11 +168,11 @@ class OperatorFailed(CodedError, SystemFailureError):
     """
 
     CODE = "CAP-DAG-OPERATOR"
-    HINT = "Fix the operator or the data; a run with a failed operator publishes nothing."
+    HINT = "fix the operator or the data; a run with a failed operator publishes nothing"
 
 
 class LateOutput(DagError):
     """Raised when a sink emits a time that it has declared complete; `node`, `time`."""
 
     CODE = "CAP-DAG-LATE-OUTPUT"
-    HINT = "Divert late rows before they reach the sink."
+    HINT = "divert late rows before they reach the sink"

@@ -18,109 +18,109 @@ class NoHash(StateError):
     """Raised for a key without a stable hash; `type`."""
 
     CODE = "CAP-STATE-KEY"
-    HINT = "Key by integers, booleans, strings, bytes, dates, timestamps or decimals."
+    HINT = "key by integers, booleans, strings, bytes, dates, timestamps or decimals"
 
 
 class KeyChanged(StateError):
     """Raised when a logic emits a record under another key; `operator`, `key`, `found`."""
 
     CODE = "CAP-STATE-KEY-CHANGED"
-    HINT = "Emit records under the key of their input; repartition the output to change the key."
+    HINT = "emit records under the key of their input; repartition the output to change the key"
 
 
 class LateRecord(StateError):
     """Raised when a logic emits a record at or before the last epoch; `operator`, `time`."""
 
     CODE = "CAP-STATE-LATE"
-    HINT = "Emit records after the last epoch; nothing at or before it may follow."
+    HINT = "emit records after the last epoch; nothing at or before it may follow"
 
 
 class MixedAlignment(StateError):
     """Raised when inputs have reached a barrier and a suspend marker at once; `waiting`."""
 
     CODE = "CAP-STATE-ALIGNMENT"
-    HINT = "Finish the snapshot before you suspend the job."
+    HINT = "finish the snapshot before you suspend the job"
 
 
 class Suspended(StateError):
     """Raised when a message is sent after a suspend marker."""
 
     CODE = "CAP-STATE-SUSPENDED"
-    HINT = "Restart the job; it continues from its last snapshot."
+    HINT = "restart the job; it continues from its last snapshot"
 
 
 class DuplicateOperator(StateError):
     """Raised when two stateful operators have the same name; `name`."""
 
     CODE = "CAP-STATE-DUPLICATE"
-    HINT = "Give each stateful operator a unique name: it identifies the operator's state."
+    HINT = "give each stateful operator a unique name: it identifies the operator's state"
 
 
 class UnknownWorker(StateError):
     """Raised for a worker that is not part of the job or accepts no more records; `worker`."""
 
     CODE = "CAP-STATE-WORKER"
-    HINT = "Send records to one of the workers that the coordinator names."
+    HINT = "send records to one of the workers that the coordinator names"
 
 
 class ConcurrentOperation(StateError):
     """Raised when a snapshot or rescale begins while another one is running; `running`."""
 
     CODE = "CAP-STATE-BUSY"
-    HINT = "Wait for the running operation to finish, then try again."
+    HINT = "wait for the running operation to finish, then try again"
 
 
 class SnapshotCorrupt(StateError):
     """Raised when bytes are not a complete snapshot of a supported version; `reason`."""
 
     CODE = "CAP-STATE-CORRUPT"
-    HINT = "Restore an earlier snapshot."
+    HINT = "restore an earlier snapshot"
 
 
 class NoCodec(StateError):
     """Raised for a codec that is not registered; `codec`."""
 
     CODE = "CAP-STATE-CODEC"
-    HINT = "Register the codec that wrote the state."
+    HINT = "register the codec that wrote the state"
 
 
 class StateVersion(StateError):
     """Raised for a state whose version has no migration; `operator`, `found`."""
 
     CODE = "CAP-STATE-VERSION"
-    HINT = "Give the logic a migration from that version, or begin without state."
+    HINT = "give the logic a migration from that version, or begin without state"
 
 
 class NotKeyed(StateError):
     """Raised when a state cannot be rescaled by its keys; `operator`."""
 
     CODE = "CAP-STATE-NOT-KEYED"
-    HINT = "Restore the snapshot on the number of workers that took it."
+    HINT = "restore the snapshot on the number of workers that took it"
 
 
 class NotWhole(StateError):
     """Raised when states are not at the same point, or do not match; `reason`."""
 
     CODE = "CAP-STATE-NOT-WHOLE"
-    HINT = "Rescale a snapshot that all workers took at one barrier."
+    HINT = "rescale a snapshot that all workers took at one barrier"
 
 
 class StateLost(CodedError, SystemFailureError):
     """Raised when a state cannot be encoded or decoded; nothing is committed. `operator`."""
 
     CODE = "CAP-STATE-LOST"
-    HINT = "Fix the logic or its codec; the last valid snapshot is unchanged."
+    HINT = "fix the logic or its codec; the last valid snapshot is unchanged"
 
 
 class Misplaced(CodedError, SystemFailureError):
     """Raised when the verification of a rescale fails; `lost`, `twice`, `misplaced`."""
 
     CODE = "CAP-STATE-MISPLACED"
-    HINT = "Nothing was committed; continue from the previous snapshot."
+    HINT = "nothing was committed; continue from the previous snapshot"
 
 
 class Stuck(CodedError, SystemFailureError):
     """Raised when workers wait for each other and none can proceed; `waiting`."""
 
     CODE = "CAP-STATE-STUCK"
-    HINT = "This is a defect of the runtime; its seed and schedule reproduce it."
+    HINT = "this is a defect of the runtime; its seed and schedule reproduce it"
