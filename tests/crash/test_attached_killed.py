@@ -5,24 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support import lake_contents
-from tests.support.crash_cases import Work, cases
+from tests.support.crash_cases import CAPTURE_POINTS, Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 
-# As for a capture of its own: the second micro-batch opens a worker, the third is without progress.
-POINTS = [
-    "capture.attach",
-    "capture.claim:1",
-    "capture.workers:1",
-    "capture.records:1",
-    "capture.late:1",
-    "capture.events:1",
-    "capture.claim:2",
-    "capture.workers:2",
-    "capture.records:3",
-    "capture.late:3",
-    "capture.events:3",
-]
+POINTS = ["capture.attach", *CAPTURE_POINTS]
 BY_DAY = {"capture.attach", "capture.records:3"}
 QUERIES = [Work("attach", point, world="empty") for point in POINTS]
 

@@ -9,24 +9,11 @@ from capstan.storage import arrow_writer, delta
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import format_of
 from tests.support import lake_contents, small_stream
-from tests.support.crash_cases import Work, cases
+from tests.support.crash_cases import CAPTURE_POINTS, Work, cases
 
 pytestmark = pytest.mark.timeout(1800)
 
-# The second micro-batch opens a worker; the third does not move the watermark.
-POINTS = [
-    "capture.claim:1",
-    "capture.workers:1",
-    "capture.records:1",
-    "capture.late:1",
-    "capture.events:1",
-    "capture.claim:2",
-    "capture.workers:2",
-    "capture.records:3",
-    "capture.late:3",
-    "capture.events:3",
-]
-CAPTURES = [Work("capture", point, world="empty") for point in POINTS]
+CAPTURES = [Work("capture", point, world="empty") for point in CAPTURE_POINTS]
 
 
 # Each point once; the same point of another batch nightly.

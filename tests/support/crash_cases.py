@@ -14,6 +14,22 @@ if TYPE_CHECKING:
     from tests.support.driver_under_test import Step
 
 
+# The second micro-batch opens a worker; the third does not move the watermark.
+CAPTURE_POINTS = (
+    "capture.claim:1",
+    "capture.workers:1",
+    "capture.records:1",
+    "capture.late:1",
+    "capture.events:1",
+    "capture.claim:2",
+    "capture.workers:2",
+    "capture.records:3",
+    "capture.late:3",
+    "capture.events:3",
+)
+"""Write points of a capture of the small stream."""
+
+
 class Place(Protocol):
     """Place of work."""
 

@@ -144,10 +144,8 @@ def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
     if not is_table(tape.paths.feed):
         return None
     table = delta.open_table(tape.paths.feed)
-    files = pa.table(table.get_add_actions(flatten=True))
-    if _ORIGIN in files.column_names:
-        files = files.filter(pc.equal(files[_ORIGIN], str(Origin.CAPTURE)))
-    entries = _read_entries(tape, table, prune(files, "number", number, number))
+    files = prune(_files(table, captured=True), "number", number, number)
+    entries = _read_entries(tape, table, files)
     found = [entry for entry in entries if (entry.checkpoint, entry.number) == (checkpoint, number)]
     return found[0] if found else None
 
@@ -161,19 +159,14 @@ def count_synthetic(tape: Tape, first: int, last: int) -> int:
     if not is_table(tape.paths.feed):
         return 0
     table = delta.open_table(tape.paths.feed)
-    files = pa.table(table.get_add_actions(flatten=True))
-    counted = 0
-    if _ORIGIN in files.column_names:
-        files = files.filter(pc.not_equal(files[_ORIGIN], str(Origin.CAPTURE)))
-        bounds = {"min.batch", "max.batch", "num_records"}
-        if bounds <= set(files.column_names):
-            within = pc.and_(
-                pc.greater_equal(files["min.batch"], first),
-                pc.less_equal(files["max.batch"], last),
-            )
-            within = pc.fill_null(pc.and_(within, pc.is_valid(files["num_records"])), False)
-            counted = pc.sum(files.filter(within)["num_records"]).as_py() or 0
-            files = files.filter(pc.invert(within))
+    files, counted = _files(table, captured=False), 0
+    if {_ORIGIN, "min.batch", "max.batch", "num_records"} <= set(files.column_names):
+        within = pc.and_(
+            pc.greater_equal(files["min.batch"], first), pc.less_equal(files["max.batch"], last)
+        )
+        within = pc.fill_null(pc.and_(within, pc.is_valid(files["num_records"])), False)
+        counted = pc.sum(files.filter(within)["num_records"]).as_py() or 0
+        files = files.filter(pc.invert(within))
     entries = _read_entries(tape, table, prune(files, "batch", first, last), first)
     return counted + sum(
         entry.origin is not Origin.CAPTURE and entry.batch <= last for entry in entries
@@ -321,13 +314,24 @@ def _synthetic(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
     if not is_table(tape.paths.feed):
         return ()
     table = delta.open_table(tape.paths.feed)
-    files, batch = pa.table(table.get_add_actions(flatten=True)), 0
-    # The table is partitioned by origin, so files of micro-batches are not opened.
-    if _ORIGIN in files.column_names:
-        files = files.filter(pc.not_equal(files[_ORIGIN], str(Origin.CAPTURE)))
-        batch = max(delta.stat(files, "max.batch"), default=0) if newest else 0
+    files, batch = _files(table, captured=False), 0
+    if newest and _ORIGIN in files.column_names:
+        batch = max(delta.stat(files, "max.batch"), default=0)
     entries = _read_entries(tape, table, files, batch)
     return tuple(entry for entry in entries if entry.origin is not Origin.CAPTURE)
+
+
+def _files(table: deltalake.DeltaTable, *, captured: bool) -> pa.Table:
+    """The log's actions for files with micro-batches, or for those with synthetic batches.
+
+    The table is partitioned by origin, so files with others need not be opened. A feed of an older
+    format is not, and all of its files are returned.
+    """
+    files = pa.table(table.get_add_actions(flatten=True))
+    if _ORIGIN not in files.column_names:
+        return files
+    of_capture = pc.equal(files[_ORIGIN], str(Origin.CAPTURE))
+    return files.filter(of_capture if captured else pc.invert(of_capture))
 
 
 def _read_entries(
