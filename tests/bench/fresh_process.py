@@ -1,6 +1,6 @@
 """A program in its own process: its cost from its start, including its child processes.
 
-    python -m tests.bench.fresh_process FIGURES PROGRAM [ARGUMENT ...]
+    python tests/bench/fresh_process.py FIGURES PROGRAM [ARGUMENT ...]
 
 This runs a program and writes its cost into the file FIGURES. A driver may end before its JVM, and
 then the JVM would be charged to nobody: so the process in between adopts orphans.
@@ -61,7 +61,8 @@ def fresh(program: Sequence[str], folder: Path) -> Fresh:
     """
     figures = folder / f"figures-{uuid.uuid4().hex[:12]}.json"
     ended = subprocess.run(
-        [sys.executable, "-m", __name__, str(figures), *program],
+        # By its path: in `folder` this package is not found.
+        [sys.executable, str(Path(__file__).resolve()), str(figures), *program],
         env={**os.environ, **_MARK},
         cwd=folder,
         capture_output=True,
