@@ -31,6 +31,7 @@ from tests.bench.inputs import Bench, Options
 from tests.bench.keyed_state import states
 from tests.bench.maintenance import maintains
 from tests.bench.measures import Line
+from tests.bench.merge import merges
 from tests.bench.page_load import pages
 from tests.bench.pipeline import pipelines
 from tests.bench.replay import replays
@@ -44,6 +45,7 @@ NAMES = (
     "direct",
     "staged",
     "verify",
+    "merge",
     "fixed",
     "cold",
     "follow",
@@ -111,6 +113,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"capture"}), lambda: captures(bench)),
         (frozenset({"attach"}), lambda: attached(bench)),
         (_REPLAYS, lambda: replays(bench, wanted)),
+        (frozenset({"merge"}), lambda: merges(bench)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"cold"}), lambda: cold(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),

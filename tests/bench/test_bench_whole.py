@@ -25,6 +25,7 @@ COLD = {
 }  # fmt: skip
 RATIOS = {
     "capture", "capture without read-back", "capture_into", "direct", "staged", "verify",
+    "merge by sequence",
 }  # fmt: skip
 
 

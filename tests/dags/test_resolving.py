@@ -28,6 +28,9 @@ HOUR = 3_600_000_000
 DAGS = Path(__file__).parents[2] / "dags"
 MORE = """
   some: {stream: little, target: some, workers: [a, b], mode: merge, keys: [id], approve: true}
+  changed:
+    {stream: little, target: changed, mode: merge, keys: [id], sequence_by: [amount],
+     delete_when: amount = 0, history: true}
   hours: {stream: little, pipeline: places, sink: hours, target: place_hours}
   pairs:
     {stream: little, pipeline: places, sink: pairs, target: pairs, follow: f, since: 2024-05-01}
@@ -49,6 +52,13 @@ def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
     found = resolve(setting, {**SOME, "workers": None, "keys": [], "approve": False})
     assert (found.workers, found.keys, found.approve) == (("a", "b"), ("id",), True)
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
+
+
+def test_the_rule_of_a_merge_is_always_as_declared(setting: Settings) -> None:
+    fields = {"stream": "little", "into": "changed", "mode": "merge", "replay": "changed"}
+    found = resolve(setting, fields)
+    assert (found.sequence_by, found.delete_when) == (("amount",), "amount = 0")
+    assert (found.keys, found.history) == (("id",), True)
 
 
 def test_a_declared_pipeline_is_what_is_played(setting: Settings) -> None:

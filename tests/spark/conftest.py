@@ -39,6 +39,13 @@ CORE = {
         "test_epochs",
         "test_what_is_fed_is_on_tape_and_the_tape_is_sound",
     },
+    "change_rows": {
+        "test_changes_cut_anyhow_give_the_rows_of_one_replay_over_all[latest]",
+        "test_equal_sequences_are_decided_by_delete_then_content",
+    },
+    "change_streams": {
+        "test_the_later_change_wins_whatever_the_order_and_a_deleted_key_stays_deleted",
+    },
     "checks": {"test_failed_checks_publish_nothing_and_are_noted"},
     "claims": {
         "test_a_run_that_was_unlocked_while_it_lived_is_shut_out[merge-replay.holds]",

@@ -73,6 +73,9 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
         pipeline=given.pipeline or declared.pipeline,
         sink=given.sink or declared.sink,
         keys=given.keys or declared.keys,
+        sequence_by=declared.sequence_by,
+        delete_when=declared.delete_when,
+        history=declared.history,
     )
     times = (given.since, given.until, given.known_at, given.as_of)
     if declared.follow is not None and all(time is None for time in times) and not given.partial:

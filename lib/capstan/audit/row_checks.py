@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
@@ -31,6 +31,7 @@ from pyspark.sql.types import (
 from capstan.audit.result import CHECK, CheckResult, Finding
 from capstan.audit.row_diff import row_text
 from capstan.audit.row_view import View, place_of, time_of
+from capstan.core.config.change_rules import DELETED
 from capstan.core.config.row_checks import Check, Limit, Range
 from capstan.core.config.sql_rules import moment_problem
 from capstan.errors import InvalidRequestError
@@ -79,7 +80,14 @@ def prepare(checks: Sequence[Check], frame: DataFrame) -> tuple[PreparedCheck, .
     Raises:
         InvalidRequestError: `CAP-CHECK-COLUMN`, with the name of a check that does not fit.
     """
-    return tuple(_prepare(check, f"c{i}", frame) for i, check in enumerate(checks))
+    prepared = tuple(_prepare(check, f"c{i}", frame) for i, check in enumerate(checks))
+    if DELETED not in frame.columns:
+        return prepared
+    # A deleting change may have only the key; it puts no row into the table.
+    return tuple(
+        check if check.failed is None else replace(check, failed=check.failed & ~F.col(DELETED))
+        for check in prepared
+    )
 
 
 def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:

@@ -128,7 +128,7 @@ def plan_replays(survey: Survey, request: BackfillRequest) -> list[Request]:
     ]
     if request.order is Order.OLDEST or len(replays) < 2:
         return replays
-    if survey.plan.request.mode is Mode.MERGE:
+    if survey.plan.request.mode is Mode.MERGE and survey.plan.change_rule is None:
         raise InvalidRequestError(
             "CAP-ORDER",
             f"replay {request.replay} merges: newest first, an older row would replace a newer one "

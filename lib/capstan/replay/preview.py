@@ -158,7 +158,7 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
 
 def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     run = runs.name_run(lake, plan.identity, 1, plan.target).name
-    held = [claim for claim in claims.active(lake, plan.target) if claim.scope.overlaps(plan.scope)]
+    held = [claim for claim in claims.active(lake, plan.target) if claim.scope.overlaps(plan.locks)]
     return tuple(claim.run for claim in held if not have_same_identity(claim.run, run))
 
 

@@ -14,6 +14,7 @@ from capstan.core.config import ProjectConfig
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.approval import waiting
+from capstan.replay.execution.change_merge import audit_changes, require_newest_version
 from capstan.replay.execution.job import restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
@@ -222,6 +223,9 @@ def audit_run(
     if audited is not None and version is None:
         staged = delta.load(spark, str(audited.detail["staging"]))
         audit = target_table.audit(spark, plan, staged)
+    elif plan.change_rule is not None:
+        require_newest_version(version)
+        audit = audit_changes(job)
     else:
         audit = target_table.audit_target(spark, plan, version)
     record_findings(plan, audit, history.last.run, job.attempt, version)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from string import punctuation
 from urllib.parse import quote
@@ -26,7 +27,7 @@ LEDGERS = (
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
-_RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs"})
+_RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs", "kept"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,18 @@ class Lake:
     def staging(self, run: str) -> str:
         """The path of a run's staged output."""
         return f"{self.root}/staging/{run}"
+
+    def kept_changes(self, target: str) -> str:
+        """The path of the changes kept beside a table that merges by sequence.
+
+        Args:
+            target: The path of the table.
+        """
+        name = target.removeprefix(f"{self.root}/tables/")
+        if not is_name(name):
+            # No name has a hyphen, so no table of the lake has the same place.
+            name = f"at-{sha256(target.encode()).hexdigest()}"
+        return f"{self.root}/kept/{name}"
 
     def side_outputs(self, pipeline: str) -> str:
         """The path of the table of a pipeline's side outputs."""

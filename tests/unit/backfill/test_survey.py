@@ -492,6 +492,18 @@ def test_merges_start_with_the_oldest(place: Place) -> None:
     assert len(place.plan_replays("merged", order=Order.NEWEST)) == 1
 
 
+def test_merges_by_sequence_may_start_with_the_newest(place: Place) -> None:
+    declared = declarations()
+    merged = replace(declared.replays["merged"], sequence_by=("amount",))
+    changed = replace(declared, replays={"merged": merged})
+    asked = BackfillRequest("merged", chunk=1, order=Order.NEWEST)
+    found = list(prepare(place.lake, changed, asked).replays)
+    assert len(found) > 1
+    starts = [each.since for each in found]
+    assert starts == sorted(starts, reverse=True)  # type: ignore[type-var]
+    assert {each.sequence_by for each in found} == {("amount",)}
+
+
 def test_a_replay_with_approval_stops_for_it(place: Place) -> None:
     assert {each.approve for each in place.plan_replays("asked")} == {True}
     assert {each.approve for each in place.plan_replays("copy")} == {False}

@@ -38,11 +38,22 @@ def test_targets_are_tables_of_the_lake_or_lie_outside(root: str) -> None:
 @pytest.mark.parametrize(
     "inside",
     ["streams/flights/events", "streams/new", "ledger/claims", "staging/x", "state/p", "aside/p",
+     "kept/march",
      "ledger", "tables", "tables/march/part"],
 )  # fmt: skip
 def test_what_is_the_lakes_own_is_no_target(root: str, inside: str) -> None:
     with pytest.raises(InvalidRequestError, match="CAP-NAME: .* it is part of the lake"):
         Lake.at(root).target(f"{root}/{inside}")
+
+
+@pytest.mark.parametrize("root", ["/data/lake", "s3a://bucket/lake"])
+def test_kept_changes_have_a_place_of_their_own_for_each_target(root: str) -> None:
+    lake = Lake.at(root)
+    assert lake.kept_changes(lake.target("march")) == f"{root}/kept/march"
+    outside = [f"{root}/march", "/elsewhere/tables/march", "/elsewhere"]
+    places = [lake.kept_changes(lake.target(path)) for path in outside]
+    assert len({*places, f"{root}/kept/march"}) == 4
+    assert all(place.startswith(f"{root}/kept/at-") for place in places)
 
 
 @pytest.mark.parametrize("path", ["/data/my/lake", "/data/my", "/data"])

@@ -47,6 +47,24 @@ AllSinks = Annotated[
 ]
 ModeOption = Annotated[Mode, typer.Option(help="How to change the target.")]
 Keys = Annotated[str | None, typer.Option(help="Key columns of --mode merge.", metavar="LIST")]
+SequenceBy = Annotated[
+    str | None,
+    typer.Option(
+        help="With --mode merge: columns whose greatest value wins, in whatever order ranges are "
+        "replayed.",
+        metavar="LIST",
+    ),
+]
+DeleteWhen = Annotated[
+    str | None,
+    typer.Option(
+        help="With --sequence-by: a change that meets this deletes its key.", metavar="SQL"
+    ),
+]
+KeepHistory = Annotated[
+    bool,
+    typer.Option("--history", help="With --sequence-by: keep each version of a key."),
+]
 Follow = Annotated[
     str | None,
     typer.Option(
@@ -84,6 +102,9 @@ def plan(
     sink: Sink = None,
     mode: ModeOption = Mode.REPLACE,
     keys: Keys = None,
+    sequence_by: SequenceBy = None,
+    delete_when: DeleteWhen = None,
+    history: KeepHistory = False,
     follow: Follow = None,
     partial: Partial = False,
     direct: Direct = False,
@@ -131,6 +152,9 @@ def replay(
     all_sinks: AllSinks = False,
     mode: ModeOption = Mode.REPLACE,
     keys: Keys = None,
+    sequence_by: SequenceBy = None,
+    delete_when: DeleteWhen = None,
+    history: KeepHistory = False,
     follow: Follow = None,
     partial: Partial = False,
     direct: Direct = False,
@@ -218,6 +242,7 @@ def _request(
     fields["mode"] = Mode(fields["mode"])
     fields["workers"] = names(fields["workers"], "--workers")
     fields["keys"] = names(fields["keys"], "--keys") or ()
+    fields["sequence_by"] = names(fields["sequence_by"], "--sequence-by") or ()
     return Request(**fields)
 
 

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from capstan.core.config.change_rules import problem_with_changes
 from capstan.core.config.fields import (
     CONFIG,
     Bound,
@@ -39,7 +40,7 @@ from capstan.core.config.fields import (
 )
 from capstan.core.config.row_checks import Checks
 from capstan.core.config.sources import FILE_FORMATS, Source
-from capstan.core.config.sql_rules import problem_with_expression
+from capstan.core.config.sql_rules import problem_with_columns, problem_with_expression
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -318,6 +319,11 @@ class Replay(Declared):
         sink: The sink of the pipeline that feeds the target; None if it has only one.
         mode: The way the target is changed.
         keys: Columns that `merge` matches rows by; by default those of the transform or sink.
+        sequence_by: Columns of the output by which `merge` orders the changes of a key: the
+            greatest wins, in whatever order ranges are replayed.
+        delete_when: An SQL condition over the output: such a change deletes its key.
+        history: Whether the table keeps each version of a key, with `valid_from`, `valid_to` and
+            `current`.
         schedule: The schedule of Airflow's runs: over data intervals, or for a followed replay
             over the times completed since the last run; None for runs by hand only.
         follow: The name of the cursor of a followed replay. Each run covers the times completed
@@ -340,6 +346,9 @@ class Replay(Declared):
     sink: Text | None = None
     mode: Mode = Mode.REPLACE
     keys: Columns = field(default=())
+    sequence_by: Columns = field(default=())
+    delete_when: Annotated[Text, without_problem(problem_with_columns)] | None = None
+    history: bool = False
     schedule: Schedule | None = None
     follow: Annotated[str, name_of("follow")] | None = None
     checks: Checks = field(default=())
@@ -356,4 +365,12 @@ class Replay(Declared):
             raise ValueError("has a sink but no pipeline")
         if self.follow is not None and self.until is not None:
             raise ValueError("follows the completed times and cannot have an until")
+        problem = problem_with_changes(
+            merges=self.mode is Mode.MERGE,
+            sequence_by=self.sequence_by,
+            delete_when=self.delete_when,
+            history=self.history,
+        )
+        if problem is not None:
+            raise ValueError(problem)
         return self

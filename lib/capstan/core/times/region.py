@@ -33,6 +33,13 @@ class Region:
             return False
         return self.box.contains(time)
 
+    def includes(self, other: Region) -> bool:
+        """Whether every time of another region is known to be in this one."""
+        one, two = self.simplified(), other.simplified()
+        if (one.below, one.above) not in ((None, None), (two.below, two.above)):
+            return False
+        return two.box.is_empty or one.box.intersect(two.box) == two.box
+
     def simplified(self) -> Region:
         """The same set; for totally ordered times as a box only."""
         if len(self.box.since) != 1:

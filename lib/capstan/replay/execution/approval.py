@@ -133,7 +133,7 @@ def require_unmoved(job: Job, history: History) -> None:
     """
     intent = history.intent(job.source)
     before = -1 if intent is None else intent.target_version
-    for other in runs_published_since(job.lake, job.plan.scope, before, job.run.name):
+    for other in runs_published_since(job.lake, job.plan.locks, before, job.run.name):
         raise InvalidRequestError(
             "CAP-LATER",
             f"run {other} wrote over part of the range of {job.run.name} after its audit",

@@ -17,11 +17,18 @@ from capstan.instrumentation import emit
 from capstan.pipeline import NodeKind
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.execution import recovery
+from capstan.replay.execution.change_merge import publish_changes
 from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.certificate import draft_certificate
+from capstan.replay.output.change_rows import (
+    changes_of,
+    require_rule_fits,
+    require_sequence,
+    table_schema,
+)
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.diff import difference
 from capstan.replay.output.foreign_columns import require_columns_kept
@@ -76,10 +83,12 @@ def carry_out(job: Job) -> ReplayResult:
     Raises:
         CapstanError: The errors of `capstan.replay.run.replay`.
     """
-    require_own_rows(job.spark, job.plan)
     require_no_clash(job.lake, job.plan, [job.run.name])
+    require_own_rows(job.spark, job.plan)
     expected = expected_rows(job.spark, job.plan)
     require_comparable(job.plan, expected)
+    if job.plan.change_rule is not None:
+        require_rule_fits(job.plan.change_rule, expected)
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
     job = job.claimed()
@@ -109,7 +118,8 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     target_table.require_checks(plan, expected)
     require_columns_kept(job.spark, plan, expected.schema)
     # Fencing needs a table, and an earlier attempt may have ended before it created one.
-    target_table.create_or_check(job.spark, plan, expected.schema)
+    schema = table_schema(plan.change_rule, expected.schema)
+    target_table.create_or_check(job.spark, plan, schema)
     emit("replay.target", run=job.run.name)
     published = take_turn(job)
     if published is not None:
@@ -224,6 +234,9 @@ def _hold(
 
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
     delete_folder(staging)
+    rule = job.plan.change_rule
+    if rule is not None:
+        rows = changes_of(rule, rows)
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
@@ -234,6 +247,8 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     writer.save(staging)
     emit("replay.staging", run=job.run.name)
     staged = read_all(job.spark, staging)
+    if rule is not None:
+        require_sequence(rule, staged)
     target_table.require_inside(job.plan, staged)
     require_own_keys(job.plan, staged)
     audit = target_table.audit(job.spark, job.plan, staged)
@@ -271,6 +286,9 @@ def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
         note = {**note, "played": job.source}
     job.ensure_lock()
     emit("replay.holds", run=job.run.name)
-    commit = target_table.publish(job.plan, job.run, job.attempt, rows, note)
+    if job.plan.change_rule is not None:
+        commit = publish_changes(job, rows, note)
+    else:
+        commit = target_table.publish(job.plan, job.run, job.attempt, rows, note)
     emit("replay.publish", run=job.run.name, version=commit.version)
     return commit

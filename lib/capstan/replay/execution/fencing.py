@@ -31,12 +31,11 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
 
     Args:
         job: The job, at the attempt that has claimed.
-        scope: The part of the target that it has claimed; by default the part that its plan may
-            change.
+        scope: The part of the target that it has claimed; by default that of its plan.
     """
     path = job.plan.target
     newest: dict[str, int] = {}
-    for dead in claims.abandoned(job.lake, job.run.name, job.attempt, scope or job.plan.scope):
+    for dead in claims.abandoned(job.lake, job.run.name, job.attempt, scope or job.plan.locks):
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
     for name, attempt in newest.items():

@@ -70,12 +70,12 @@ class Job:
         """The same run at its next attempt, which locks its workers and times.
 
         Args:
-            scope: The part of the target to lock; by default the part that its plan may change.
+            scope: The part of the target to lock; by default that of its plan.
 
         Raises:
             RangeLockedError: `CAP-HELD` when another run holds an overlapping lock.
         """
-        wanted, stream = scope or self.plan.scope, self.plan.tape.name
+        wanted, stream = scope or self.plan.locks, self.plan.tape.name
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 

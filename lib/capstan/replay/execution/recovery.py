@@ -14,6 +14,7 @@ from capstan.replay.execution.job import Job, require_intent, restore
 from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
+from capstan.replay.output.published_changes import is_in_effect
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan, with_region
 from capstan.storage import delta
@@ -145,6 +146,8 @@ def is_still_published(job: Job, history: History) -> bool:
     covered = next((entry for entry in standing if entry.run == history.last.run), None)
     if covered is None:
         return False
+    if job.plan.change_rule is not None:
+        return is_in_effect(job.plan, covered.run)
     later_runs = [later.run for later in coverage.published_after(job.lake, covered)]
     if job.plan.request.mode is Mode.APPEND:
         # Other appends have changed no row.

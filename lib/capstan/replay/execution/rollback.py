@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
+from capstan.replay.execution.change_merge import forget, take_back
 from capstan.replay.execution.fencing import fence_stale_attempts, runs_published_since
 from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
@@ -20,6 +21,7 @@ from capstan.storage import delta
 from capstan.storage.delta import Commit
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.coverage import ROLLED_BACK
+from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.ledger.runs import History, Step
 
 if TYPE_CHECKING:
@@ -89,6 +91,8 @@ def restore_previous_rows(job: Job, version: int) -> int:
     emit("rollback.coverage", run=job.run.name)
     job.finish(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
     emit("rollback.ledger", run=job.run.name)
+    if job.plan.change_rule is not None:
+        forget(job)
     return restored
 
 
@@ -119,8 +123,14 @@ def _carry_out(job: Job, version: int) -> int:
 
 
 def _require_last(job: Job, version: int) -> None:
-    """Check that no later run wrote over part of this one's range, or resumed from it."""
+    """Check that no later run wrote over part of this one's range, or resumed from it.
+
+    A merge by sequence can be taken back under later ones, except those of the same followed
+    replay, which continue from it.
+    """
     for run in runs_published_since(job.lake, job.plan.scope, version, job.run.name):
+        if job.plan.change_rule is not None and not have_same_identity(run, job.run.name):
+            continue
         raise InvalidRequestError(
             "CAP-LATER",
             f"run {run} wrote over part of what {job.run.name} published, or resumed from it",
@@ -131,6 +141,8 @@ def _require_last(job: Job, version: int) -> None:
 
 
 def _invert(job: Job, version: int) -> Commit | None:
+    if job.plan.change_rule is not None:
+        return take_back(job)
     plan, txn = job.plan, job.run.change(job.attempt)
     note = {"run": job.run.name, "attempt": job.attempt, "rollback": True}
     before = delta.load(job.spark, plan.target, version - 1)

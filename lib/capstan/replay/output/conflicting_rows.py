@@ -11,6 +11,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import LOOK
 from capstan.replay.output.certificate import may_have
+from capstan.replay.output.published_changes import require_one_rule
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.lake import Lake
@@ -64,11 +65,13 @@ def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> N
 
     Raises:
         InvalidRequestError: `CAP-APPEND`, naming the run that has written rows of the range;
-            `CAP-ORDER`, naming the run that has merged rows of later times.
+            `CAP-ORDER`, naming the run that has merged rows of later times; `CAP-SEQUENCE` when
+            other runs merge there by another rule, or by sequence at all.
     """
+    require_one_rule(plan, besides)
     if plan.request.mode is Mode.APPEND:
         _require_not_doubled(plan, _published(lake, plan, besides))
-    elif plan.request.mode is Mode.MERGE:
+    elif plan.request.mode is Mode.MERGE and plan.change_rule is None:
         _require_newest(plan, _published(lake, plan, besides))
 
 

@@ -19,6 +19,7 @@ from capstan.audit.scope import NO_ROWS
 from capstan.audit.table_shape import common_fields, stored_fields
 from capstan.core.config import Mode
 from capstan.replay.output import target_table
+from capstan.replay.output.change_images import images_after
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import foreign_rows
 from capstan.replay.output.order_dependence import close_of, require_comparable
@@ -109,12 +110,16 @@ def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None)
 def _compared(
     spark: SparkSession, plan: Plan, wanted: DataFrame, *, from_index: bool
 ) -> Difference:
-    present = _present(spark, plan, wanted)
+    rule = plan.change_rule
+    if rule is not None:
+        wanted, present = images_after(spark, plan, rule, wanted)
+    else:
+        present = _present(spark, plan, wanted)
     sides = _Sides(spark, plan, wanted, present, from_index=from_index)
     cells_, differing, rows = sides.compare()
     added, removed, changed = (rows.totals[kind] for kind in _KINDS)
-    if plan.request.mode is Mode.MERGE:
-        # A merge removes no row: it updates every row of a key.
+    if plan.request.mode is Mode.MERGE and rule is None:
+        # A plain merge removes no row: it updates every row of a key.
         removed, changed = 0, changed + removed
     new = tuple(name for name in wanted.columns if name not in present.columns)
     foreign = foreign_rows(spark, plan, wanted)
@@ -148,13 +153,13 @@ class _Sides:
         shape = self._shape()
         common = [name for name in shape.columns if name in self.present.columns]
         fields = common_fields(common, self.wanted.schema, self.present.schema)
-        keys = [field for field in fields if field.name in self.plan.keys]
+        keys = [field for field in fields if field.name in self.plan.row_keys]
         stored = stored_fields(fields, self.present.schema)
         wanted = Side(self._view(self.wanted, shape), fields, keys)
         present = Side(
             self._view(self.present, shape),
             stored,
-            [field for field in stored if field.name in self.plan.keys],
+            [field for field in stored if field.name in self.plan.row_keys],
         )
         joined = cells.gather(
             {

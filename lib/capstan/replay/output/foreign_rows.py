@@ -127,7 +127,9 @@ def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
         "CAP-ADOPT",
         f"target {plan.request.into} {rows} that no replay of this output has written"
         f"{_others(plan)}",
-        "inspect them, then replace them with --adopt",
+        "inspect them, then replace them with --adopt"
+        if plan.change_rule is None
+        else "replay into a table of its own: these rows have no sequence to compare",
         target=plan.target,
         rows=count,
     )

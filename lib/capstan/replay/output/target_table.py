@@ -20,6 +20,7 @@ from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.replay.output.change_rows import changes_of
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
@@ -141,15 +142,14 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
             deleted.
     """
-    if isinstance(plan.computation, CopyComputation):
+    rule = plan.change_rule
+    if isinstance(plan.computation, CopyComputation) and rule is None:
         tagged = plan.layout.tagged(rows, plan.tape.time_type)
         return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
-    retired = _retired(plan)
-    if retired:
-        hint = "the published rows stay, but they cannot be computed again"
-        raise retired_error(plan.tape, retired[0], "the audit", hint)
+    require_computable(plan)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
+        computed = output.rows if rule is None else changes_of(rule, output.rows)
         result = audit_computed(
             spark,
             plan.tape,
@@ -157,14 +157,26 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
             plan.workers,
             plan.reads,
             rows,
-            output_shape(plan, rows.schema, output.rows.columns),
-            output.rows,
-            plan.keys,
+            output_shape(plan, rows.schema, computed.columns),
+            computed,
+            plan.row_keys,
             kind=plan.computation.kind,
             checks=plan.checks,
             tolerance=depends.close,
         )
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
+
+
+def require_computable(plan: Plan) -> None:
+    """Check that all records from which an audit computes the rows again are on the tape.
+
+    Raises:
+        InvalidRequestError: `CAP-RETIRED` when some were deleted.
+    """
+    retired = _retired(plan)
+    if retired:
+        hint = "the published rows stay, but they cannot be computed again"
+        raise retired_error(plan.tape, retired[0], "the audit", hint)
 
 
 def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:

@@ -14,6 +14,12 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History
 
+_FIXED = (
+    "workers", "transform", "pipeline", "sink", "since", "mode", "keys", "sequence_by",
+    "delete_when", "history",
+)  # fmt: skip
+"""Fields of the request that no run of a followed replay may change."""
+
 
 def follow_identity(request: Request, target: str) -> str:
     """The identity of all runs of a followed replay: its name, stream and target."""
@@ -55,7 +61,7 @@ def reached_by(request: Request, last: History) -> Antichain:
     row = last.effective_intent
     assert row is not None
     intent = Intent.from_json(row.detail)
-    for field in ("workers", "transform", "pipeline", "sink", "since", "mode", "keys"):
+    for field in _FIXED:
         before, now = getattr(intent.request, field), getattr(request, field)
         if before != now:
             raise InvalidRequestError(

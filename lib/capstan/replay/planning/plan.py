@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from capstan.core.config import Mode, ProjectConfig, Target
+from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.core.times.region import Region
@@ -98,6 +99,27 @@ class Plan:
         return self.request.keys or self.computation.keys
 
     @property
+    def change_rule(self) -> ChangeRule | None:
+        """The rule by which changes of a key become rows; None unless it merges by sequence."""
+        request = self.request
+        if not request.sequence_by:
+            return None
+        return ChangeRule(self.keys, request.sequence_by, request.delete_when, request.history)
+
+    @property
+    def row_keys(self) -> tuple[str, ...]:
+        """The columns that identify a row of the target, for audits and comparisons."""
+        return self.keys if self.change_rule is None else self.change_rule.identity
+
+    @property
+    def locks(self) -> Scope:
+        """The part of the target that an attempt locks: all of it for a merge by sequence.
+
+        Its keys are not bound to the range, and its rows depend on all other changes of the table.
+        """
+        return self.scope if self.change_rule is None else self.whole_target
+
+    @property
     def time_type(self) -> TimeType:
         """The times of the rows that are written; a pipeline keeps one coordinate of the tape's."""
         return self.computation.time_type(self.tape.time_type)
@@ -159,9 +181,11 @@ class Plan:
             if isinstance(self.computation, PipelineComputation)
             else {}
         )
+        rule = self.change_rule
         return identity_of(
             {
                 **pipeline,
+                **({} if rule is None else {"changes": rule.to_json()}),
                 "stream": self.tape.name,
                 "tape": self.tape.identity,
                 "cut": self.cut.commit,
@@ -326,6 +350,8 @@ def _checks(
     keys = request.keys or computation.keys
     if request.mode is not Mode.MERGE or not keys or any(c.unique == keys for c in checks):
         return checks
+    if request.sequence_by:
+        return checks  # It has one change per key, whatever the records have.
     # When the table lacks a key, a merge inserts every row of that key.
     return (*checks, Check(unique=keys))
 
@@ -347,4 +373,11 @@ def _check_scope(plan: Plan) -> None:
             "CAP-KEYS",
             "mode merge needs the columns that identify a row",
             "give --keys, or declare keys for the transform or for the pipeline's sink",
+        )
+    both = sorted(set(plan.request.sequence_by) & set(plan.keys))
+    if both:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            f"column {both[0]} is a key, so it cannot order the changes of a key",
+            "name another column in sequence_by",
         )

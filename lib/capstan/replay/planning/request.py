@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from capstan.core.config import Mode, Replay, check_column, check_name, check_target
+from capstan.core.config.change_rules import problem_with_changes
+from capstan.core.config.sql_rules import problem_with_columns
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
@@ -29,6 +31,10 @@ class Request:
         sink: The sink of the pipeline; None for its only one.
         mode: How the target is changed.
         keys: Columns by which `merge` matches rows; empty for those of the transform or sink.
+        sequence_by: Columns by which `merge` orders the changes of a key; empty for the order in
+            which ranges are replayed.
+        delete_when: The SQL condition that a change deletes its key; None when none does.
+        history: Whether the target keeps each version of a key.
         follow: The name of a followed replay, which covers what became complete since its last run.
         partial: Replay the complete part of an incomplete range.
         direct: Write to the target directly, audit there, and roll back if the audit fails.
@@ -51,6 +57,9 @@ class Request:
     sink: str | None = None
     mode: Mode = Mode.REPLACE
     keys: tuple[str, ...] = ()
+    sequence_by: tuple[str, ...] = ()
+    delete_when: str | None = None
+    history: bool = False
     follow: str | None = None
     partial: bool = False
     direct: bool = False
@@ -71,6 +80,9 @@ class Request:
             sink=declared.sink,
             mode=declared.mode,
             keys=declared.keys,
+            sequence_by=declared.sequence_by,
+            delete_when=declared.delete_when,
+            history=declared.history,
             replay=declared.name,
             **fields,
         )
@@ -83,8 +95,9 @@ class Request:
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
         check_target(self.into)
-        for key in self.keys:
-            check_column(key)
+        for column in (*self.keys, *self.sequence_by):
+            check_column(column)
+        self._check_changes()
         if self.follow is not None:
             check_name("follow", self.follow)
             self._check_follow()
@@ -103,6 +116,23 @@ class Request:
                 "--direct goes with mode replace and publishes at once",
                 "leave out --direct to stage, audit, then publish",
             )
+
+    def _check_changes(self) -> None:
+        problem = problem_with_changes(
+            merges=self.mode is Mode.MERGE,
+            sequence_by=self.sequence_by,
+            delete_when=self.delete_when,
+            history=self.history,
+        )
+        hint = "give mode merge, keys and sequence_by, or none of them"
+        if self.sequence_by and self.adopt:
+            problem = "a merge by sequence cannot adopt rows: it has no sequence of theirs"
+            hint = "replay into a table of its own"
+        condition = problem_with_columns(self.delete_when) if self.delete_when is not None else None
+        if condition is not None:
+            problem, hint = f"delete_when {condition}", "give a condition over the output's columns"
+        if problem is not None:
+            raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
 
     def _check_computation(self) -> None:
         if self.pipeline is not None:
@@ -127,17 +157,24 @@ class Request:
 
     def to_json(self) -> dict[str, object]:
         """The object that the ledger stores."""
-        return {**asdict(self), "mode": str(self.mode)}
+        value = {**asdict(self), "mode": str(self.mode)}
+        if not self.sequence_by:
+            # Requests without them are stored as they were before these fields existed.
+            for name in ("sequence_by", "delete_when", "history"):
+                del value[name]
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Request:
         """The request that `to_json` wrote."""
         fields = dict(value)
         workers, keys = fields.pop("workers"), fields.pop("keys")
+        sequence: Any = fields.pop("sequence_by", None)
         mode = Mode(str(fields.pop("mode")))
         return cls(
             **fields,  # type: ignore[arg-type]
             mode=mode,
             workers=tuple(workers) if isinstance(workers, list) else None,
             keys=tuple(keys) if isinstance(keys, list) else (),
+            sequence_by=tuple(sequence or ()),
         )

@@ -1,0 +1,196 @@
+"""Publish, rollback, audit and preview of a merge by sequence.
+
+A run keeps its staged changes in a table beside the target. They count while the run is in effect,
+so the target's own commit stays the only one that decides: changes that were kept before a kill do
+not count. A publish and a rollback then do the same: they bring the keys of all changes that begin
+or cease to count to what the changes in effect result in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from capstan.audit import Audit, Shape, audit_computed
+from capstan.errors import InvalidRequestError
+from capstan.instrumentation import emit
+from capstan.replay.execution.job import Job
+from capstan.replay.output import target_table
+from capstan.replay.output.change_images import kept_changes
+from capstan.replay.output.change_rows import (
+    GONE,
+    RUN,
+    after_images,
+    changes_of,
+    merged_rows,
+    named,
+    newest_rows,
+    of_runs,
+)
+from capstan.replay.output.order_dependence import ordered
+from capstan.replay.output.published_changes import changes_of_plan, published_changes
+from capstan.replay.output.rows import playing
+from capstan.replay.planning.kept_changes import KeptChanges, in_effect
+from capstan.storage import delta
+from capstan.storage.delta import Commit
+from capstan.storage.lake import is_table
+from capstan.storage.table_creation import create_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from capstan.core.config.change_rules import ChangeRule
+
+
+def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> Commit:
+    """Keep the staged changes of a run, and bring their keys in the target up to date.
+
+    Raises:
+        FencedError: `CAP-FENCED` when a later attempt has begun.
+        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
+    """
+    plan = job.plan
+    published = published_changes(plan, [job.run.name])
+    own = changes_of_plan(plan, job.name, job.run.name)
+    _keep(job, staged)
+    emit("replay.changes", run=job.run.name)
+    rows = _rows_to_merge(job, in_effect(published), in_effect((*published, own)))
+    return _merge(job, rows, {**note, "publish": True})
+
+
+def take_back(job: Job) -> Commit:
+    """Bring the keys of a published run to what the changes of the other runs result in.
+
+    Neither earlier versions of the target nor the tape are read, and later runs may stand.
+
+    Raises:
+        FencedError: `CAP-FENCED` when a later attempt has begun.
+    """
+    published = published_changes(job.plan)
+    others = [changes for changes in published if changes.run != job.run.name]
+    rows = _rows_to_merge(job, in_effect(published), in_effect(others))
+    return _merge(job, rows, {"rollback": True})
+
+
+def forget(job: Job) -> None:
+    """Delete the kept changes of a run that was rolled back; they count no more."""
+    path = job.lake.kept_changes(job.plan.target)
+    for name in _kept_names(path):
+        if name.rpartition("-")[0] == job.run.name:
+            delta.delete_rows(job.spark, path, f"{RUN} = '{name}'")
+
+
+def audit_changes(job: Job) -> Audit:
+    """Audit the rows of a run's keys in the target, now.
+
+    Its changes are computed again from the tape; those of other runs are as they were kept. Rows
+    are compared by key.
+
+    Raises:
+        InvalidRequestError: `CAP-RETIRED` when records that it replayed were deleted;
+            `CAP-NOT-PUBLISHED` when it was rolled back, or its table is gone.
+    """
+    plan, spark, rule = job.plan, job.spark, _rule(job)
+    target_table.require_computable(plan)
+    published = published_changes(plan)
+    own = next((changes for changes in published if changes.run == job.run.name), None)
+    if own is None:
+        raise InvalidRequestError(
+            "CAP-NOT-PUBLISHED",
+            f"run {job.run.name} is not in effect in {plan.request.into} any more",
+            "see `capstan runs`",
+            run=job.run.name,
+        )
+    counting = in_effect(published)
+    kept, present = kept_changes(spark, plan), delta.load(spark, plan.target)
+    others = of_runs(kept, {changes.name for changes in counting} - {own.name})
+    with playing(spark, plan, again=True) as output:
+        depends = ordered(plan, output.rows)
+        again = named(changes_of(rule, output.rows), own.name)
+        moved = again.unionByName(of_runs(kept, {own.name}), allowMissingColumns=True)
+        changes = others.unionByName(again, allowMissingColumns=True) if own in counting else others
+        wanted, rows = after_images(rule, changes, moved, present)
+        result = audit_computed(
+            spark,
+            plan.tape,
+            plan.cut,
+            plan.workers,
+            plan.reads,
+            rows,
+            Shape(None, (), tuple(wanted.columns)),
+            wanted,
+            rule.identity,
+            kind=plan.computation.kind,
+            checks=plan.checks,
+            tolerance=depends.close,
+        )
+    return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
+
+
+def require_newest_version(version: int | None) -> None:
+    """Check that an audit of a merge by sequence is one of the present table.
+
+    Raises:
+        InvalidRequestError: `CAP-VERSION`: which changes counted at an earlier version is not kept.
+    """
+    if version is not None:
+        raise InvalidRequestError(
+            "CAP-VERSION",
+            "a merge by sequence can be audited only as the table is now",
+            "leave out --version",
+        )
+
+
+def _rows_to_merge(
+    job: Job, before: Sequence[KeptChanges], after: Sequence[KeptChanges]
+) -> DataFrame:
+    rule, kept = _rule(job), kept_changes(job.spark, job.plan)
+    counted, counting = ({changes.name for changes in group} for group in (before, after))
+    moved = of_runs(kept, counted ^ counting)
+    if counted < counting and not rule.history:
+        return newest_rows(rule, moved, of_runs(kept, counted))
+    present = delta.load(job.spark, job.plan.target)
+    wanted, rows = after_images(rule, of_runs(kept, counting), moved, present)
+    return merged_rows(rule, wanted, rows)
+
+
+def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
+    run, attempt, target = job.run, job.attempt, job.plan.target
+    txn = run.change(attempt)
+    note = {**note, "run": run.name, "attempt": attempt}
+    keys = _rule(job).identity
+    commit = delta.merge(rows, target, keys, txn=txn, note=note, delete_when=GONE)
+    if commit is None or target_table.latest_txn_version(target, run) != txn.version:
+        raise target_table.fenced(run, attempt)
+    return commit
+
+
+def _keep(job: Job, staged: DataFrame) -> None:
+    """Append the changes of an attempt, unless one that was cut off has kept them already."""
+    path = job.lake.kept_changes(job.plan.target)
+    if job.name in _kept_names(path):
+        return
+    rows = named(staged, job.name)
+    # A column that has no nulls now may have some later.
+    schema = StructType([StructField(field.name, field.dataType) for field in rows.schema])
+    create_table(job.spark, path, schema, partitions=(RUN,))
+    delta.append(rows, path, note={"run": job.run.name, "changes": job.name}, merge_schema=True)
+
+
+def _kept_names(path: str) -> set[str]:
+    """The attempts whose changes are kept, from the table's log alone."""
+    if not is_table(path):
+        return set()
+    files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+    name = f"partition.{RUN}"
+    return set(files[name].to_pylist()) if name in files.column_names else set()
+
+
+def _rule(job: Job) -> ChangeRule:
+    rule = job.plan.change_rule
+    assert rule is not None
+    return rule

@@ -1,0 +1,67 @@
+"""The changes that runs keep beside a table that merges by sequence, and which of them count.
+
+The rows of such a table are a function of the set of changes in effect, and of nothing else. So
+neither the order of the replays nor how they were cut matters, and a rollback leaves a run out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from capstan.core.times.region import Region
+from capstan.storage.ledger.region_json import may_overlap
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChanges:
+    """The changes of one published run.
+
+    Attributes:
+        name: The run and the attempt that made them.
+        run: The run.
+        workers: The workers that it replayed; None for all of them.
+        region: The times that it replayed.
+        code: What determines its changes: the code of its computation, and its `delete_when`.
+    """
+
+    name: str
+    run: str
+    workers: frozenset[int] | None
+    region: Region
+    code: tuple[str, str | None]
+
+    def contains(self, other: KeptChanges) -> bool:
+        """Whether this run replayed all workers and times of another one."""
+        every = self.workers is None or (
+            other.workers is not None and other.workers <= self.workers
+        )
+        return every and self.region.includes(other.region)
+
+    def meets(self, other: KeptChanges) -> bool:
+        """Whether both runs may have replayed the same records."""
+        if self.workers is not None and other.workers is not None:
+            return bool(self.workers & other.workers) and may_overlap(self.region, other.region)
+        return may_overlap(self.region, other.region)
+
+
+def in_effect(published: Sequence[KeptChanges]) -> tuple[KeptChanges, ...]:
+    """The changes that count: those whose range no later run has replayed as a whole.
+
+    Args:
+        published: The changes of runs that were not rolled back, in order of publication.
+    """
+    counting: list[KeptChanges] = []
+    for changes in published:
+        counting = [earlier for earlier in counting if not changes.contains(earlier)]
+        counting.append(changes)
+    return tuple(counting)
+
+
+def partly_replaced(changes: KeptChanges, counting: Iterable[KeptChanges]) -> KeptChanges | None:
+    """Changes of other code that a new run would replace only in part; None when there are none.
+
+    Of equal sequences, neither the old nor the new code's change could be told to be the later one.
+    """
+    others = (other for other in counting if other.code != changes.code)
+    return next((o for o in others if o.meets(changes) and not changes.contains(o)), None)

@@ -1,0 +1,98 @@
+"""Which of the changes that runs keep beside a table are in effect."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.core.times import Antichain, Box, Time
+from capstan.core.times.region import Region
+from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
+
+OLD, NEW = ("old", None), ("new", None)
+
+
+def changes(
+    name: str,
+    since: int | None,
+    until: int | None,
+    workers: set[int] | None = None,
+    code: tuple[str, str | None] = OLD,
+) -> KeptChanges:
+    region = Region(Box((since,), (until,)))
+    return KeptChanges(name, name, None if workers is None else frozenset(workers), region, code)
+
+
+def names(*published: KeptChanges) -> list[str]:
+    return [each.name for each in in_effect(published)]
+
+
+def test_runs_over_other_times_or_workers_count_beside_each_other() -> None:
+    assert names(changes("a", 0, 5), changes("b", 5, 9), changes("c", 3, 7)) == ["a", "b", "c"]
+    assert names(changes("a", 0, 5, {1}), changes("b", 0, 5, {2})) == ["a", "b"]
+
+
+def test_a_run_over_all_of_a_range_takes_the_place_of_its_run() -> None:
+    assert names(changes("a", 2, 5, {1}), changes("b", 0, 5, {1, 2})) == ["b"]
+    assert names(changes("a", 2, 5, {1}), changes("b", None, None)) == ["b"]
+    # The earlier one may have had workers that the later one did not replay.
+    assert names(changes("a", 2, 5), changes("b", 0, 5, {1, 2})) == ["a", "b"]
+
+
+def test_an_older_run_does_not_take_the_place_of_a_later_one() -> None:
+    assert names(changes("all", 0, 9), changes("part", 2, 5)) == ["all", "part"]
+
+
+def test_of_partial_orders_only_a_region_known_to_include_another_one_replaces_it() -> None:
+    box = Box((0, 0), (9, 9))
+    below = Region(box, below=Antichain.of([Time((3, 3))]))
+    whole = Region(box)
+
+    assert whole.includes(below)
+    assert below.includes(below)
+    assert not below.includes(whole)
+    assert not Region(box, below=Antichain.of([Time((4, 4))])).includes(below)
+    assert not Region(Box((1, 0), (9, 9))).includes(whole)
+
+
+BOUNDS = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted)
+RUNS = st.lists(st.tuples(BOUNDS, st.sets(st.integers(0, 2), min_size=1)), max_size=6)
+
+
+@given(RUNS)
+def test_each_record_of_a_published_range_stays_covered(
+    runs: list[tuple[list[int], set[int]]],
+) -> None:
+    published = [changes(str(n), *bounds, workers) for n, (bounds, workers) in enumerate(runs)]
+
+    def records(of: list[KeptChanges]) -> set[tuple[int, int]]:
+        return {
+            (worker, time)
+            for each in of
+            for worker in each.workers or ()
+            for time in range(7)
+            if each.region.contains(Time((time,)))
+        }
+
+    counting = list(in_effect(published))
+
+    assert records(counting) == records(published)
+    assert counting == [each for each in published if each in counting]
+    assert not published or counting[-1] == published[-1]
+
+
+@pytest.mark.parametrize(
+    ("new", "refused"),
+    [
+        (changes("new", 0, 9, code=NEW), None),
+        (changes("new", 3, 9, code=NEW), "a"),
+        (changes("new", 3, 9, code=OLD), None),
+        (changes("new", 5, 9, code=NEW), None),
+        (changes("new", 3, 9, {2}, NEW), "a"),
+    ],
+)
+def test_other_code_replaces_whole_runs_only(new: KeptChanges, refused: str | None) -> None:
+    other = partly_replaced(new, [changes("a", 0, 5)])
+
+    assert (other.name if other else None) == refused
