@@ -14,8 +14,7 @@ or takes the session that was given or that this process has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace as with_fields
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from capstan.errors import InvalidRequestError
@@ -129,7 +128,7 @@ class Context(Workplace):
 
     def plan(
         self,
-        stream: str | Request,
+        stream: str | Mapping[str, str | Sequence[str]] | Request,
         into: str | None = None,
         *,
         compare: bool = False,
@@ -138,7 +137,8 @@ class Context(Workplace):
         """What a replay would read and write; no JVM unless the target is compared.
 
         Args:
-            stream: The stream; or a whole request.
+            stream: The stream; several by the source of the pipeline that reads them, one or a
+                list for each; or a whole request.
             into: A table of the lake, a declared target, or a Delta path.
             compare: Also count the rows that it would add, remove and change.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
@@ -157,14 +157,18 @@ class Context(Workplace):
         return ReplayPlan(found, compared)
 
     def replay(
-        self, what: str | Request | ReplayPlan, into: str | None = None, **fields: Any
+        self,
+        what: str | Mapping[str, str | Sequence[str]] | Request | ReplayPlan,
+        into: str | None = None,
+        **fields: Any,
     ) -> ReplayRun:
         """Replay chosen workers and times into a table: verified, staged, audited, published.
 
         The same replay again changes nothing while its result stands.
 
         Args:
-            what: A stream; a whole request; or a plan, which is carried out at the commit that it
+            what: A stream; several by the source of the pipeline that reads them, one or a list
+                for each; a whole request; or a plan, which is carried out at the commits that it
                 has seen.
             into: A table of the lake, a declared target, or a Delta path.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
@@ -184,8 +188,7 @@ class Context(Workplace):
                     "plan again with these fields",
                 )
             plan = what.preview.plan
-            pinned = plan.request.follow is not None
-            request = plan.request if pinned else with_fields(plan.request, as_of=plan.cut.commit)
+            request = plan.request if plan.request.follow is not None else plan.pinned
         else:
             request = _replay_request(what, into, fields)
         declarations = self.declarations
@@ -332,8 +335,16 @@ def _request(model: type[_Model], first: str, value: object, fields: dict[str, A
     return read_request(model, {first: value, **given})
 
 
-def _replay_request(stream: str | Request, into: str | None, fields: dict[str, Any]) -> Request:
-    from capstan.replay.planning.request import Request
+def _replay_request(
+    stream: str | Mapping[str, str | Sequence[str]] | Request,
+    into: str | None,
+    fields: dict[str, Any],
+) -> Request:
+    from capstan.replay.planning.request import Request, with_stream
+
+    if isinstance(stream, Mapping):
+        fields = dict(with_stream({**fields, "streams": stream}))
+        stream = str(fields.pop("stream"))
 
     if into is None and not isinstance(stream, Request):
         raise InvalidRequestError("CAP-REQUEST", "a replay needs a target", "name it with `into`")

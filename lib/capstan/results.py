@@ -217,8 +217,9 @@ class AuditReport:
         """
         subject = {
             **run,
-            "stream": plan.tape.name,
+            "stream": plan.stream,
             "cut": plan.cut.commit,
+            **({"cuts": dict(plan.cuts)} if plan.several else {}),
             "target": plan.request.into,
             "target_path": plan.target,
             "version": version,

@@ -452,7 +452,13 @@ def transform_of(
     shape = shape or shape_of(frame.schema, made.tape.time_type, time=time)
     computed = recompute(made.played())
     return audit_computed(
-        made.spark, made.tape, made.cut, made.workers, made.region, frame, shape, computed, keys
+        made.spark,
+        [(made.tape, made.cut, made.workers)],
+        made.region,
+        frame,
+        shape,
+        computed,
+        keys,
     )
 
 

@@ -179,7 +179,7 @@ def require_played(
         replayer = Replayer(sources, tape.time_type.minimum, wanted["workers"], None)
         emitted = [step.messages for step in replayer if isinstance(step, Emitted)]
         certificate = draft_certificate(
-            plan, index.content_summary(tape, plan.cut, plan.workers, plan.region)
+            plan, [stream.content(plan.region) for stream in plan.inputs]
         )
         assert [each["frontier"] for each in certificate.replay_workers] == [
             [tape.time_type.render(time) for time in worker.frontier] for worker in replayer.workers

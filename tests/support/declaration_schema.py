@@ -12,7 +12,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from capstan.core.config.models import SCHEMA, Replay, Stream, Target
+from capstan.core.config.models import SCHEMA, Stream, Target
+from capstan.core.config.replays import Replay
 from capstan.core.config.transforms import Transform
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -51,7 +51,7 @@ class LocalRun:
 
 
 def run_locally(
-    records: pa.Table,
+    records: pa.Table | Mapping[str, pa.Table],
     pipeline: Pipeline,
     reach: Reach,
     *,
@@ -61,10 +61,11 @@ def run_locally(
     state: Sequence[StateRow] | None = None,
     keeps: bool = False,
 ) -> LocalRun:
-    """Run a pipeline over all rows of its one stream.
+    """Run a pipeline over all rows of its streams.
 
     Args:
-        records: Rows with `_time` as integers, and the columns that the source declares.
+        records: Rows with `_time` as integers, and the columns that the source declares; of several
+            streams, by the names of their sources.
         pipeline: The pipeline.
         reach: Times to read and write; `records` must not have other times.
         sinks: Sinks to compute; None for all.
@@ -85,8 +86,9 @@ def run_locally(
         if node.name in tables:
             rows[node.name] = side_rows(pipeline, tables[node.name], node.schema, reach)
         else:
-            columns = records.select(node.schema.names).cast(node.schema).combine_chunks()
-            times = records.column(TIME).cast(pa.int64()).combine_chunks()
+            given = records if isinstance(records, pa.Table) else records[node.name]
+            columns = given.select(node.schema.names).cast(node.schema).combine_chunks()
+            times = given.column(TIME).cast(pa.int64()).combine_chunks()
             rows[node.name] = pa.table([times, columns.to_struct_array()], names=[AT, part(0)])
     run = _LocalStages(plan, reach, peers, rows_per_batch, rows, state, keeps)
     for stage in plan.stages:

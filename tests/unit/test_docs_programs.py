@@ -58,6 +58,14 @@ def test_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:
         assert one == other
         return one.drop_columns([TIME]).to_pylist()
 
+    late = micros[1] + 4 * 3600 * 10**6
+    sold = pa.table({TIME: micros[:2], "order": [1, 2], "amount": [5, 6]})
+    paid = pa.table({TIME: [micros[1], late], "order": [1, 2], "paid": [5, 6]})
+    reach = everything(TimeType.of(event=Kind.TIMESTAMP))
+    both = run_locally({"orders": sold, "payments": paid}, known.get("paid_orders"), reach)
+    [found] = both.sinks["paid"].to_pylist()
+    assert (found["order"], found["amount"], found["payment_paid"]) == (1, 5, 5)
+
     hours = ran(known.get("hourly_revenue"), "hours")
     zero, hour = micros[0] - 5 * 60 * 10**6, 3600 * 10**6
     assert [(*row.values(),) for row in hours] == [

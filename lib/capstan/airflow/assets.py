@@ -71,4 +71,5 @@ def certified(result: Mapping[str, object]) -> dict[str, object]:
     audit = result.get("audit")
     full = dict(audit) if isinstance(audit, Mapping) else {}
     short = {key: full.get(key) for key in ("kind", "passed", "cells", "differing")}
-    return {**{key: result.get(key) for key in _CERTIFIED}, "audit": short}
+    several = {"streams": result["streams"]} if result.get("streams") else {}
+    return {**{key: result.get(key) for key in _CERTIFIED}, **several, "audit": short}

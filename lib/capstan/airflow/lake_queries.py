@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 
 from capstan.airflow.settings import Settings
 from capstan.capture import stall_check
-from capstan.core.config import Replay
+from capstan.core.config import Replay, split_streams
 from capstan.core.config.names import check_target, did_you_mean, one_of
 from capstan.core.config.validation import read_model
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan, make_plan, target_path
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import Preview, preview
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage
@@ -33,7 +33,7 @@ def read_request(fields: Mapping[str, object]) -> Request:
     Raises:
         InvalidRequestError: `CAP-REQUEST` for an unknown key or an invalid value.
     """
-    known = list(Request.__dataclass_fields__)
+    fields, known = with_stream(fields), list(Request.__dataclass_fields__)
     for key in fields:
         if key not in (*known, *OWN_FIELDS):
             problem = f"a replay has no field {key[:80]!r}{did_you_mean(key, known)}"
@@ -43,7 +43,7 @@ def read_request(fields: Mapping[str, object]) -> Request:
     given = {
         key: value
         for key, value in fields.items()
-        if key in known and value not in (None, "", [], ())
+        if key in known and value not in (None, "", [], (), {})
     }
     return read_model(Request, given, "CAP-REQUEST")
 
@@ -60,7 +60,7 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
         InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
             `CAP-REQUEST` when a field contradicts the declaration.
     """
-    given = read_request(fields)
+    given = read_request(_with_streams(setting, fields))
     if not given.approve and approving_replay(setting, given.into) is not None:
         given = replace(given, approve=True)
     if given.replay is None:
@@ -80,9 +80,9 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     times = (given.since, given.until, given.known_at, given.as_of)
     if declared.follow is not None and all(time is None for time in times) and not given.partial:
         request = replace(request, follow=given.follow or declared.follow, since=since_of(declared))
-    fixed = {"stream": declared.stream, "into": declared.target, "transform": declared.transform,
-             "pipeline": declared.pipeline, "sink": declared.sink, "mode": declared.mode,
-             "keys": declared.keys,
+    fixed = {"stream": declared.stream, "streams": declared.keyed, "into": declared.target,
+             "transform": declared.transform, "pipeline": declared.pipeline,
+             "sink": declared.sink, "mode": declared.mode, "keys": declared.keys,
              "follow": declared.follow if request.follow else None}  # fmt: skip
     for name, value in fixed.items():
         actual = getattr(request, name)
@@ -94,6 +94,23 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
                 key=name,
             )
     return request
+
+
+def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields of a form, with the streams of the declared replay that it names.
+
+    A form has one stream, which is any of those.
+    """
+    name = fields.get("replay")
+    declared = setting.declarations.replays.get(str(name)) if name else None
+    if declared is None or not declared.streams or fields.get("streams"):
+        return fields
+    if fields.get("stream") not in (None, "", declared.stream, *declared.inputs):
+        return fields
+    defaults = {"pipeline": declared.pipeline, "sink": declared.sink}
+    given = {key: value for key, value in fields.items() if value or key not in defaults}
+    streams = {"stream": declared.stream, "streams": declared.keyed}
+    return {**defaults, **given, **streams}
 
 
 def approving_replay(setting: Settings, into: str) -> Replay | None:
@@ -131,9 +148,10 @@ def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None
         InvalidRequestError: The request is invalid; see `make_plan`.
     """
     lake, request = Lake.at(setting.lake), resolve(setting, fields)
-    declared = request.stream in setting.declarations.streams
-    if declared and not is_table(lake.stream(request.stream).events):
-        return None
+    for name in split_streams(request.stream):
+        declared = name in setting.declarations.streams
+        if declared and not is_table(lake.stream(name).events):
+            return None
     return make_plan(lake, setting.declarations, request)
 
 
@@ -149,9 +167,9 @@ def preview_request(setting: Settings, request: Request) -> Preview:
 
 
 def pin_cut(previewed: Preview) -> Request:
-    """The request of a preview, with the preview's cut."""
-    request = previewed.plan.request
-    return request if request.follow else replace(request, as_of=previewed.plan.cut.commit)
+    """The request of a preview, with the preview's cuts."""
+    plan = previewed.plan
+    return plan.request if plan.request.follow else plan.pinned
 
 
 def interrupted_request(setting: Settings, request: Request, saved: object) -> Request | None:
@@ -163,7 +181,7 @@ def interrupted_request(setting: Settings, request: Request, saved: object) -> R
     if not isinstance(saved, Mapping):
         return None
     earlier = Request.from_json(saved)
-    if replace(earlier, as_of=request.as_of) != request:
+    if replace(earlier, as_of=request.as_of, cuts=request.cuts) != request:
         return None
     lake = Lake.at(setting.lake)
     plan = make_plan(lake, setting.declarations, earlier)

@@ -145,6 +145,16 @@ def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellCompariso
     return CellComparison(totals["cells"], totals["differing"], sample)
 
 
+def together(comparisons: Sequence[CellComparison], limit: int) -> CellComparison:
+    """Several comparisons as one, with a sample of the first differing cells."""
+    sample = tuple(cell for comparison in comparisons for cell in comparison.sample)
+    return CellComparison(
+        sum(comparison.cells for comparison in comparisons),
+        sum(comparison.differing for comparison in comparisons),
+        sample[:limit],
+    )
+
+
 def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
     """Frames of cells side by side, one row per cell of any of them.
 

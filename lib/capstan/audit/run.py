@@ -174,9 +174,7 @@ class _CopySides:
 
 def audit_computed(
     spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    workers: Mapping[int, str],
+    inputs: Sequence[tuple[Tape, Cut, Mapping[int, str]]],
     region: Region,
     frame: DataFrame,
     shape: Shape,
@@ -194,9 +192,8 @@ def audit_computed(
 
     Args:
         spark: The session.
-        tape: The tape.
-        cut: The cut.
-        workers: Labels of the audited workers, by number.
+        inputs: The streams that were read: the tape, the cut, and the labels of the workers by
+            number. Workers of the output are those of the first.
         region: The times of the input records.
         frame: The stored output rows for this input.
         shape: The output's worker, time and data columns, as far as it has them.
@@ -212,9 +209,8 @@ def audit_computed(
             common, or one of different types, or a key is not a data column; `CAP-CHECK-COLUMN` for
             a check that does not fit the output.
     """
-    scope = AuditScope(spark, tape, cut, workers, region, limit)
-    prepared = prepare(checks, frame)
-    records = cells.view_cells(scope.records(), {"h": stored_payload(tape).fields})
+    scopes = [AuditScope(spark, *stream, region, limit) for stream in inputs]
+    scope, prepared = scopes[0], prepare(checks, frame)
     fields = common_fields(shape.columns, computed.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
     expected = Side(scope.table(computed, shape), fields, _keys(keys, fields))
@@ -225,27 +221,38 @@ def audit_computed(
     }
     joined = cells.gather(sides).persist()
     try:
-        inputs = cells.compare(scope.promised(), records, limit)
+        by_stream = [_compared_with_index(each) for each in scopes]
+        on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
         totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, measures(prepared))
         check_results = results(prepared, actual.view, totals)
-        count = inputs.cells + totals["cells"]
+        count = on_tape.cells + totals["cells"]
         differing = joined.where(differs), totals["bad"]
         with exceeding(expected, actual, *differing, tolerance) as bad:
             within_tolerance = totals["bad"] - bad.count
             near = Near(tolerance.columns, tolerance.tolerance, within_tolerance)
-            if not inputs.differing and not bad.count:
+            if not on_tape.differing and not bad.count:
                 passed = scope.passed(kind, count, totals["table"], check_results)
                 return replace(passed, near=near)
             rows = NO_ROWS
             if bad.count:
                 rows = row_differences(bad.expected, bad.actual, bad.cells, limit)
             first = cells.sample_cells(bad.cells, "computed", "table", 1)
-            compared = CellComparison(count, inputs.differing + bad.count, first)
+            compared = CellComparison(count, on_tape.differing + bad.count, first)
     finally:
         joined.unpersist()
-    failed = scope.failed(kind, compared, totals["table"], rows, check_results, inputs)
+    failed = scope.failed(kind, compared, totals["table"], rows, check_results, on_tape)
+    if on_tape.differing and len(scopes) > 1:
+        wrong = next(s for s, found in zip(scopes, by_stream, strict=True) if found.differing)
+        failed = replace(failed, first=f"stream {wrong.tape.name}, {failed.first}")
     return replace(failed, near=near)
+
+
+def _compared_with_index(scope: AuditScope) -> CellComparison:
+    """The comparison of a tape's records with its index."""
+    fields = stored_payload(scope.tape).fields
+    records = cells.view_cells(scope.records(), {"h": fields})
+    return cells.compare(scope.promised(), records, scope.limit)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

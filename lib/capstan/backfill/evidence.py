@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +21,7 @@ from capstan.replay.execution.approval import waiting
 from capstan.replay.output.foreign_changes import changes_of_others
 from capstan.replay.overlap import is_stale
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
@@ -56,7 +58,7 @@ class Evidence:
     Attributes:
         written: Regions published in it, and later changes by others, in the order of versions.
         attempts: Unpublished attempts, newest first.
-        retired: Times of the stream whose records were deleted.
+        retired: Times of the streams whose records were deleted.
     """
 
     written: tuple[WrittenRegion, ...]
@@ -101,7 +103,7 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     return Evidence(
         tuple(written for _, written in versioned if written is not None),
         tuple(_attempts(lake, plan, histories, runs)),
-        retired_boxes(lake, plan.tape),
+        tuple(box for stream in plan.inputs for box in retired_boxes(lake, stream.tape)),
     )
 
 
@@ -109,7 +111,7 @@ def _written(plan: Plan, covered: Covered, history: History | None) -> WrittenRe
     workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
     everything = Region(Box.everything(plan.time_type))
     same_shape = plan.same_coordinates(covered.scope.region)
-    if covered.stream != plan.tape.name:
+    if covered.stream != plan.stream:
         # Rows of another stream matter only if they have replaced rows of this one.
         if history is not None and history.mode not in (None, Mode.REPLACE):
             return None
@@ -141,7 +143,7 @@ def _attempts(
     }
     last = {run: waiting(history) for run, history in histories.items()}
     waits = {(run, row.attempt) for run, row in last.items() if row is not None}
-    rows = read_rows(lake, "claims", target=plan.target, stream=plan.tape.name, kind="claim")
+    rows = read_rows(lake, "claims", target=plan.target, stream=plan.stream, kind="claim")
     # An attempt that gave up has recorded no step: the releases of all others are not read.
     names = tuple({row["run"] for row in rows if (row["run"], row["attempt"]) not in steps})
     releases = read_rows(lake, "claims", kind="release", run=names) if names else []
@@ -162,12 +164,14 @@ def _attempts(
 def recorded_extent(plan: Plan) -> tuple[int, int] | None:
     """The least and greatest last coordinate of the selected workers' records; None without any.
 
-    Both are integers of the coordinate's kind.
+    Both are integers of the coordinate's kind, and of all streams together.
     """
     coordinate = plan.tape.time_type.coordinates[-1]
     last_only = TimeType((coordinate,))
     bounds: list[int] = []
-    for batch in _events(plan, ["worker", "time"], dataset.field("kind") == "messages"):
+    messages = dataset.field("kind") == "messages"
+    by_stream = (_events(stream, ["worker", "time"], messages) for stream in plan.inputs)
+    for batch in chain.from_iterable(by_stream):
         if batch.num_rows:
             values = pc.struct_field(batch.column("time"), [coordinate.name])
             ends = pc.min_max(values)
@@ -182,10 +186,22 @@ def worker_starts(plan: Plan) -> dict[int, Antichain]:
 
     A worker opened later first moves its capability to the stream's frontier. Earlier times have no
     records of it to cover.
+
+    A row made of several streams can have records of any of their workers. Each worker of the first
+    stream then stands for all of them.
     """
-    time_type = plan.tape.time_type
-    held = {worker: ChangeBatch([(time_type.minimum, 1)]) for worker in plan.workers}
-    for batch in _events(plan, ["worker", "updates"], dataset.field("seq") == 0):
+    by_stream = [_starts(stream) for stream in plan.inputs]
+    if not plan.several:
+        return by_stream[0]
+    first = Antichain.of(t for starts in by_stream for start in starts.values() for t in start)
+    return dict.fromkeys(by_stream[0], first)
+
+
+def _starts(stream: StreamInput) -> dict[int, Antichain]:
+    """The earliest times at which each chosen worker of a stream can have records."""
+    time_type = stream.tape.time_type
+    held = {worker: ChangeBatch([(time_type.minimum, 1)]) for worker in stream.workers}
+    for batch in _events(stream, ["worker", "updates"], dataset.field("seq") == 0):
         updates = batch.column("updates")
         flat = pc.list_flatten(updates)
         owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates)).to_pylist()
@@ -199,11 +215,13 @@ def worker_starts(plan: Plan) -> dict[int, Antichain]:
     }
 
 
-def _events(plan: Plan, columns: list[str], condition: pc.Expression) -> Iterable[pa.RecordBatch]:
-    """Events of the selected workers at the plan's cut, in no order."""
-    table = rows_of(plan.tape.paths.events)
-    workers = dataset.field("worker").isin(sorted(plan.workers))
-    cut = dataset.field("commit") <= plan.cut.commit
+def _events(
+    stream: StreamInput, columns: list[str], condition: pc.Expression
+) -> Iterable[pa.RecordBatch]:
+    """Events of the selected workers of a stream at its cut, in no order."""
+    table = rows_of(stream.tape.paths.events)
+    workers = dataset.field("worker").isin(sorted(stream.workers))
+    cut = dataset.field("commit") <= stream.cut.commit
     return table.scanner(  # type: ignore[no-any-return]
         columns=columns, filter=condition & workers & cut
     ).to_batches()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from capstan.backfill.interval import Interval, State
@@ -56,11 +56,12 @@ class BackfillRequest:
         what: The intervals to replay.
         order: The order of the runs.
         chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
-        as_of: The cut of all runs; None for the newest.
+        as_of: The cut of all runs; None for the newest. Of several streams, see `cuts`.
         adopt: Replace rows of the intervals that no replay has written.
         direct: Write to the target directly and audit there.
         dry_run: Only report the runs.
         keep_going: Continue with the next run after a failure.
+        cuts: The cuts of several streams by source; those that are left out are the newest.
     """
 
     replay: str
@@ -75,6 +76,7 @@ class BackfillRequest:
     direct: bool = False
     dry_run: bool = False
     keep_going: bool = False
+    cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check_name("replay", self.replay)
@@ -94,7 +96,7 @@ def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) ->
     """
     every = None
     if request.every is not None:
-        tape = open_tape(lake, config.replay(request.replay).stream)
+        tape = open_tape(lake, config.replay(request.replay).inputs[0])
         every = parse_every(request.every, tape.time_type.coordinates[-1].kind)
     return survey(
         lake,
@@ -104,6 +106,7 @@ def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) ->
         since=request.since,
         until=request.until,
         as_of=request.as_of,
+        cuts=request.cuts,
     )
 
 
@@ -202,9 +205,8 @@ def _replay_request(
     plan = survey.plan
     time_type = plan.tape.time_type
     replay_request = replace(
-        plan.request,
+        plan.pinned,
         workers=workers,
-        as_of=plan.cut.commit,
         adopt=request.adopt,
         direct=request.direct,
         approve=survey.declared.approve,

@@ -57,9 +57,10 @@ class Survey:
         plan = self.plan
         return {
             "replay": self.declared.name,
-            "stream": plan.tape.name,
+            "stream": plan.stream,
             "target": plan.request.into,
             "cut": plan.cut.commit,
+            **({"cuts": dict(plan.cuts)} if plan.several else {}),
             "workers": list(plan.workers.values()),
             "frontier": [plan.tape.time_type.render(time) for time in plan.frontier.elements],
             "counts": self.counts,
@@ -82,6 +83,7 @@ def survey(
     since: str | None = None,
     until: str | None = None,
     as_of: int | None = None,
+    cuts: Mapping[str, int] | None = None,
 ) -> Survey:
     """Determine the state of each interval of a declared replay, without a JVM.
 
@@ -99,13 +101,14 @@ def survey(
         since: The first time, as on the command line.
         until: The first time after it.
         as_of: The cut; None for the newest.
+        cuts: The cuts of several streams by source; those that are left out are the newest.
 
     Raises:
         InvalidRequestError: `CAP-REPLAY` for an undeclared replay; `CAP-EVERY` for an unsuitable
             length; `CAP-INTERVALS` for too many intervals; and as `make_plan`.
     """
     declared = config.replay(replay)
-    tape = open_tape(lake, declared.stream)
+    tape = open_tape(lake, declared.inputs[0])
     coordinate = tape.time_type.coordinates[-1]
     low = _tightest(max, _declared(coordinate, declared.since), _given(tape.time_type, since))
     high = _tightest(min, _declared(coordinate, declared.until), _given(tape.time_type, until))
@@ -114,6 +117,7 @@ def survey(
         since=None if low is None else bound_text(tape.time_type, coordinate.render(low)),
         until=None if high is None else bound_text(tape.time_type, coordinate.render(high)),
         as_of=as_of,
+        cuts=cuts or {},
     )
     plan = make_plan(lake, config, request)
     if plan.axes[-1] != len(tape.time_type.coordinates) - 1:

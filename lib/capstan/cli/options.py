@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from capstan.core.config import joined_streams, parse_pairs, parse_streams
 from capstan.core.config.names import split_names
 from capstan.errors import InvalidRequestError
 
@@ -35,6 +36,22 @@ AsOf = Annotated[
     int | None,
     typer.Option(help="The cut: a commit of the tape; default: the newest.", metavar="CUT"),
 ]
+AsOfEach = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        help="The cut: a commit of the tape, or SOURCE=CUT,... of several streams; default: the "
+        "newest.",
+        metavar="CUT",
+    ),
+]
+Streams = Annotated[
+    str,
+    typer.Argument(
+        help="The stream's name; or SOURCE=STREAM,... for a pipeline that reads several.",
+        metavar="STREAM",
+    ),
+]
 Into = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +60,39 @@ Into = Annotated[
         metavar="TABLE",
     ),
 ]
+
+
+def streams(text: str) -> dict[str, object]:
+    """The fields of a request that an argument `Streams` gives.
+
+    Raises:
+        InvalidRequestError: `CAP-STREAMS` for a part without a source.
+    """
+    by_source = parse_streams(text)
+    return {"stream": joined_streams(by_source) if by_source else text, "streams": by_source}
+
+
+def cuts(text: str | None) -> dict[str, Any]:
+    """The fields of a request that an option `AsOfEach` gives.
+
+    Raises:
+        InvalidRequestError: `CAP-USAGE` when a cut is not a number; `CAP-STREAMS` for a part
+            without a source.
+    """
+    by_source = parse_pairs(text or "")
+    numbers = {name: _number(cut) for name, cut in by_source.items()}
+    return {"as_of": None if text is None or by_source else _number(text), "cuts": numbers}
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidRequestError(
+            "CAP-USAGE",
+            f"--as-of takes the number of a commit, not {text[:80]!r}",
+            "see `capstan show` for the commits of a tape",
+        ) from None
 
 
 def names(text: str | None, option: str) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ from capstan.jobs.job_types import JobResult, JsonObject
 from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, roll_back
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.execution.staging import KEEP
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import Step, read_history
@@ -117,7 +117,8 @@ def verify(fields: JsonObject, context: Context) -> JobResult:
 
 def replay(fields: JsonObject, context: Context) -> JobResult:
     """Replay; the request is a `capstan.replay.planning.request.Request`."""
-    return JobResult(context.replay(read_request(Request, fields)).to_json())
+    request = read_request(Request, with_stream(fields))
+    return JobResult(context.replay(request).to_json())
 
 
 def backfill(fields: JsonObject, context: Context) -> JobResult:
@@ -171,7 +172,8 @@ def maintain(fields: JsonObject, context: Context) -> JobResult:
 
 def plan(fields: JsonObject, context: Context) -> JobResult:
     """Plan a replay, with the rows it would change; the request is that of a replay."""
-    return JobResult(context.plan(read_request(Request, fields), compare=True).to_json())
+    request = read_request(Request, with_stream(fields))
+    return JobResult(context.plan(request, compare=True).to_json())
 
 
 def publish(fields: JsonObject, context: Context) -> JobResult:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from capstan.core.config import split_streams
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.error_translation import with_path
@@ -218,7 +219,7 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
         RangeLockedError: `CAP-HELD`, naming the run.
     """
     for claim in claims.active(lake):
-        if claim.stream == tape.name:
+        if tape.name in split_streams(claim.stream):
             raise RangeLockedError(
                 "CAP-HELD",
                 f"run {claim.run} replays stream {tape.name} and may need its old records",

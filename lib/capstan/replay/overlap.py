@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
@@ -13,8 +14,10 @@ from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Time
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.coverage import Covered
+from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numbers_of
 
 
@@ -65,7 +68,10 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
         plan: The replay.
         covered: Published runs in the part of the target that it would change, the newest last.
     """
-    workers, times, records = _cells(plan)
+    workers, times, records = (
+        np.concatenate(parts)
+        for parts in zip(*map(partial(_cells, plan), plan.inputs), strict=True)
+    )
     played = inside(plan.reads, times)
     if isinstance(plan.computation, PipelineComputation):
         # Records around the range are only read to compute the rows inside it.
@@ -76,7 +82,7 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
     by_run: dict[str, int] = {}
     stale = 0
     for entry in reversed(covered):
-        if entry.stream != plan.tape.name or not plan.same_coordinates(entry.scope.region):
+        if entry.stream != plan.stream or not plan.same_coordinates(entry.scope.region):
             continue  # Its times are those of another stream, or in other coordinates.
         written = uncovered & inside(entry.scope.region, times)
         if entry.scope.workers is not None:
@@ -89,14 +95,14 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
     return PublishedOverlap(int(records.sum()) - stale - missing, stale, missing, by_run)
 
 
-def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
-    """Workers, times and record counts of the messages within the box that a plan reads."""
-    events = rows_of(plan.tape.paths.events)
-    time_type, box = plan.tape.time_type, plan.reads.simplified().box
+def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
+    """Workers, times and record counts of the messages of a stream in the box that a plan reads."""
+    events = rows_of(stream.tape.paths.events)
+    time_type, box = stream.tape.time_type, plan.reads.simplified().box
     wanted = (
-        (dataset.field("commit") <= plan.cut.commit)
+        (dataset.field("commit") <= stream.cut.commit)
         & (dataset.field("kind") == "messages")
-        & dataset.field("worker").isin(sorted(plan.workers))
+        & dataset.field("worker").isin(sorted(stream.workers))
         & in_box(time_type, box)
     )
     messages = events.to_table(columns=["worker", "time", "records"], filter=wanted)
@@ -110,33 +116,34 @@ def _cells(plan: Plan) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def worker_gaps(
-    plan: Plan, declarations: ProjectConfig, by_worker: Mapping[int, int]
+    plan: Plan, declarations: ProjectConfig, contents: Sequence[ContentSummary]
 ) -> WorkerGaps:
-    """Find workers that are missing, and how.
+    """Find workers that are missing, and how; those of several streams by source and label.
 
     Args:
         plan: The replay.
-        declarations: The declarations; the stream may be undeclared.
-        by_worker: The number of records read by worker.
+        declarations: The declarations; the streams may be undeclared.
+        contents: The content that it reads of each stream.
     """
-    labels = plan.layout.labels
-    behind = {
-        labels[worker]: tuple(frontier.elements)
-        for worker, frontier in plan.frontiers.items()
-        if not plan.is_complete(frontier)
-    }
-    known = set(labels.values())
-    return WorkerGaps(
-        tuple(label for worker, label in labels.items() if worker not in plan.workers),
-        behind,
-        tuple(label for worker, label in plan.workers.items() if not by_worker.get(worker)),
-        tuple(label for label in _declared(plan, declarations) if label not in known),
-    )
+    left_out, silent, not_on_tape = list[str](), list[str](), list[str]()
+    behind: dict[str, tuple[Time, ...]] = {}
+    for stream, content in zip(plan.inputs, contents, strict=True):
+        left_out += [stream.label(n) for n in stream.labels if n not in stream.workers]
+        silent += [stream.label(n) for n in stream.workers if not content.by_worker.get(n)]
+        behind |= {
+            stream.label(worker): tuple(frontier.elements)
+            for worker, frontier in stream.frontiers.items()
+            if not plan.is_complete(frontier)
+        }
+        known = set(stream.labels.values())
+        declared = _declared(stream, declarations)
+        not_on_tape += [stream.named(label) for label in declared if label not in known]
+    return WorkerGaps(tuple(left_out), behind, tuple(silent), tuple(not_on_tape))
 
 
-def _declared(plan: Plan, declarations: ProjectConfig) -> tuple[str, ...]:
-    stream = declarations.streams.get(plan.tape.name)
-    by = None if stream is None else stream.workers
+def _declared(stream: StreamInput, declarations: ProjectConfig) -> tuple[str, ...]:
+    declared = declarations.streams.get(stream.tape.name)
+    by = None if declared is None else declared.workers
     if isinstance(by, ByKey):
         return tuple(str(number) for number in range(by.count))
     return by.labels or () if isinstance(by, ByColumn) else ()

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from capstan.core.config import ProjectConfig
 from capstan.replay.output.already_published import find_equivalent_run
-from capstan.replay.output.certificate import late_in, pipeline_json
+from capstan.replay.output.certificate import late_rows, pipeline_json
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.foreign_changes import Change, changes_since
 from capstan.replay.overlap import (
@@ -22,6 +22,7 @@ from capstan.replay.overlap import (
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage import delta
 from capstan.storage.data_files import files_of
 from capstan.storage.lake import Lake
@@ -29,7 +30,6 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
-from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 
 
@@ -39,7 +39,7 @@ class Preview:
 
     Attributes:
         plan: The plan.
-        content: The content that it would read.
+        contents: The content that it would read of each stream.
         files: The number of files of `records` that it would read.
         files_all: The number of all files of `records`.
         bytes: The stored size of the files that it would read.
@@ -54,7 +54,7 @@ class Preview:
     """
 
     plan: Plan
-    content: ContentSummary
+    contents: tuple[ContentSummary, ...]
     files: int
     files_all: int
     bytes: int
@@ -66,13 +66,18 @@ class Preview:
     equivalent: str | None
     held_by: tuple[str, ...]
 
+    @property
+    def content(self) -> ContentSummary:
+        """The content that it would read of all streams together."""
+        return total_content(self.contents)
+
     def to_json(self) -> dict[str, object]:
         """The object that `--json` prints."""
         plan = self.plan
         time_type = plan.tape.time_type
         bounds = render_bounds(plan.time_type, plan.region)
         return {
-            "stream": plan.tape.name,
+            "stream": plan.stream,
             "cut": plan.cut.commit,
             "workers": list(plan.workers.values()),
             "peers": plan.peers,
@@ -114,7 +119,24 @@ class Preview:
             "held_by": list(self.held_by),
             "checks": [check.title for check in plan.checks],
             "approve": plan.request.approve,
+            **({"streams": self._parts()} if plan.several else {}),
         }
+
+    def _parts(self) -> list[dict[str, object]]:
+        """The streams, if there are several."""
+        return [
+            {
+                "source": stream.source,
+                "stream": stream.tape.name,
+                "cut": stream.cut.commit,
+                "workers": list(stream.workers.values()),
+                "frontier": [
+                    stream.tape.time_type.render(time) for time in stream.frontier.elements
+                ],
+                "records": content.records,
+            }
+            for stream, content in zip(self.plan.inputs, self.contents, strict=True)
+        ]
 
 
 def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Preview:
@@ -135,13 +157,14 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
         plan.require_records()
         # A run of the same identity that was cut off may have published nevertheless.
         require_no_clash(lake, plan, runs.read_histories(lake, identity=plan.identity))
-    files, files_all, size = _files_to_read(plan)
-    content = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    by_stream = [_files_to_read(plan, stream) for stream in plan.inputs]
+    files, files_all, size = (sum(counts) for counts in zip(*by_stream, strict=True))
+    contents = tuple(stream.content(plan.reads) for stream in plan.inputs)
     standing = coverage.current(lake, plan.target)
     covered = tuple(entry for entry in standing if entry.scope.overlaps(plan.scope))
     return Preview(
         plan,
-        content,
+        contents,
         files,
         files_all,
         size,
@@ -149,8 +172,8 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
         # A followed replay does not replace its earlier rows, so changes to them count as well.
         changes_since(plan, covered if request.follow is None else standing),
         published_overlap(plan, covered),
-        worker_gaps(plan, declarations, content.by_worker),
-        late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
+        worker_gaps(plan, declarations, contents),
+        late_rows(plan),
         equivalent,
         _holders(lake, plan),
     )
@@ -171,18 +194,18 @@ def _equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str 
     return None if last is None else last.last.run
 
 
-def _files_to_read(plan: Plan) -> tuple[int, int, int]:
+def _files_to_read(plan: Plan, stream: StreamInput) -> tuple[int, int, int]:
     """The files that the scan cannot skip by bounds: their number, that of all files, and bytes."""
-    tape, workers = plan.tape, tuple(plan.workers)
+    tape, workers, batch = stream.tape, tuple(stream.workers), stream.cut.batch
     table = delta.open_table(tape.paths.records)
     files = pa.table(table.get_add_actions())
     sizes = dict(zip(files["path"].to_pylist(), files["size_bytes"].to_pylist(), strict=True))
-    read = files_of(table, tape.time_type, workers=workers, batch=plan.cut.batch, region=plan.reads)
+    read = files_of(table, tape.time_type, workers=workers, batch=batch, region=plan.reads)
     return len(read), len(sizes), sum(sizes[path] for path in read)
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
-    same = covered.stream == plan.tape.name and plan.same_coordinates(covered.scope.region)
+    same = covered.stream == plan.stream and plan.same_coordinates(covered.scope.region)
     bounds = render_bounds(plan.time_type, covered.scope.region) if same else {}
     labels = plan.layout.labels if same else {}
     numbers = covered.scope.workers

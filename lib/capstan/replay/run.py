@@ -67,9 +67,11 @@ def replay(
         cursor = find_cursor(lake, request, previous)
     plan = make_plan(lake, declarations, request, cursor=cursor)
     require_safe_commits(spark, plan.target)
-    verification = verify(spark, lake, plan.tape, workers=tuple(plan.workers), cut=plan.cut)
-    verification.require_valid(plan.tape)
-    emit("replay.verify", stream=plan.tape.name, workers=len(plan.workers))
+    for stream in plan.inputs:
+        workers = tuple(stream.workers)
+        verification = verify(spark, lake, stream.tape, workers=workers, cut=stream.cut)
+        verification.require_valid(stream.tape)
+    emit("replay.verify", stream=plan.stream, workers=sum(len(i.workers) for i in plan.inputs))
     plan.require_complete()
     identity = plan.identity
     last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))

@@ -130,7 +130,8 @@ class Coverage:
         shortest = {name: short_bound(text) for name, text in bounds.items()}
         return {
             "replay": replay.name,
-            "stream": replay.stream,
+            # The form has one stream; the declared replay has the others.
+            "stream": replay.inputs[0],
             "into": replay.target,
             "workers": list(chosen),
             **{name: bound_text(self.time_type, text) for name, text in shortest.items()},
@@ -171,7 +172,8 @@ def view_coverage(
     """
     declared = declarations.replay(replay)
     try:
-        require_tape(lake, declared.stream)
+        for name in declared.inputs:
+            require_tape(lake, name)
         surveyed = _survey(lake, declarations, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
@@ -220,11 +222,12 @@ def require_tape(lake: Lake, stream: str) -> None:
 
 
 def _survey(lake: Lake, declarations: ProjectConfig, replay: Replay) -> Survey:
-    """The state of a replay's intervals, cached until its tape, target or a ledger changes."""
+    """The state of a replay's intervals, cached until a tape, its target or a ledger changes."""
     ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
     target = target_path(lake, declarations, replay.target)[0]
     # The log of the target is included, since nothing is published in a table that is gone.
-    sources = [lake.stream(replay.stream).events, target, *ledgers]
+    tapes = [lake.stream(name).events for name in replay.inputs]
+    sources = [*tapes, target, *ledgers]
     return _CACHE.get(
         (lake.root, replay.name),
         (declarations, *map(newest_entry, sources)),

@@ -92,6 +92,7 @@ def _environment() -> Environment:
         approval_text=formatting.approval_text,
         uncovered=UNCOVERED,
         plan_facts=_plan_facts,
+        stream_facts=_stream_facts,
         audit_text=lambda audit: summaries.audit_text(audit, formatting.value_text),
         check_facts=lambda audit: summaries.check_facts(audit, formatting.value_text),
         checks_text=lambda audit: summaries.checks_text(audit, formatting.value_text),
@@ -99,6 +100,12 @@ def _environment() -> Environment:
         query=lambda **fields: urlencode(fields),
     )
     return environment
+
+
+def _stream_facts(certificate: Mapping[str, object]) -> list[summaries.Fact]:
+    cut = str(certificate.get("cut"))
+    facts = summaries.stream_facts(certificate, formatting.value_text, cut)
+    return [(name.capitalize(), value) for name, value in facts]
 
 
 def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:

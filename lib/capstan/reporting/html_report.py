@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from markupsafe import Markup
 
-from capstan.core.config import ProjectConfig
+from capstan.core.config import ProjectConfig, split_streams
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.html import render, static
 from capstan.reporting.run_view import RunView, view_run
@@ -33,7 +33,9 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     """
     lake.require()
     view = view_run(lake, run)
-    tape = view_stream(lake, declarations, view.stream)
+    # Of several streams, the certificate has a part each, and no plot is of all of them.
+    several = len(split_streams(view.stream)) > 1
+    tape = None if several else view_stream(lake, declarations, view.stream)
     late = view.certificate.get("late")
     return render(
         "report.html",

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from capstan.core.config import ProjectConfig, check_name, check_target
+from capstan.core.config import ProjectConfig, check_name, check_target, split_streams
 from capstan.errors import CapstanError
 from capstan.replay.planning.plan import target_path
 from capstan.storage import delta
@@ -191,7 +191,8 @@ def run_rows(
     wanted = [
         row
         for row in rows
-        if (path is None or row["target"] == path) and stream in (None, row["stream"])
+        if (path is None or row["target"] == path)
+        and (stream is None or stream in split_streams(str(row["stream"])))
     ]
     return sorted(wanted, key=lambda row: str(row["at"]), reverse=True)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import groupby
 
+from capstan.core.config import split_streams
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -74,7 +75,7 @@ class RunView:
 
     Attributes:
         run: The name of the run.
-        stream: The stream.
+        stream: The stream; of several, their names joined by `+`.
         target: The target's path.
         state: The state, as `History.state` gives it.
         at: The time of the newest step.
@@ -101,6 +102,11 @@ class RunView:
     found: tuple[FindingsView, ...] = ()
 
     @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of its streams."""
+        return tuple(dict.fromkeys(split_streams(self.stream)))
+
+    @property
     def error(self) -> Mapping[str, object]:
         """Code, message and hint of the failure that ended it; empty for none."""
         return self.steps[-1].error
@@ -114,6 +120,13 @@ def list_runs(lake: Lake, **equal: object) -> list[RunView]:
     holding = {claim.run for claim in claims.active(lake)} if begun else set()
     views = [_view(history, holds=run in holding) for run, history in histories.items()]
     return sorted(views, key=lambda view: view.at, reverse=True)
+
+
+def list_runs_of_stream(lake: Lake, stream: str) -> list[RunView]:
+    """Runs that have read a stream, alone or beside others, the newest first."""
+    texts = {str(row["stream"]) for row in read_rows(lake, "runs", ("stream",))}
+    named = tuple(sorted(text for text in texts if stream in split_streams(text)))
+    return list_runs(lake, stream=named) if named else []
 
 
 def view_run(lake: Lake, run: str) -> RunView:

@@ -38,8 +38,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
     covered = plan.get("covered")
     complete = "yes" if plan.get("complete") else "no: the range can still receive records"
     return [
-        ("stream", f"{plan.get('stream')}, at commit {show(plan.get('cut'))}"),
-        ("workers", plan.get("workers")),
+        *stream_facts(plan, show, show(plan.get("cut"))),
         ("workers left out", plan.get("left_out")),
         ("times", bounds_text(plan.get("since"), plan.get("until"), show)),
         ("complete", complete),
@@ -77,15 +76,14 @@ def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fac
     frontier, complete = certificate.get("frontier"), certificate.get("complete")
     frontier_text = show(frontier) if frontier else "empty: closed"
     unchanged = "; already before, nothing changed" if certificate.get("stood") else ""
-    records = show(certificate.get("records"))
+    records, parts = show(certificate.get("records")), certificate.get("streams")
     return [
-        ("stream", f"{certificate.get('stream')}, at commit {certificate.get('cut')}"),
-        ("workers", workers_text(certificate.get("workers"))),
+        *stream_facts(certificate, show, str(certificate.get("cut"))),
         ("times", bounds_text(certificate.get("since"), certificate.get("until"), show)),
         ("records", f"{records} at {show(times)} times" if times else records),
         ("fingerprint", certificate.get("fingerprint")),
         ("complete", f"{'yes' if complete else 'only in part'}, frontier {frontier_text}"),
-        ("workers left out", workers_text(left_out.get("workers"))),
+        ("workers left out", "" if parts else workers_text(left_out.get("workers"))),
         ("late, not replayed", certificate.get("late")),
         ("transform", certificate.get("transform")),
         ("pipeline", pipeline_text(certificate.get("pipeline"))),
@@ -100,6 +98,31 @@ def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fac
         ("attempt", certificate.get("attempt")),
         ("seconds", certificate.get("seconds")),
     ]
+
+
+def stream_facts(about: Mapping[str, object], show: Show, commit: str) -> list[Fact]:
+    """The stream of a plan or certificate with its workers; several streams one by one.
+
+    Args:
+        about: The plan or certificate.
+        show: The formatter of values within texts.
+        commit: The cut of the only stream, as text.
+    """
+    parts = about.get("streams")
+    if not isinstance(parts, list) or not parts:
+        return [
+            ("stream", f"{about.get('stream')}, at commit {commit}"),
+            ("workers", workers_text(about.get("workers"))),
+        ]
+    facts: list[Fact] = []
+    for part in parts:
+        at, records = show(part["cut"]), show(part["records"])
+        frontier = show(part["frontier"]) or "closed"
+        text = f"{part['stream']}, at commit {at}: {records} records, frontier {frontier}"
+        facts.append((f"stream for {part['source']}", text))
+        for name, workers in (("workers", "workers"), ("left out", "left_out")):
+            facts.append((f"{name} of {part['source']}", workers_text(part.get(workers))))
+    return facts
 
 
 def audit_text(audit: object, show: Show) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
+from itertools import chain
 
+from capstan.core.config import split_streams
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
@@ -24,7 +26,7 @@ class WrittenView:
 
     Attributes:
         run: The run.
-        stream: The stream.
+        stream: The stream; of several, their names joined by `+`.
         workers: Labels of the workers; None for all.
         since: The first time; None from the start.
         until: The first time after it; None for no end.
@@ -48,6 +50,11 @@ class WrittenView:
     at: datetime
     over: bool
 
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """The names of its streams."""
+        return tuple(dict.fromkeys(split_streams(self.stream)))
+
 
 @dataclass(frozen=True, slots=True)
 class TableView:
@@ -64,7 +71,7 @@ class TableView:
     @property
     def streams(self) -> list[str]:
         """The streams whose records it holds, sorted."""
-        return sorted({publish.stream for publish in self.written})
+        return sorted(set(chain.from_iterable(publish.streams for publish in self.written)))
 
 
 def view_tables(lake: Lake, visible: Collection[str], target: str | None = None) -> list[TableView]:
@@ -93,7 +100,8 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
 def _worker_labels(lake: Lake, stream: str) -> Mapping[int, str]:
     """The labels of a stream's workers; a deleted tape has none."""
     try:
-        tape = open_tape(lake, stream)
+        # Workers that several streams keep are the same in all of them.
+        tape = open_tape(lake, split_streams(stream)[0])
         return index.worker_labels(tape, newest_cut(tape))
     except CapstanError:
         return {}

@@ -57,6 +57,19 @@ def events_of(*kinds: str) -> DagBuilder:
     return builder
 
 
+def columns_of(kind: str) -> pa.Schema:
+    """The columns of events of one kind, as a stream of their own."""
+    return pa.schema([(TIME, pa.int64()), ("dateTime", INSTANT), *_STRUCTS[kind]])
+
+
+def streams_of(*kinds: str) -> DagBuilder:
+    """A graph with a source for each kind of events: `people`, `auctions`, `bids`."""
+    builder = DagBuilder()
+    for kind in kinds:
+        builder.source("people" if kind == "person" else f"{kind}s", columns_of(kind))
+    return builder
+
+
 def then(builder: DagBuilder, after: str, **steps: OperatorSpec) -> DagBuilder:
     """A chain of operators; the last one feeds the sink `out`."""
     for name, spec in steps.items():

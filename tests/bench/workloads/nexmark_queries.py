@@ -95,11 +95,15 @@ def q2() -> DagBuilder:
 @_query(3, unbounded=True)
 def q3() -> DagBuilder:
     """A join of people and auctions without bound."""
+    return sellers_nearby(events_of("person", "auction"))
+
+
+def sellers_nearby(builder: DagBuilder) -> DagBuilder:
+    """The rest of q3, after nodes `people` and `auctions`."""
     nearby = Filter(pc.field("state").isin(["OR", "ID", "CA"]))
     join = IntervalJoin(("seller",), ("id",), -_FOR_EVER, _FOR_EVER, prefix="person_")
     builder = (
-        events_of("person", "auction")
-        .stateless_operator("nearby", nearby)
+        builder.stateless_operator("nearby", nearby)
         .stateless_operator("tenth", Filter(pc.field("category") == 10))
         .connect("people", "nearby")
         .connect("auctions", "tenth")
@@ -156,13 +160,17 @@ def q7() -> DagBuilder:
 @_query(8, lookback=_TEN_SECONDS)
 def q8() -> DagBuilder:
     """A join of two windows."""
+    return new_sellers(events_of("person", "auction"))
+
+
+def new_sellers(builder: DagBuilder) -> DagBuilder:
+    """The rest of q8, after nodes `people` and `auctions`."""
     once = count_rows("times")
     join = WindowJoin(("id",), ("seller",), _TEN_SECONDS, prefix="auction_")
     new = Window.tumbling(_TEN_SECONDS, [once], by=["id", "name"], bounds=INSTANT)
     selling = Window.tumbling(_TEN_SECONDS, [once], by=["seller"], bounds=INSTANT)
     builder = (
-        events_of("person", "auction")
-        .operator("new", new)
+        builder.operator("new", new)
         .operator("selling", selling)
         .connect("people", "new")
         .connect("auctions", "selling")

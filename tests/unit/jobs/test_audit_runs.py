@@ -120,7 +120,10 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     laid(lake, "new", "remade")
     shutil.rmtree(lake.table("gone"))
     tape = Some(name="s", time_type=None)
-    plan = Some(cut=Some(commit=7), tape=tape, request=Some(into="new"), target="new")
+    request = Some(into="new")
+    plan = Some(
+        stream="s", several=False, cut=Some(commit=7), tape=tape, request=request, target="new"
+    )
     monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: (plan, found(True)))
     context = Context(tmp_path, spark=lambda: Some(stop=lambda: None))  # type: ignore[arg-type,return-value]
     asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]

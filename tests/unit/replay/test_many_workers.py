@@ -20,7 +20,6 @@ from capstan.replay.planning.plan import Plan, make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting.formatting import workers_text
 from capstan.storage.lake import Lake
-from capstan.storage.tape import index
 from capstan.storage.tape.region_sql import integer_ranges, workers_sql
 from tests.support.jvmless_lake import lay_tape
 from tests.support.sample_streams import declared, little_stream
@@ -42,7 +41,7 @@ def planned(root: Path, count: int, **asked: object) -> Plan:
 
 
 def drafted(plan: Plan) -> dict[str, object]:
-    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    played = [stream.content(plan.reads) for stream in plan.inputs]
     return draft_certificate(plan, played).to_json()
 
 

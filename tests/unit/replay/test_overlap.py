@@ -19,7 +19,6 @@ from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.tape import index
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import declared, little_stream
 
@@ -145,7 +144,7 @@ def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
     stream = little_stream(tmp_path, workers=ByColumn("place", labels=("a", "b", "never")))
     place = Told(lake, declared(stream))
     plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
-    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.region).by_worker
+    played = [stream.content(plan.region) for stream in plan.inputs]
     found = worker_gaps(plan, place.declarations, played)
     assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
     assert found.behind == {}

@@ -20,7 +20,6 @@ from capstan.replay.preview import preview
 from capstan.replay.run import ReplayResult
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.tables import as_text
-from capstan.storage.tape import index
 from tests.unit.replay.planning.test_computation import Place, hour
 
 FORMATS = Path(__file__).parents[2] / "formats"
@@ -40,7 +39,7 @@ def shown(place: Place, asked: dict[str, object]) -> dict[str, object]:
     request = place.request(**asked)  # type: ignore[arg-type]
     found = preview(place.lake, place.declarations, request)
     plan = found.plan
-    played = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    played = [stream.content(plan.reads) for stream in plan.inputs]
     draft = draft_certificate(plan, played).to_json()
     if draft["pipeline"] is not None:
         draft["code"] = "hash"  # It follows the text of the module that declares the pipeline.

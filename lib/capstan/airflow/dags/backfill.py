@@ -55,7 +55,7 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         # For scheduled runs; a backfill has its own limit.
         max_active_runs=_MAX_ACTIVE_RUNS,
         params={
-            "workers": workers_field({replay.stream: labels[replay.stream]}),
+            "workers": workers_field({name: labels[name] for name in replay.inputs}),
             "adopt": switch(
                 "Adopt", "Also replace rows of the interval that no replay wrote.", None
             ),

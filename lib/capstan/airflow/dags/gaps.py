@@ -167,6 +167,8 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
     from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
     from capstan.errors import InvalidRequestError
 
+    plan = survey.plan
+    cuts = {"cuts": dict(plan.cuts)} if plan.several else {"as_of": plan.cut.commit}
     fills: list[dict[str, object]] = []
     problems: list[str] = []
     for mode in (BackfillMode.GAPS, BackfillMode.STALE):
@@ -174,7 +176,7 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
             "replay": survey.declared.name,
             "what": str(mode),
             "chunk": chunk,
-            "as_of": survey.plan.cut.commit,
+            **cuts,
             "keep_going": True,
         }
         try:

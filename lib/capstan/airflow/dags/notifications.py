@@ -17,6 +17,7 @@ from airflow.sdk.bases.notifier import BaseNotifier
 
 from capstan.airflow.operators.failures import log_error_last
 from capstan.airflow.settings import Settings
+from capstan.core.config import split_streams
 from capstan.errors import InvalidRequestError
 
 Callback = Callable[[Any], None]
@@ -90,6 +91,7 @@ def _concerned(setting: Settings, about: Mapping[str, Any]) -> Iterator[str]:
     for name in ("failed", "violations"):
         streams.update(error["stream"] for error in about.get(name, ()))
     streams.update(table["stream"] for table in about.get("tables", ()) if table["damaged"])
+    streams = {name for text in streams if text for name in split_streams(str(text))}
     # By path, as in the ledgers.
     tables = {a["target"] for a in about.get("audits", ()) if a.get("passed") is False}
     replays = {entry["replay"] for entry in about.get("backfills", ()) if "error" in entry}

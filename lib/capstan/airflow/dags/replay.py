@@ -90,12 +90,18 @@ def declared_fields(replay: Replay, context: Context) -> dict[str, object]:
     """The request fields of a run of a declared replay; `lake_queries.resolve` adds the others."""
     switches = ("adopt", "direct", "dry_run", "diff")
     return {
-        "stream": replay.stream,
+        **declared_streams(replay),
         "into": replay.target,
         "mode": str(replay.mode),
         "replay": replay.name,
         **{name: bool(context["params"].get(name)) for name in switches},
     }
+
+
+def declared_streams(replay: Replay) -> dict[str, object]:
+    """The fields of a request that name the streams of a declared replay."""
+    several = {"streams": replay.keyed, "pipeline": replay.pipeline, "sink": replay.sink}
+    return {"stream": replay.stream, **(several if replay.streams else {})}
 
 
 def replay_dags(setting: Settings) -> Iterator[DAG]:

@@ -46,8 +46,10 @@ def of_replay(setting: Settings, replay: Replay) -> BaseTimetable | None:
     declared_at = ("replays", replay.name, "schedule")
     if replay.follow is not None:
         return _points(setting, declared_at, replay.schedule)
-    if isinstance(setting.declarations.stream(replay.stream).time, EpochTime):
-        problem = f"needs data intervals, but the times of {replay.stream} are epochs"
+    # Streams of one replay have times of one domain.
+    first = replay.inputs[0]
+    if isinstance(setting.declarations.stream(first).time, EpochTime):
+        problem = f"needs data intervals, but the times of {first} are epochs"
         raise setting.misdeclared(declared_at, problem)
     return _checked(
         setting, declared_at, CronDataIntervalTimetable(replay.schedule, timezone="UTC")

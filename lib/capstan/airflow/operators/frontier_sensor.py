@@ -1,4 +1,4 @@
-"""The frontier sensor: waits until a stream's times are proven complete."""
+"""The frontier sensor: waits until times of streams are proven complete."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _RANGE = ("stream", "workers", "since", "until", "replay")
 
 
 class FrontierSensor(BaseSensorOperator):
-    """Waits until all times of a range are complete for the chosen workers of a stream.
+    """Waits until all times of a range are complete for the chosen workers of all its streams.
 
     Completeness is proven, not guessed: no further records of those times can arrive. Each check
-    reads the stream's index without a JVM. Between checks the task does not run: it holds no
+    reads the streams' indexes without a JVM. Between checks the task does not run: it holds no
     worker or pool slot, and needs no triggerer. The sensor also waits for a stream that is not on
     tape yet.
     """
@@ -33,7 +33,7 @@ class FrontierSensor(BaseSensorOperator):
     def __init__(
         self,
         *,
-        stream: str | None = None,
+        stream: str | Sequence[str] | None = None,
         workers: Sequence[str] | str | None = None,
         since: str | None = None,
         until: str | None = None,
@@ -49,7 +49,8 @@ class FrontierSensor(BaseSensorOperator):
         """Create a sensor.
 
         Args:
-            stream: The stream; by default that of `replay`. Templated.
+            stream: The stream, or several that must all be complete; by default those of `replay`.
+                Templated.
             workers: Labels or numbers; all by default. Templated.
             since: The first time; from the start by default. Templated.
             until: The first time that need not be complete; all times by default. Templated.
@@ -89,8 +90,19 @@ class FrontierSensor(BaseSensorOperator):
         if self.replay is not None:
             declared = self.settings.declarations.replay(self.replay)
             given |= {"stream": declared.stream, "into": declared.target}
+            if declared.streams:
+                given |= {"streams": declared.keyed, "pipeline": declared.pipeline}
+                given |= {"sink": declared.sink}
         # A plan has a target; where it is does not matter to the frontier.
         return {"into": "frontier", **given}
+
+    def _by_stream(self, context: Context) -> list[Mapping[str, object]]:
+        """The fields of a plan for each of the streams that are named one by one."""
+        fields = self._fields(context)
+        stream = fields.get("stream")
+        if isinstance(stream, str) or not isinstance(stream, Sequence):
+            return [fields]
+        return [{**fields, "stream": name} for name in stream]
 
     def execute(self, context: Context) -> object:
         """Check, and reschedule; fails with `CAP-INCOMPLETE` after the timeout."""
@@ -104,27 +116,29 @@ class FrontierSensor(BaseSensorOperator):
         from capstan.airflow.lake_queries import plan_request
 
         with as_task():
-            fields = self._fields(context)
-            plan = plan_request(self.settings, fields)
-            if plan is None:
-                problem = f"stream {fields.get('stream')} is not on tape yet"
-                raise IncompleteError("CAP-INCOMPLETE", problem, _HINT)
-            plan.require_complete()
+            for fields in self._by_stream(context):
+                plan = plan_request(self.settings, fields)
+                if plan is None:
+                    problem = f"stream {fields.get('stream')} is not on tape yet"
+                    raise IncompleteError("CAP-INCOMPLETE", problem, _HINT)
+                plan.require_complete()
 
     def poke(self, context: Context) -> bool:
         """Whether the range is complete now."""
+        with as_task():
+            return all(map(self._is_complete, self._by_stream(context)))
+
+    def _is_complete(self, fields: Mapping[str, object]) -> bool:
         from capstan.airflow.lake_queries import plan_request
 
-        with as_task():
-            fields = self._fields(context)
-            plan = plan_request(self.settings, fields)
+        plan = plan_request(self.settings, fields)
         if plan is None:
             self.log.info("stream %s is not on tape yet", fields.get("stream"))
             return False
         times = [plan.tape.time_type.render(time) for time in plan.frontier.elements]
         self.log.info(
             "frontier of %s at %s: times before %s are %s",
-            ", ".join(plan.workers.values()),
+            ", ".join(each.label(n) for each in plan.inputs for n in each.workers),
             ", ".join(map(str, times)) or "the end",
             fields.get("until") or "the end",
             "complete" if plan.complete else "not complete yet",

@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
-from capstan.core.config import ProjectConfig
+from capstan.core.config import ProjectConfig, split_streams
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
@@ -172,7 +172,9 @@ def of_audits(lake: Lake, answer: Answer) -> Lineage:
     Audits that could not be made are left out: the task's log says why.
     """
     audits = [audit for audit in _entries(answer.get("audits", [answer])) if "passed" in audit]
-    tapes = [Use(_tape(lake, audit), audit["cut"]) for audit in audits]
+    tapes = [
+        Use(lake.stream(stream).events, cut) for audit in audits for stream, cut in _cuts(audit)
+    ]
     targets = [
         Use(str(audit["target_path"]), audit.get("version"), None, _tests(audit, audit.get("run")))
         for audit in audits
@@ -205,8 +207,10 @@ def _played(lake: Lake, certificates: Iterable[Answer]) -> Lineage:
     for run in certificates:
         unchanged, audit = bool(run.get("stood")), run.get("audit")
         audit = audit if isinstance(audit, Mapping) else {}
-        rows = 0 if unchanged else _count(run.get("records"))
-        read.append(Use(_tape(lake, run), run["cut"], rows))
+        # Of several streams, the certificate has a part each.
+        for part in _entries(run.get("streams")) or [run]:
+            rows = 0 if unchanged else _count(part.get("records"))
+            read.append(Use(_tape(lake, part), part["cut"], rows))
         if run.get("published"):
             rows = 0 if unchanged else _count(audit.get("records"))
             tests = _tests(audit, run.get("run"))
@@ -298,6 +302,13 @@ def _without_rows(certificate: Answer) -> dict[str, Any]:
 
 def _tape(lake: Lake, answer: Answer) -> str:
     return lake.stream(str(answer["stream"])).events
+
+
+def _cuts(audit: Answer) -> Iterable[tuple[str, int]]:
+    """The audited streams with their cuts; those of several are in the order of their sources."""
+    streams, cuts = split_streams(str(audit["stream"])), audit.get("cuts")
+    several = [cuts[source] for source in sorted(cuts)] if isinstance(cuts, Mapping) else []
+    return zip(streams, several or [audit["cut"]], strict=True)
 
 
 def _entries(value: object) -> list[Answer]:

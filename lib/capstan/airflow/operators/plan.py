@@ -77,7 +77,7 @@ def preview_run(
 
     setting, store = operator.settings, context.get("task_state_store")
     replay = fields.get("replay")
-    if replay and not fields.get("stream"):
+    if replay and not fields.get("stream") and not fields.get("streams"):
         fields = {**fields, "stream": setting.declarations.replay(str(replay)).stream}
     request = resolve(setting, fields)
     saved = None if store is None else store.get(_PINNED)

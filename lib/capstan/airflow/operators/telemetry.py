@@ -9,7 +9,7 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
 
 from capstan.airflow.settings import Settings
-from capstan.core.config import check_name
+from capstan.core.config import check_name, split_streams
 
 if TYPE_CHECKING:
     from capstan.reporting.metrics import Sample
@@ -18,26 +18,28 @@ _log = logging.getLogger(__name__)
 
 
 def send_stream_metrics(setting: Settings, stream: object) -> None:
-    """Send the metrics of a stream and its runs, if Airflow's metrics are on.
+    """Send the metrics of streams and their runs, if Airflow's metrics are on.
 
     The samples are those of `capstan metrics`. Errors are logged only.
 
     Args:
         setting: The settings.
-        stream: The stream's name; any other value is ignored.
+        stream: The stream's name, or the text of several; any other value is ignored.
     """
     if not isinstance(stream, str) or not _wanted():
         return
     try:
         # Not at the top: parsing a DAG file should not import table readers.
         from capstan.reporting.metrics import run_samples, stream_samples
-        from capstan.reporting.run_view import list_runs
+        from capstan.reporting.run_view import list_runs_of_stream
         from capstan.storage.lake import Lake
 
-        name, lake = check_name("stream", stream), Lake.at(setting.lake)
-        samples = stream_samples(lake, setting.declarations, [name])
-        for sample in (*samples, *run_samples(list_runs(lake, stream=name))):
-            _gauge(sample)
+        lake = Lake.at(setting.lake)
+        for name in dict.fromkeys(split_streams(stream)):
+            check_name("stream", name)
+            samples = stream_samples(lake, setting.declarations, [name])
+            for sample in (*samples, *run_samples(list_runs_of_stream(lake, name))):
+                _gauge(sample)
     except Exception:
         _log.warning("metrics of %s could not be sent", stream, exc_info=True)
 

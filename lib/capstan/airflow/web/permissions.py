@@ -2,7 +2,7 @@
 
 A tape belongs to the DAG that captures it, even if that DAG does not exist: then only users whom
 Airflow lets see a DAG of that name have access. A replay and its runs belong both to the DAG that
-runs it (`capstan_replay` for runs of no declared replay) and to the capture DAG of its stream.
+runs it (`capstan_replay` for runs of no declared replay) and to the capture DAGs of its streams.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessE
 from airflow.models.dag import DagModel
 
 from capstan.airflow.settings import dag_id
-from capstan.core.config import ProjectConfig, Replay, check_name
+from capstan.core.config import ProjectConfig, Replay, check_name, split_streams
 from capstan.errors import InvalidRequestError
 from capstan.reporting.run_view import RunView
 
@@ -57,7 +57,7 @@ class Permissions:
         """The declared replays, of those given and in their order, that the user may see."""
         listed = list(replays)
         needed = {
-            replay.name: {replay_dag(replay), capture_dag(replay.stream)} for replay in listed
+            replay.name: {replay_dag(replay), *map(capture_dag, replay.inputs)} for replay in listed
         }
         readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [replay for replay in listed if needed[replay.name] <= readable]
@@ -72,9 +72,9 @@ class Permissions:
     def runs(self, runs: Iterable[RunView], declarations: ProjectConfig) -> list[RunView]:
         """The runs, of those given and in their order, that the user may see."""
         needed = {
-            run.run: {capture_dag(run.stream), _run_dag(run, declarations)}
+            run.run: {_run_dag(run, declarations), *map(capture_dag, split_streams(run.stream))}
             for run in runs
-            if _is_name(run.stream)
+            if all(map(_is_name, split_streams(run.stream)))
         }
         readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [run for run in runs if run.run in needed and needed[run.run] <= readable]

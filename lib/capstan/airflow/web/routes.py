@@ -21,14 +21,14 @@ from capstan.airflow.settings import Settings
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of
 from capstan.airflow.web.security import guard, refuse
-from capstan.core.config import check_name
+from capstan.core.config import check_name, split_streams
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.plan import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, render, static
 from capstan.reporting.html_report import report_policy, run_report
-from capstan.reporting.run_view import RunView, list_runs, view_run
+from capstan.reporting.run_view import RunView, list_runs, list_runs_of_stream, view_run
 from capstan.reporting.stream_view import (
     StreamView,
     stream_names,
@@ -140,7 +140,7 @@ def stream(request: Request, name: str, settings: Configured, permissions: Allow
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
         course=read_commit_times(lake, view) if isinstance(view, StreamView) else None,
-        runs=_runs(lake, permissions, settings, stream=name),
+        runs=permissions.runs(list_runs_of_stream(lake, name), settings.declarations),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         shown_lines=KINDS,
         dag=capture_dag(name),
@@ -295,13 +295,15 @@ def _runs(
 
 
 def _visible_runs(lake: Lake, permissions: Permissions, settings: Settings) -> set[str]:
-    """Names of runs that the user may see; a run with only a claim belongs to its stream."""
+    """Names of runs that the user may see; a run with only a claim belongs to its streams."""
     listed = list_runs(lake)
     known = {run.run for run in listed}
     claimed = [claim for claim in claims.active(lake) if claim.run not in known]
-    streams = permissions.streams({claim.stream for claim in claimed})
+    streams = permissions.streams({n for claim in claimed for n in split_streams(claim.stream)})
     visible = {run.run for run in permissions.runs(listed, settings.declarations)}
-    return visible | {claim.run for claim in claimed if claim.stream in streams}
+    return visible | {
+        claim.run for claim in claimed if streams.issuperset(split_streams(claim.stream))
+    }
 
 
 def _run(lake: Lake, permissions: Permissions, settings: Settings, name: str) -> RunView:

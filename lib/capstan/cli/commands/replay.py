@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.options import AsOf, Into, KnownAt, Run, Since, Stream, Until, Workers, names
+from capstan.cli.options import (
+    AsOfEach,
+    Into,
+    KnownAt,
+    Run,
+    Since,
+    Streams,
+    Until,
+    Workers,
+    cuts,
+    names,
+    streams,
+)
 from capstan.cli.pipeline_targets import every_sink, usual_target
 from capstan.cli.progress import ROLLBACK, Work, replay_work
 from capstan.cli.tables import certificate_table, difference_tables, plan_tables
@@ -89,13 +101,13 @@ Diff = Annotated[
 
 def plan(
     context: typer.Context,
-    stream: Stream,
+    stream: Streams,
     into: Into = None,
     workers: Workers = None,
     since: Since = None,
     until: Until = None,
     known_at: KnownAt = None,
-    as_of: AsOf = None,
+    as_of: AsOfEach = None,
     peers: Peers = None,
     transform: Transform = None,
     pipeline: Pipeline = None,
@@ -130,7 +142,7 @@ def plan(
 
 def replay(
     context: typer.Context,
-    stream: Stream,
+    stream: Streams,
     into: Into = None,
     into_stream: Annotated[
         str | None,
@@ -144,7 +156,7 @@ def replay(
     since: Since = None,
     until: Until = None,
     known_at: KnownAt = None,
-    as_of: AsOf = None,
+    as_of: AsOfEach = None,
     peers: Peers = None,
     transform: Transform = None,
     pipeline: Pipeline = None,
@@ -206,7 +218,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         into=given["into_stream"],
         workers=names(given["workers"], "--workers"),
         peers=given["peers"],
-        as_of=given["as_of"],
+        as_of=cuts(given["as_of"])["as_of"],
     )
     open_tape(shell.lake, request.stream)
     with shell.spark(Work(f"record {request.stream} onto {request.into}")) as spark:
@@ -235,7 +247,8 @@ def _request(
     """
     from capstan.replay.planning.request import Request
 
-    given = {**context.params, **other}
+    params = context.params
+    given = {**params, **streams(params["stream"]), **cuts(params["as_of"]), **other}
     fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
     if fields["into"] is None:
         fields["into"] = usual_target(context, declarations)

@@ -110,11 +110,12 @@ def _rescaled_line(snapshot: Snapshot) -> str:
 
 
 def _row(shell: Shell, taken: Taken) -> dict[str, object]:
+    from capstan.core.config import split_streams
     from capstan.storage.tape.tape import open_tape
 
     now = taken.on(None)
     is_now = "stands" if taken.history.published else "was taken back"
-    time_type = open_tape(shell.lake, taken.history.last.stream).time_type
+    time_type = open_tape(shell.lake, split_streams(taken.history.last.stream)[0]).time_type
     frontier = [time_type.render(time) for time in now.frontier.elements]
     return {
         "snapshot": now.name,

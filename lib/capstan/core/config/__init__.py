@@ -19,7 +19,6 @@ from capstan.core.config.models import (
     EventTime,
     LatePolicy,
     Mode,
-    Replay,
     Stream,
     Target,
     TimeUnit,
@@ -36,8 +35,18 @@ from capstan.core.config.names import (
     split_names,
 )
 from capstan.core.config.registry import Registry, transform, transforms
+from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import Check, Range
 from capstan.core.config.sources import Source
+from capstan.core.config.stream_names import (
+    check_streams,
+    joined_streams,
+    keyed_streams,
+    parse_pairs,
+    parse_streams,
+    source_of,
+    split_streams,
+)
 from capstan.core.config.transforms import Transform
 
 __all__ = [
@@ -64,17 +73,24 @@ __all__ = [
     "check_attempt",
     "check_column",
     "check_name",
+    "check_streams",
     "check_target",
     "default_path",
     "format_duration",
     "is_name",
     "join_names",
+    "joined_streams",
+    "keyed_streams",
     "load_config",
     "load_optional",
     "load_sound",
     "parse_duration",
     "parse_instant",
+    "parse_pairs",
+    "parse_streams",
+    "source_of",
     "split_names",
+    "split_streams",
     "transform",
     "transforms",
 ]

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 
 from capstan.core.config.durations import format_duration
-from capstan.core.config.models import ByColumn, EventTime, Mode, Replay, Stream
+from capstan.core.config.models import ByColumn, EventTime, Mode, Stream
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.registry import Registry
+from capstan.core.config.replays import Replay
 from capstan.core.config.transforms import Transform
 from capstan.errors import InvalidRequestError
 
@@ -26,11 +27,19 @@ def check_replay(
 
     The needs of its pipeline are known only after its import, so the plan checks them.
     """
-    stream = streams.get(replay.stream)
-    if stream is None:
-        guess = did_you_mean(replay.stream, streams)
-        known = one_of(sorted(streams))
-        return "stream", f"no stream is declared as {replay.stream!r}{guess}; declared: {known}"
+    field = "streams" if replay.streams else "stream"
+    for name in replay.inputs:
+        if name not in streams:
+            guess = did_you_mean(name, streams)
+            known = one_of(sorted(streams))
+            return field, f"no stream is declared as {name!r}{guess}; declared: {known}"
+    stream, *others = (streams[name] for name in replay.inputs)
+    for other in others:
+        if other.time.domain != stream.time.domain:
+            return field, (
+                f"{stream.name} has times of domain {stream.time.domain}, and {other.name} of "
+                f"domain {other.time.domain}"
+            )
     transform = None
     if replay.transform is not None:
         try:
@@ -39,8 +48,8 @@ def check_replay(
             return "transform", f"{error.message}; {error.hint}"
     return (
         _pipeline(replay, pipelines)
-        or _workers(replay, stream)
-        or _range(replay, stream)
+        or next(filter(None, (_workers(replay, each) for each in (stream, *others))), None)
+        or next(filter(None, (_range(replay, each) for each in (stream, *others))), None)
         or _merge(replay, transform)
         or (_transformed(replay, stream, transform) if transform else None)
     )

@@ -193,6 +193,8 @@ Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]
+# The streams of a replay by the name of the source in the pipeline, one or a list for each.
+StreamsBySource = dict[str, Annotated[tuple[Text, ...], _ONE_OR_MORE, AfterValidator(_distinct)]]
 SparkSettings = dict[Annotated[str, AfterValidator(_spark_setting)], str]
 Uri = Annotated[str, AfterValidator(_uri)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 from capstan.core.config.cross_checks import check_replay
 from capstan.core.config.fields import reference
-from capstan.core.config.models import Replay, Stream, Target
+from capstan.core.config.models import Stream, Target
 from capstan.core.config.names import NAME_RULE, check_name, did_you_mean, one_of
 from capstan.core.config.registry import Registry, transforms
+from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import duplicate_name
 from capstan.core.config.secret_references import references
 from capstan.core.config.transforms import Transform

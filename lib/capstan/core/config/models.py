@@ -1,4 +1,4 @@
-"""Models of streams, targets and replays in the declaration file."""
+"""Models of streams and targets in the declaration file."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
-from capstan.core.config.change_rules import problem_with_changes
 from capstan.core.config.fields import (
     CONFIG,
-    Bound,
     Column,
     Columns,
     Declared,
@@ -40,7 +38,7 @@ from capstan.core.config.fields import (
 )
 from capstan.core.config.row_checks import Checks
 from capstan.core.config.sources import FILE_FORMATS, Source
-from capstan.core.config.sql_rules import problem_with_columns, problem_with_expression
+from capstan.core.config.sql_rules import problem_with_expression
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -301,76 +299,3 @@ class Target(Declared):
     checks: Checks = field(default=())
     asset: Uri | None = None
     description: str = ""
-
-
-@dataclass(frozen=True, slots=True, config=CONFIG)
-class Replay(Declared):
-    """A named replay, run by hand, on schedule or over intervals.
-
-    Attributes:
-        name: The name used in requests.
-        stream: The stream to replay.
-        target: A declared target, a table of the lake, or the path or URI of a Delta table.
-        workers: Labels or numbers of the captured workers, as text; None for all.
-        since: The first time; None for the start. An instant, or a number for epochs.
-        until: The first time after the range; None for all complete times.
-        transform: The transform to apply; None to copy the records.
-        pipeline: The pipeline to run instead of a transform.
-        sink: The sink of the pipeline that feeds the target; None if it has only one.
-        mode: The way the target is changed.
-        keys: Columns that `merge` matches rows by; by default those of the transform or sink.
-        sequence_by: Columns of the output by which `merge` orders the changes of a key: the
-            greatest wins, in whatever order ranges are replayed.
-        delete_when: An SQL condition over the output: such a change deletes its key.
-        history: Whether the table keeps each version of a key, with `valid_from`, `valid_to` and
-            `current`.
-        schedule: The schedule of Airflow's runs: over data intervals, or for a followed replay
-            over the times completed since the last run; None for runs by hand only.
-        follow: The name of the cursor of a followed replay. Each run covers the times completed
-            since the previous one; a pipeline continues from its state at that point.
-        checks: Checks for every output row, in addition to those of the target.
-        approve: Whether a person must approve between audit and publish.
-        notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
-        spark: Spark settings of the runs that Airflow submits.
-        description: One line for people.
-    """
-
-    name: Annotated[str, name_of("replay")]
-    stream: Text
-    target: TableOrPath
-    workers: Labels | None = None
-    since: Bound | None = None
-    until: Bound | None = None
-    transform: Text | None = None
-    pipeline: Text | None = None
-    sink: Text | None = None
-    mode: Mode = Mode.REPLACE
-    keys: Columns = field(default=())
-    sequence_by: Columns = field(default=())
-    delete_when: Annotated[Text, without_problem(problem_with_columns)] | None = None
-    history: bool = False
-    schedule: Schedule | None = None
-    follow: Annotated[str, name_of("follow")] | None = None
-    checks: Checks = field(default=())
-    approve: bool = False
-    notify: References = field(default=())
-    spark: SparkSettings = field(default_factory=dict, hash=False)
-    description: str = ""
-
-    @model_validator(mode="after")
-    def _one_computation(self) -> Replay:
-        if self.transform is not None and self.pipeline is not None:
-            raise ValueError("has a transform and a pipeline; remove one of them")
-        if self.sink is not None and self.pipeline is None:
-            raise ValueError("has a sink but no pipeline")
-        if self.follow is not None and self.until is not None:
-            raise ValueError("follows the completed times and cannot have an until")
-        problem = problem_with_changes(
-            merges=self.mode is Mode.MERGE,
-            sequence_by=self.sequence_by,
-            delete_when=self.delete_when,
-            history=self.history,
-        )
-        if problem is not None:
-            raise ValueError(problem)
-        return self

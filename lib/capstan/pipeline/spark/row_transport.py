@@ -39,6 +39,8 @@ PLACE = ("_worker", "_label", "_batch", "_pos")
 _TASK, _PLACE = "seat", "place"
 _ORDER = ("_worker", "_batch", "_pos")
 _ORDERED = tuple(f"o{name}" for name in _ORDER)
+_WORKER_BITS = 32
+"""More than the bits of a worker's number, before which a stream's number is put."""
 
 
 class Notes(StrEnum):
@@ -128,6 +130,27 @@ def from_records(
         F.col(name).cast("bigint").alias(f"o{name}") for name in _ORDER if name in records.columns
     ]
     return records.select(time.alias(AT), *order, F.struct(*fields).alias(part(0)))
+
+
+def from_all(
+    pipeline: Pipeline, source: str, schema: pa.Schema, streams: Sequence[DataFrame], reach: Reach
+) -> DataFrame:
+    """Convert records of the streams of a source, as `from_records`, to rows of one.
+
+    Of rows at the same time, those of an earlier stream come first.
+
+    Raises:
+        InvalidRequestError: As `from_records`.
+    """
+    frames = [from_records(pipeline, source, schema, records, reach) for records in streams]
+    first = _ORDERED[0]
+    placed = [
+        frame.withColumn(first, F.col(first) + F.lit(number << _WORKER_BITS))
+        if number and first in frame.columns
+        else frame
+        for number, frame in enumerate(frames)
+    ]
+    return reduce(lambda one, other: one.unionByName(other), placed)
 
 
 def incoming(

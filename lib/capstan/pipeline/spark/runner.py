@@ -6,8 +6,8 @@ no stage has several readers, the whole pipeline is one Spark job.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 from pyspark import StorageLevel
 from pyspark.sql.types import StructField, StructType
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+Records: TypeAlias = "DataFrame | Mapping[str, DataFrame | Sequence[DataFrame]]"
+"""The records of a pipeline's streams: of an only one, or by source."""
+
+
 def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
     """Return the columns of a sink's rows in `PipelineRun.sinks`, without running anything.
 
@@ -44,11 +48,11 @@ def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
     return StructType(fields)
 
 
-def require_fit(records: DataFrame, pipeline: Pipeline, sink: str, reach: Reach) -> None:
-    """Check that a stream has the columns that a pipeline reads, without running anything.
+def require_fit(records: Records, pipeline: Pipeline, sink: str, reach: Reach) -> None:
+    """Check that streams have the columns that a pipeline reads, without running anything.
 
     Args:
-        records: The stream's records, as for `play`.
+        records: The streams' records, as for `play`.
         pipeline: The pipeline.
         sink: The sink to compute.
         reach: Times to read.
@@ -57,8 +61,9 @@ def require_fit(records: DataFrame, pipeline: Pipeline, sink: str, reach: Reach)
         InvalidRequestError: `CAP-PIPELINE`; names the column.
     """
     plan = pipeline.plan([sink])
-    for name, frame in _streams(pipeline, plan, records).items():
-        row_transport.from_records(pipeline, name, plan.dag.node(name).schema, frame, reach)
+    for name, frames in _streams(pipeline, plan, records).items():
+        for frame in frames:
+            row_transport.from_records(pipeline, name, plan.dag.node(name).schema, frame, reach)
 
 
 def persisted(frame: DataFrame) -> DataFrame:
@@ -68,7 +73,7 @@ def persisted(frame: DataFrame) -> DataFrame:
 
 def play(
     spark: SparkSession,
-    records: DataFrame | Mapping[str, DataFrame],
+    records: Records,
     pipeline: Pipeline,
     reach: Reach,
     *,
@@ -85,7 +90,7 @@ def play(
         spark: The session.
         records: Result of `played_records`: `_worker`, `_time`, optionally `_label`, `_batch` and
             `_pos`, then the stream's own columns. For several streams, by the names of their
-            sources.
+            sources; a source may have several, whose records it reads as one stream.
         pipeline: The registered pipeline.
         reach: Times to read and write, from `reach_of`. `records` must not have times outside of
             `reach.reads`, or incomplete times.
@@ -166,9 +171,7 @@ def play_tape(
     )
 
 
-def _streams(
-    pipeline: Pipeline, plan: Plan, records: DataFrame | Mapping[str, DataFrame]
-) -> dict[str, DataFrame]:
+def _streams(pipeline: Pipeline, plan: Plan, records: Records) -> dict[str, Sequence[DataFrame]]:
     tables = {table.source for table in pipeline.tables}
     names = [plan.dag.nodes[number].name for number in plan.dag.sources]
     required = [name for name in names if name not in tables]
@@ -178,4 +181,5 @@ def _streams(
     missing = [name for name in required if name not in given]
     if missing:
         raise pipeline.refusal(f"reads {missing[0]}, which is missing")
-    return {name: given[name] for name in required}
+    frames = {name: given[name] for name in required}
+    return {n: f if isinstance(f, Sequence) else [f] for n, f in frames.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -91,7 +91,7 @@ class StageBuilder:
         reach: Reach,
         peers: int,
         keep: Keep,
-        streams: Mapping[str, DataFrame],
+        streams: Mapping[str, Sequence[DataFrame]],
         carried: CarriedState,
     ) -> None:
         self._spark = spark
@@ -213,7 +213,7 @@ class StageBuilder:
         schema = self._plan.dag.node(name).schema
         if name in self._streams:
             records = self._streams[name]
-            return row_transport.from_records(self._pipeline, name, schema, records, self._reach)
+            return row_transport.from_all(self._pipeline, name, schema, records, self._reach)
         table = next(table for table in self._pipeline.tables if table.source == name)
         row_transport.spark_type(self._pipeline, name, schema)
         rows = side_rows(self._pipeline, table, schema, self._reach)

@@ -7,7 +7,7 @@ ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ from capstan.replay.output.rows import (
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
 from capstan.replay.planning.computation import PipelineComputation
+from capstan.replay.planning.stream_input import total_content
 from capstan.spark.session import interpreting
 from capstan.storage.data_files import count_rows, read_all
 from capstan.storage.delta import Commit
@@ -51,7 +52,6 @@ from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
 from capstan.storage.ledger.runs import Step
 from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
-from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 
 if TYPE_CHECKING:
@@ -128,12 +128,12 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()
         plan.require_cursor(runs.read_last_published(job.lake, job.run.identity))
-    content = index.content_summary(plan.tape, plan.cut, tuple(plan.workers), plan.reads)
+    contents = [stream.content(plan.reads) for stream in plan.inputs]
     with (
-        interpreting(job.spark, content.records),
+        interpreting(job.spark, total_content(contents).records),
         playing(job.spark, plan, expected) as output,
     ):
-        return _write_output(job, output, content)
+        return _write_output(job, output, contents)
 
 
 def take_turn(job: Job) -> Certificate | None:
@@ -166,7 +166,7 @@ def take_turn(job: Job) -> Certificate | None:
     return published
 
 
-def _write_output(job: Job, output: Output, content: ContentSummary) -> ReplayResult:
+def _write_output(job: Job, output: Output, contents: Sequence[ContentSummary]) -> ReplayResult:
     """Write the intent, then stage, audit and publish the output."""
     plan, computation = job.plan, job.plan.computation
     counters = output.counted
@@ -174,10 +174,10 @@ def _write_output(job: Job, output: Output, content: ContentSummary) -> ReplayRe
     if isinstance(computation, PipelineComputation) and output.state is not None:
         snapshot = snapshot_of_run(job.name, computation, plan.peers, output.state)
         counters = {**(counters or {}), "state": snapshot.to_json()}
-    draft = draft_certificate(plan, content, counters)
+    draft = draft_certificate(plan, contents, counters)
     job.ensure_lock()
     job.write(Step.INTENT, job.intent(draft, output.rows.columns).to_json())
-    emit("replay.intent", run=job.run.name, records=content.records)
+    emit("replay.intent", run=job.run.name, records=draft.records)
     if isinstance(computation, PipelineComputation) and output.played is not None:
         _record_side_outputs(job, computation, output.played)
     if snapshot is not None and output.state is not None:
@@ -202,7 +202,7 @@ def _record_side_outputs(job: Job, computation: PipelineComputation, played: Pip
     nodes = pipeline.plan([sink]).dag.nodes
     # The changes of a view are not counted, so they are written even when no other row is.
     if played.put_aside or any(node.kind is NodeKind.VIEW for node in nodes):
-        about = {"stream": job.plan.tape.name, "target": job.plan.target, "sink": sink}
+        about = {"stream": job.plan.stream, "target": job.plan.target, "sink": sink}
         write_side_outputs(
             job.spark, job.lake, pipeline.name, job.run, job.attempt, played.aside, about
         )

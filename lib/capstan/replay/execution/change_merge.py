@@ -116,9 +116,7 @@ def audit_changes(job: Job) -> Audit:
         wanted, rows = after_images(rule, changes, moved, present)
         result = audit_computed(
             spark,
-            plan.tape,
-            plan.cut,
-            plan.workers,
+            [(stream.tape, stream.cut, stream.workers) for stream in plan.inputs],
             plan.reads,
             rows,
             Shape(None, (), tuple(wanted.columns)),

@@ -23,8 +23,6 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import PUBLISHED, Covered
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
-from capstan.storage.tape import index
-from capstan.storage.tape.tape import open_tape
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,7 +73,7 @@ class Job:
         Raises:
             RangeLockedError: `CAP-HELD` when another run holds an overlapping lock.
         """
-        wanted, stream = scope or self.plan.locks, self.plan.tape.name
+        wanted, stream = scope or self.plan.locks, self.plan.stream
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
@@ -94,7 +92,7 @@ class Job:
             self.run,
             self.attempt,
             step,
-            stream=self.plan.tape.name,
+            stream=self.plan.stream,
             target=self.plan.target,
             detail=detail,
         )
@@ -118,6 +116,7 @@ class Job:
             columns=tuple(columns),
             target_version=-1 if version is None else version,
             certificate=draft,
+            cuts=plan.cuts if plan.several else {},
         )
 
     def covered(self, version: int) -> Covered:
@@ -126,7 +125,7 @@ class Job:
         return Covered(
             self.run.name,
             self.run.generation,
-            plan.tape.name,
+            plan.stream,
             plan.scope,
             plan.computation.name,
             plan.computation.code,
@@ -204,8 +203,8 @@ def restore(
     # The transform may have changed since, or be gone. A pipeline stays: it determines which of
     # the stream's times its rows have.
     resolved = replace(request, transform=None, keys=intent.keys) if undo else request
-    cut = index.find_cut(open_tape(lake, request.stream), intent.cut)
-    plan = with_region(make_plan(lake, declarations, resolved, cut=cut), intent.region)
+    plan = make_plan(lake, declarations, resolved, cuts=intent.pinned)
+    plan = with_region(plan, intent.region)
     if undo:
         plan = _as_recorded(plan, request, intent)
     elif plan.computation.code != intent.code:

@@ -23,7 +23,6 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History
-from capstan.storage.tape import index
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,7 +113,7 @@ def complete(job: Job, commit: Commit, note: Mapping[str, Any]) -> Certificate:
     # As that attempt pinned it: a later attempt of a followed replay covers more.
     plan = with_region(job.plan, intent.region)
     computation = replace(plan.computation, code=intent.code)
-    plan = replace(plan, cut=index.find_cut(plan.tape, intent.cut), computation=computation)
+    plan = replace(plan.at_cuts(intent.pinned), computation=computation)
     job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
         return audit_direct(job, commit.version, intent.certificate)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import InvalidRequestError
 from capstan.replay.output import target_table
+from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan, make_plan
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
-from capstan.storage.tape import index
 
 LOOK = "the table was replaced since: check whether the rows are there; if not, use --adopt"
 """The hint when a table is no longer the one that a run has written to."""
@@ -39,25 +41,40 @@ def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Cover
     """The plan of the same request at the cut of a run; None when it cannot be the same replay."""
     recorded = (covered.stream, covered.transform, covered.code, covered.scope.workers)
     computation = plan.computation
-    planned = (plan.tape.name, computation.name, computation.code, plan.scope.workers)
-    if recorded != planned or covered.cut >= plan.cut.commit:
+    planned = (plan.stream, computation.name, computation.code, plan.scope.workers)
+    if recorded != planned or (covered.cut >= plan.cut.commit and not plan.several):
         return None
     if covered.scope.region.simplified().box != plan.scope.region.simplified().box:
         return None
-    cut = index.find_cut(plan.tape, covered.cut)
+    cuts = _cuts(lake, plan, covered)
+    if cuts is None:
+        return None
     try:
-        earlier = make_plan(lake, declarations, plan.request, cut=cut)
+        earlier = make_plan(lake, declarations, plan.request, cuts=cuts)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
-    same = earlier.workers == plan.workers and earlier.completes(earlier.box)
+    same = _workers(earlier) == _workers(plan) and earlier.completes(earlier.box)
     return earlier if same else None
 
 
+def _cuts(lake: Lake, plan: Plan, covered: Covered) -> Mapping[str, int] | None:
+    """The cuts of a run, none of them later than those of a plan; None when it is no such run."""
+    cuts: Mapping[str, int] = {"": covered.cut}
+    if plan.several:
+        history = runs.read_histories(lake, run=covered.run).get(covered.run)
+        row = None if history is None else history.effective_intent
+        cuts = {} if row is None else Intent.from_json(row.detail).cuts
+    if set(cuts) != set(plan.cuts) or any(cuts[source] > plan.cuts[source] for source in cuts):
+        return None
+    return cuts
+
+
+def _workers(plan: Plan) -> list[Mapping[int, str]]:
+    return [stream.workers for stream in plan.inputs]
+
+
 def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
-    then, now = (
-        index.content_summary(at.tape, at.cut, tuple(at.workers), at.reads)
-        for at in (earlier, plan)
-    )
+    then, now = ([each.content(at.reads) for each in at.inputs] for at in (earlier, plan))
     return then == now
 
 

@@ -38,7 +38,7 @@ def record_findings(
     subject = AuditSubject(
         run,
         attempt,
-        plan.tape.name,
+        plan.stream,
         plan.cut.commit,
         plan.target,
         target_version,

@@ -6,7 +6,7 @@ Workers are listed by label while they are few, else in ranges of numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,10 +16,10 @@ from pyarrow import dataset
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.computation import PipelineComputation
+from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.region_json import render_bounds
-from capstan.storage.tape import index
 from capstan.storage.tape.feed import kept_late
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import in_box, inside, is_timed, numbers_of
@@ -36,23 +36,35 @@ MOST_LISTED = 100
 CERTIFICATE_FORMAT = 1
 _FORMAT_BY_NUMBER = 2
 """The format of a certificate that lists workers by number, as there are too many labels."""
+_FORMAT_OF_SEVERAL = 3
+"""The format of a certificate with a part for each of several streams."""
 
 
 def draft_certificate(
-    plan: Plan, content: ContentSummary, counters: Mapping[str, object] | None = None
+    plan: Plan,
+    contents: Sequence[ContentSummary],
+    counters: Mapping[str, object] | None = None,
 ) -> Certificate:
-    """The certificate, as far as it is known before anything is written."""
-    time_type = plan.tape.time_type
+    """The certificate, as far as it is known before anything is written.
+
+    Args:
+        plan: The replay.
+        contents: The content that it reads of each stream.
+        counters: The counters of a pipeline.
+    """
+    time_type, content = plan.tape.time_type, total_content(contents)
     bounds = render_bounds(plan.time_type, plan.region)
     workers, missing = listed(plan.workers), _not_covered(plan)
     by_label = isinstance(workers, list) and isinstance(missing.workers, list)
+    late = [_late_of(plan, stream) for stream in plan.inputs]
+    form = CERTIFICATE_FORMAT if by_label else _FORMAT_BY_NUMBER
     return Certificate(
-        format=CERTIFICATE_FORMAT if by_label else _FORMAT_BY_NUMBER,
-        stream=plan.tape.name,
+        format=_FORMAT_OF_SEVERAL if plan.several else form,
+        stream=plan.stream,
         cut=plan.cut.commit,
         workers=workers,
         peers=plan.peers,
-        replay_workers=_replay_workers(plan, content),
+        replay_workers=_replay_workers(plan, contents),
         records=content.records,
         times=content.times,
         fingerprint=content.fingerprint,
@@ -61,7 +73,7 @@ def draft_certificate(
         frontier=[time_type.render(time) for time in plan.frontier.elements],
         complete=plan.complete,
         not_covered=missing,
-        late=late_in(plan.tape, plan.cut, tuple(plan.workers), plan.reads, plan.everyone),
+        late=total_late(late),
         transform=plan.request.transform,
         pipeline=pipeline_json(plan.computation, counters),
         code=plan.computation.code or None,
@@ -69,7 +81,51 @@ def draft_certificate(
         follow=plan.request.follow,
         target=plan.request.into,
         target_path=plan.target,
+        streams=[
+            _part(stream, content, reasons)
+            for stream, content, reasons in zip(plan.inputs, contents, late, strict=True)
+        ]
+        if plan.several
+        else None,
     )
+
+
+def _part(
+    stream: StreamInput, content: ContentSummary, late: Mapping[str, int]
+) -> Mapping[str, object]:
+    """The part of a certificate that states what was read of one of several streams."""
+    left_out = {n: label for n, label in stream.labels.items() if n not in stream.workers}
+    return {
+        "source": stream.source,
+        "stream": stream.tape.name,
+        "cut": stream.cut.commit,
+        "workers": listed(stream.workers),
+        "left_out": listed(left_out),
+        "records": content.records,
+        "times": content.times,
+        "fingerprint": content.fingerprint,
+        "frontier": [stream.tape.time_type.render(time) for time in stream.frontier.elements],
+        "late": dict(late),
+    }
+
+
+def _late_of(plan: Plan, stream: StreamInput) -> dict[str, int]:
+    """Late rows of a stream at the times that a plan reads, by reason."""
+    workers = tuple(stream.workers)
+    return late_in(stream.tape, stream.cut, workers, plan.reads, stream.everyone)
+
+
+def total_late(late: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Late rows of several streams together, by reason."""
+    total: Counter[str] = Counter()
+    for reasons in late:
+        total.update(reasons)
+    return dict(total)
+
+
+def late_rows(plan: Plan) -> dict[str, int]:
+    """Late rows of all streams at the times that a plan reads, by reason."""
+    return total_late(_late_of(plan, stream) for stream in plan.inputs)
 
 
 def pipeline_json(
@@ -88,30 +144,35 @@ def pipeline_json(
     }
 
 
-def _replay_workers(plan: Plan, content: ContentSummary) -> list[Mapping[str, object]] | None:
+def _replay_workers(
+    plan: Plan, contents: Sequence[ContentSummary]
+) -> list[Mapping[str, object]] | None:
     """The sequences, start, records and frontier of each replay worker.
 
     None when there are too many of them, or of workers, to list.
     """
-    if max(plan.peers, len(plan.workers)) > MOST_LISTED:
+    captured = [
+        (stream, worker, content.by_worker.get(worker, 0))
+        for stream, content in zip(plan.inputs, contents, strict=True)
+        for worker in stream.workers
+    ]
+    if max(plan.peers, len(captured)) > MOST_LISTED:
         return None
     time_type = plan.tape.time_type
     minimum = time_type.render(time_type.minimum)
-    sequences: list[list[int]] = [[] for _ in range(plan.peers)]
-    for position, worker in enumerate(plan.workers):
-        sequences[position % plan.peers].append(worker)
+    shares = [captured[number :: plan.peers] for number in range(plan.peers)]
     return [
         {
             "replay_worker": number,
-            "sequences": [plan.workers[worker] for worker in workers],
-            "starts_holding": [[minimum, len(workers)]] if workers else [],
-            "records": sum(content.by_worker.get(worker, 0) for worker in workers),
+            "sequences": [stream.label(worker) for stream, worker, _ in share],
+            "starts_holding": [[minimum, len(share)]] if share else [],
+            "records": sum(records for _, _, records in share),
             "frontier": [
                 time_type.render(time)
-                for time in Antichain.of(t for w in workers for t in plan.frontiers[w])
+                for time in Antichain.of(t for s, worker, _ in share for t in s.frontiers[worker])
             ],
         }
-        for number, workers in enumerate(sequences)
+        for number, share in enumerate(shares)
     ]
 
 
@@ -119,7 +180,7 @@ def _not_covered(plan: Plan) -> NotCovered:
     time_type = plan.tape.time_type
     left_out = {
         worker: label
-        for worker, label in index.worker_labels(plan.tape, plan.cut).items()
+        for worker, label in plan.inputs[0].labels.items()
         if worker not in plan.workers
     }
     frontier = [time_type.render(time) for time in plan.frontier.elements]

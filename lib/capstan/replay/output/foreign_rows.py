@@ -138,7 +138,7 @@ def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
 def _labels(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
     """The worker labels of the other streams with rows in the target."""
     labels: dict[str, Mapping[int, str]] = {}
-    for stream in {entry.stream for entry in covered} - {plan.tape.name}:
+    for stream in {entry.stream for entry in covered} - {plan.stream}:
         with suppress(InvalidRequestError):
             tape = open_tape(plan.lake, stream)
             labels[stream] = index.worker_labels(tape, newest_cut(tape))

@@ -14,9 +14,10 @@ from pyspark.sql import functions as F
 from capstan import error_translation
 from capstan.audit import played_records
 from capstan.capture.column_names import problems_of
+from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.errors import InvalidRequestError
-from capstan.pipeline.spark.runner import play_tape, require_fit, sink_columns
+from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.computation import PipelineComputation, TransformComputation
@@ -78,8 +79,7 @@ def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
         return played_rows(spark, plan)
-    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.reads, place=True)
-    require_fit(records, pipe.pipeline, pipe.sink.node, pipe.reach)
+    require_fit(_inputs(spark, plan), pipe.pipeline, pipe.sink.node, pipe.reach)
     return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
 
 
@@ -111,23 +111,33 @@ def playing(
         peers = peers - 1 if peers > 1 else 2
     keeps = plan.request.follow is not None and not again
     with carried(spark, plan.lake, pipe, peers, keeps=keeps) as state:
-        played = play_tape(
+        played = play(
             spark,
-            plan.tape,
-            plan.cut,
-            plan.workers,
+            _inputs(spark, plan),
             pipe.pipeline,
             pipe.reach,
-            pipe.frontier,
             sinks=[pipe.sink.node],
-            peers=peers,
-            after=None if pipe.resumed is None else pipe.resumed.frontier,
+            peers=max(1, peers),
             carried=state,
         )
         try:
             yield Output(played.sinks[pipe.sink.node], played)
         finally:
             played.release()
+
+
+def _inputs(spark: SparkSession, plan: Plan) -> DataFrame | dict[str, list[DataFrame]]:
+    """The records that a pipeline reads: of one stream a frame, of several lists by source.
+
+    Only times that are complete in all streams are read.
+    """
+    frames: dict[str, list[DataFrame]] = {}
+    for stream in plan.inputs:
+        records = played_records(
+            spark, stream.tape, stream.cut, stream.workers, plan.reads, place=True
+        )
+        frames.setdefault(source_of(stream.source), []).append(records)
+    return frames if plan.several else frames[""][0]
 
 
 def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:

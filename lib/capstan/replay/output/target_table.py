@@ -25,6 +25,7 @@ from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage import delta
 from capstan.storage.data_files import is_empty
 from capstan.storage.delta import Commit
@@ -152,9 +153,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         computed = output.rows if rule is None else changes_of(rule, output.rows)
         result = audit_computed(
             spark,
-            plan.tape,
-            plan.cut,
-            plan.workers,
+            [(stream.tape, stream.cut, stream.workers) for stream in plan.inputs],
             plan.reads,
             rows,
             output_shape(plan, rows.schema, computed.columns),
@@ -173,10 +172,11 @@ def require_computable(plan: Plan) -> None:
     Raises:
         InvalidRequestError: `CAP-RETIRED` when some were deleted.
     """
-    retired = _retired(plan)
-    if retired:
-        hint = "the published rows stay, but they cannot be computed again"
-        raise retired_error(plan.tape, retired[0], "the audit", hint)
+    for stream in plan.inputs:
+        retired = _retired(plan, stream)
+        if retired:
+            hint = "the published rows stay, but they cannot be computed again"
+            raise retired_error(stream.tape, retired[0], "the audit", hint)
 
 
 def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:
@@ -190,14 +190,14 @@ def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Sha
         tagged,
         shape,
         checks=plan.checks,
-        retired=_retired(plan),
+        retired=_retired(plan, plan.inputs[0]),
     )
 
 
-def _retired(plan: Plan) -> list[Box]:
-    """The times of retired records that the plan reads."""
-    retired = retired_boxes(plan.lake, plan.tape)
-    return missing_boxes(plan.tape, plan.cut, tuple(plan.workers), plan.reads, retired)
+def _retired(plan: Plan, stream: StreamInput) -> list[Box]:
+    """The times of retired records of a stream that the plan reads."""
+    retired = retired_boxes(plan.lake, stream.tape)
+    return missing_boxes(stream.tape, stream.cut, tuple(stream.workers), plan.reads, retired)
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:

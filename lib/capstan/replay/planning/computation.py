@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Self
 
-from capstan.core.config import ProjectConfig, Target, Transform, transforms
+from capstan.core.config import ProjectConfig, Target, Transform, source_of, transforms
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -296,7 +296,7 @@ def computation_of(
     declarations.require_sound("pipelines", request.pipeline)
     pipeline = pipelines(references=declarations.pipelines).get(request.pipeline)
     sink = find_sink(pipeline, request.sink)
-    _require_one_stream(pipeline, sink)
+    _require_streams(pipeline, sink, request)
     return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
 
 
@@ -346,13 +346,27 @@ def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None
     require_multiples(subject, time_type.coordinates[at], bounds, computation.grain)
 
 
-def _require_one_stream(pipeline: Pipeline, sink: Sink) -> None:
-    """Check that a sink depends on exactly one stream; it may read any number of tables."""
+def _require_streams(pipeline: Pipeline, sink: Sink, request: Request) -> None:
+    """Check that a request names streams for each source of a sink that is no table.
+
+    The source of an only stream has no need of its name.
+    """
     dag = pipeline.plan([sink.node]).dag
     tables = {table.source for table in pipeline.tables}
     sources = [dag.nodes[number].name for number in dag.sources]
-    streams = [name for name in sources if name not in tables]
-    if len(streams) != 1:
-        raise pipeline.refusal(
-            f"reads {', '.join(sorted(streams)) or 'tables alone'}; a replay reads one stream"
-        )
+    streams = {name for name in sources if name not in tables}
+    if not streams:
+        raise pipeline.refusal("reads tables alone; a replay reads a stream")
+    named = set(map(source_of, request.streams))
+    if streams == named or (len(streams) == 1 and not named):
+        return
+    given = f"streams for {', '.join(sorted(named))}" if named else "one stream"
+    each = ",".join(f"{source}=STREAM" for source in sorted(streams))
+    raise InvalidRequestError(
+        "CAP-STREAMS",
+        f"sink {sink.node} of pipeline {pipeline.name} reads {', '.join(sorted(streams))}, and the "
+        f"replay names {given}",
+        f"name a stream for each source, as {each}" if len(streams) > 1 else "name one stream",
+        pipeline=pipeline.name,
+        sources=sorted(streams),
+    )

@@ -22,8 +22,11 @@ _FIXED = (
 
 
 def follow_identity(request: Request, target: str) -> str:
-    """The identity of all runs of a followed replay: its name, stream and target."""
-    return identity_of({"follow": request.follow, "stream": request.stream, "target": target})
+    """The identity of all runs of a followed replay: its name, streams and target."""
+    several = {"streams": dict(request.streams)} if request.streams else {}
+    return identity_of(
+        {"follow": request.follow, "stream": request.stream, "target": target, **several}
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from capstan.core.times import Antichain, Time
@@ -32,7 +32,7 @@ class Intent:
 
     Attributes:
         request: The request.
-        cut: The pinned commit of the tape.
+        cut: The pinned commit of the tape; of several streams, that of the first.
         region: The times of the rows that are written.
         reached: The frontier that a followed replay continues from.
         code: The hash of the computation's code; empty for a copy.
@@ -41,6 +41,7 @@ class Intent:
         columns: The columns of the rows that are written; None in old ledgers.
         target_version: The version of the target before the run; -1 when there was no table.
         certificate: The certificate, as far as it is known.
+        cuts: The pinned commits of several streams, by source.
     """
 
     request: Request
@@ -53,6 +54,12 @@ class Intent:
     columns: tuple[str, ...] | None
     target_version: int
     certificate: Certificate
+    cuts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def pinned(self) -> Mapping[str, int]:
+        """The pinned commits by source, as `Plan.cuts` has them."""
+        return self.cuts or {"": self.cut}
 
     def to_json(self) -> dict[str, object]:
         """The object as the ledger stores it."""
@@ -68,6 +75,7 @@ class Intent:
             "columns": list(self.columns or ()),
             "target_version": self.target_version,
             "certificate": self.certificate.to_json(),
+            **({"cuts": dict(self.cuts)} if self.cuts else {}),
         }
 
     @classmethod
@@ -85,4 +93,5 @@ class Intent:
             columns=None if columns is None else tuple(columns),
             target_version=int(value["target_version"]),
             certificate=Certificate.from_json(value["certificate"]),
+            cuts=value.get("cuts") or {},
         )

@@ -6,48 +6,51 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from capstan.core.config import Mode, ProjectConfig, Target
+from capstan.core.config import ProjectConfig, Target
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
+from capstan.errors import IncompleteError, RangeLockedError
 from capstan.replay.planning.computation import (
     Computation,
-    CopyComputation,
     PipelineComputation,
     check_grain,
-    check_workers,
     computation_of,
 )
 from capstan.replay.planning.cursor import Cursor, follow_identity, reached_by
+from capstan.replay.planning.input_identity import input_identity
+from capstan.replay.planning.plan_checks import check_scope, declared_checks
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.stream_input import (
+    StreamInput,
+    common_times,
+    meet,
+    open_inputs,
+)
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.time_range import requested_box
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import require_records
-from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History
 from capstan.storage.tape import index
-from capstan.storage.tape.tape import Cut, Tape, open_tape
+from capstan.storage.tape.tape import Cut, Tape
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A replay, resolved.
 
+    A copy and a transform read one stream. `tape`, `cut` and `workers` are those of the only one,
+    and of the first of several.
+
     Attributes:
         lake: The lake.
         request: The request.
-        tape: The stream's tape.
-        cut: The pinned cut.
-        workers: Labels of the chosen workers by number, in the order they were chosen.
-        everyone: Whether all workers of the cut are chosen.
+        inputs: The streams that it reads, in the order of their sources' names.
         box: The requested range.
-        frontier: The common frontier of the chosen workers at the cut.
-        frontiers: The frontier of each chosen worker at the cut.
+        frontier: The common frontier of the chosen workers of all streams at their cuts.
         region: The times of the rows that are written, in the coordinates of `time_type`.
         reached: The frontier under which all written rows are complete; a followed replay
             continues from it.
@@ -62,13 +65,9 @@ class Plan:
 
     lake: Lake
     request: Request
-    tape: Tape
-    cut: Cut
-    workers: Mapping[int, str]
-    everyone: bool
+    inputs: tuple[StreamInput, ...]
     box: Box
     frontier: Antichain
-    frontiers: Mapping[int, Antichain]
     region: Region
     reached: Antichain
     cursor: Antichain | None
@@ -78,6 +77,58 @@ class Plan:
     layout: Layout
     computation: Computation
     checks: tuple[Check, ...] = ()
+
+    @property
+    def stream(self) -> str:
+        """The stream as the ledgers name it; of several, the text of `joined_streams`."""
+        return self.request.stream
+
+    @property
+    def several(self) -> bool:
+        """Whether it reads several streams."""
+        return len(self.inputs) > 1
+
+    @property
+    def tape(self) -> Tape:
+        """The tape of the first stream."""
+        return self.inputs[0].tape
+
+    @property
+    def cut(self) -> Cut:
+        """The pinned cut of the first stream."""
+        return self.inputs[0].cut
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        """The commits of the pinned cuts by source; the source of an only stream is empty."""
+        return {stream.source: stream.cut.commit for stream in self.inputs}
+
+    @property
+    def pinned(self) -> Request:
+        """The request at these cuts."""
+        if self.several:
+            return replace(self.request, cuts=self.cuts)
+        return replace(self.request, as_of=self.cut.commit)
+
+    def at_cuts(self, cuts: Mapping[str, int]) -> Plan:
+        """The plan at other cuts, such as those that an earlier attempt pinned."""
+        return replace(
+            self,
+            inputs=tuple(
+                replace(stream, cut=index.find_cut(stream.tape, cuts[stream.source]))
+                for stream in self.inputs
+            ),
+        )
+
+    @property
+    def workers(self) -> Mapping[int, str]:
+        """Labels of the chosen workers of the first stream, by number."""
+        return self.inputs[0].workers
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all workers of all streams are chosen."""
+        return all(stream.everyone for stream in self.inputs)
 
     @property
     def scope(self) -> Scope:
@@ -122,7 +173,7 @@ class Plan:
     @property
     def time_type(self) -> TimeType:
         """The times of the rows that are written; a pipeline keeps one coordinate of the tape's."""
-        return self.computation.time_type(self.tape.time_type)
+        return self.computation.time_type(common_times(self.inputs))
 
     def same_coordinates(self, region: Region) -> bool:
         """Whether a region has as many coordinates as `time_type`."""
@@ -136,7 +187,7 @@ class Plan:
     @property
     def grain(self) -> int:
         """The length that ranges are multiples of, in integers of the last coordinate."""
-        return math.lcm(self.computation.grain, self.tape.step)
+        return math.lcm(self.computation.grain, *(stream.tape.step for stream in self.inputs))
 
     @property
     def reads(self) -> Region:
@@ -146,7 +197,7 @@ class Plan:
     @property
     def output(self) -> tuple[str, str]:
         """The identity of the rows: the stream, and the name of the computation."""
-        return self.tape.name, self.computation.name
+        return self.stream, self.computation.name
 
     def completes(self, box: Box) -> bool:
         """Whether the rows of a range, in the tape's times, can no longer change."""
@@ -166,38 +217,14 @@ class Plan:
         computation = self.computation
         if isinstance(computation, PipelineComputation) and computation.resumed is not None:
             return computation.resumed.peers
-        return len(self.workers)
+        return max(len(stream.workers) for stream in self.inputs)
 
     @property
     def identity(self) -> str:
         """The hash of input, computation and target; of a followed replay, that of its cursor."""
         if self.request.follow is not None:
             return follow_identity(self.request, self.target)
-        pipeline = (
-            {
-                "pipeline": self.computation.name,
-                "reads": region_text(self.reads.simplified()),
-            }
-            if isinstance(self.computation, PipelineComputation)
-            else {}
-        )
-        rule = self.change_rule
-        return identity_of(
-            {
-                **pipeline,
-                **({} if rule is None else {"changes": rule.to_json()}),
-                "stream": self.tape.name,
-                "tape": self.tape.identity,
-                "cut": self.cut.commit,
-                "workers": sorted(self.workers),
-                "region": region_text(self.region.simplified()),
-                "transform": self.request.transform,
-                "code": self.computation.code,
-                "mode": str(self.request.mode),
-                "keys": list(self.keys),
-                "target": self.target,
-            }
-        )
+        return input_identity(self)
 
     def require_complete(self) -> None:
         """Check that the whole range is complete, unless `--partial` was given.
@@ -210,12 +237,18 @@ class Plan:
         times = [self.tape.time_type.render(time) for time in self.frontier.elements]
         raise IncompleteError(
             "CAP-INCOMPLETE",
-            f"stream {self.tape.name}: the range is not complete, the frontier is at "
+            f"stream {self._behind}: the range is not complete, the frontier is at "
             + ", ".join(map(str, times)),
             "capture more first, shorten the range, or replay its complete part with --partial",
-            stream=self.tape.name,
+            stream=self.stream,
             frontier=times,
         )
+
+    @property
+    def _behind(self) -> str:
+        """The streams that do not complete the range."""
+        behind = [each for each in self.inputs if not self.is_complete(each.frontier)]
+        return ", ".join(each.tape.name for each in behind or self.inputs)
 
     def require_records(self) -> None:
         """Check that no record that it reads was deleted.
@@ -223,12 +256,13 @@ class Plan:
         Raises:
             InvalidRequestError: `CAP-RETIRED`, naming the times whose records are gone.
         """
-        workers = tuple(self.workers)
-        needed = (self.lake, self.tape, self.cut, workers, self.reads, "the replay")
-        if self.cursor is None:
-            require_records(*needed)
-        else:
-            require_records(*needed, "follow under another name, {since} being its --since")
+        for stream in self.inputs:
+            workers = tuple(stream.workers)
+            needed = (self.lake, stream.tape, stream.cut, workers, self.reads, "the replay")
+            if self.cursor is None:
+                require_records(*needed)
+            else:
+                require_records(*needed, "follow under another name, {since} being its --since")
 
     @property
     def nothing_new(self) -> bool:
@@ -258,7 +292,7 @@ def make_plan(
     declarations: ProjectConfig,
     request: Request,
     *,
-    cut: Cut | None = None,
+    cuts: Mapping[str, int] | None = None,
     cursor: Cursor | None = None,
 ) -> Plan:
     """Resolve a request, without a JVM.
@@ -267,53 +301,47 @@ def make_plan(
         lake: The lake.
         declarations: The registered transforms and the declared targets.
         request: The request.
-        cut: The cut, when it is already pinned.
+        cuts: The commits that are already pinned, as `Plan.cuts` has them.
         cursor: The position of a followed replay.
 
     Raises:
         InvalidRequestError: Unknown stream, worker, transform, cut or declared replay; a range that
             is reversed, or does not fit the transform's grain; missing workers that the transform
-            needs; a pipeline that has changed since its state was kept.
+            needs; a pipeline that has changed since its state was kept; `CAP-STREAMS` for streams
+            that cannot be replayed together, or are not those that the pipeline reads.
     """
-    tape = open_tape(lake, request.stream)
-    cut = cut or index.find_cut(tape, request.as_of)
-    workers = index.resolve_workers(tape, cut, request.workers)
-    states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
-    frontier = index.frontier_of(tape, states)
-    box = requested_box(tape, request)
+    inputs = open_inputs(lake, request, cuts)
+    first, frontier, time_type = inputs[0], meet(inputs), common_times(inputs)
+    box = requested_box([stream.tape for stream in inputs], time_type, request)
     path, declared = target_path(lake, declarations, request.into)
-    computation = computation_of(declarations, request, tape.time_type, box, frontier, declared)
-    check_grain(computation, tape.time_type, box)
+    computation = computation_of(declarations, request, time_type, box, frontier, declared)
+    check_grain(computation, time_type, box)
     if isinstance(computation, PipelineComputation):
         computation = computation.resuming(None if cursor is None else cursor.resumed)
-        computation.require_coarse(tape.step)
-    reached = computation.written_until(tape.time_type, frontier)
+        for stream in inputs:
+            computation.require_coarse(stream.tape.step)
+    reached = computation.written_until(time_type, frontier)
     played = None if cursor is None else cursor.reached
     region = Region(computation.project(box), reached, played).simplified()
     # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
-    step = 1 if isinstance(computation, PipelineComputation) else tape.step
-    labels = index.worker_labels(tape, cut)
+    step = 1 if isinstance(computation, PipelineComputation) else first.tape.step
     plan = Plan(
         lake=lake,
         request=request,
-        tape=tape,
-        cut=cut,
-        workers=workers,
-        everyone=set(workers) == set(labels),
+        inputs=inputs,
         box=box,
         frontier=frontier,
-        frontiers={state.worker: state.frontier for state in states},
         region=region,
         reached=reached,
         cursor=played,
         complete=False,
         target=path,
         declared=declared,
-        layout=Layout(computation.worker, computation.time, labels, step),
+        layout=Layout(computation.worker, computation.time, first.labels, step),
         computation=computation.at(region),
-        checks=_checks(declarations, request, declared, computation),
+        checks=declared_checks(declarations, request, declared, computation),
     )
-    _check_scope(plan)
+    check_scope(plan)
     return replace(plan, complete=plan.is_complete(frontier))
 
 
@@ -336,48 +364,3 @@ def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str
 def with_region(plan: Plan, region: Region) -> Plan:
     """The plan for other times, such as those that an earlier attempt pinned."""
     return replace(plan, region=region, computation=plan.computation.at(region))
-
-
-def _checks(
-    declarations: ProjectConfig,
-    request: Request,
-    declared: Target | None,
-    computation: Computation,
-) -> tuple[Check, ...]:
-    of_target = () if declared is None else declared.checks
-    of_replay = () if request.replay is None else declarations.replay(request.replay).checks
-    checks = (*of_target, *of_replay)
-    keys = request.keys or computation.keys
-    if request.mode is not Mode.MERGE or not keys or any(c.unique == keys for c in checks):
-        return checks
-    if request.sequence_by:
-        return checks  # It has one change per key, whatever the records have.
-    # When the table lacks a key, a merge inserts every row of that key.
-    return (*checks, Check(unique=keys))
-
-
-def _check_scope(plan: Plan) -> None:
-    mode, computation = plan.request.mode, plan.computation
-    bounded = any(bound is not None for bound in (*plan.box.since, *plan.box.until))
-    timeless = mode is Mode.REPLACE and plan.layout.time is None
-    if not isinstance(computation, CopyComputation):
-        check_workers(computation, everyone=plan.everyone)
-        if timeless and (bounded or plan.request.follow):
-            raise InvalidRequestError(
-                "CAP-TIMELESS",
-                f"{computation.title} keeps no time, so no range of its output can be replaced",
-                "replace all of it (no range), or use mode append or merge",
-            )
-    if mode is Mode.MERGE and not plan.keys:
-        raise InvalidRequestError(
-            "CAP-KEYS",
-            "mode merge needs the columns that identify a row",
-            "give --keys, or declare keys for the transform or for the pipeline's sink",
-        )
-    both = sorted(set(plan.request.sequence_by) & set(plan.keys))
-    if both:
-        raise InvalidRequestError(
-            "CAP-SEQUENCE",
-            f"column {both[0]} is a key, so it cannot order the changes of a key",
-            "name another column in sequence_by",
-        )

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from capstan.core.config import Mode, Replay, check_column, check_name, check_target
+from capstan.core.config import (
+    Mode,
+    Replay,
+    check_column,
+    check_name,
+    check_streams,
+    check_target,
+    joined_streams,
+    keyed_streams,
+)
 from capstan.core.config.change_rules import problem_with_changes
 from capstan.core.config.sql_rules import problem_with_columns
 from capstan.core.parallelism import check_parallelism
@@ -18,13 +27,13 @@ class Request:
     """A replay as a person, a form or a schedule requests it.
 
     Attributes:
-        stream: The stream to replay.
+        stream: The stream to replay; of several, the text of `joined_streams`.
         into: The target: a table of the lake, a declared target, or a Delta path.
         workers: Labels or numbers; None for all.
         since: The first time, as the command line writes it; None from the start.
         until: The first time that is no longer replayed; None for all complete times.
         known_at: The last epoch, for a stream with epochs: the records that were known then.
-        as_of: The cut; None for the newest.
+        as_of: The cut; None for the newest. Of several streams, see `cuts`.
         peers: The number of replay workers; None for one per chosen worker.
         transform: A registered transform; None for a copy of the records.
         pipeline: A registered pipeline, instead of a transform.
@@ -42,6 +51,10 @@ class Request:
         hold: Stop after the audit, until `capstan publish`.
         approve: Stop after the audit and show what publishing would change, for a person to decide.
         replay: The declared replay whose run this is, and whose checks apply.
+        streams: The streams by the source of the pipeline that reads them, at least two; empty for
+            a replay of one stream. The key of each stream of a source that reads several is the
+            source, a slash, and the stream.
+        cuts: The cuts of several streams by the same keys; those that are left out are the newest.
     """
 
     stream: str
@@ -67,6 +80,16 @@ class Request:
     hold: bool = False
     approve: bool = False
     replay: str | None = None
+    streams: Mapping[str, str] = field(default_factory=dict, hash=False)
+    cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of_streams(
+        cls, streams: Mapping[str, str | Sequence[str]], into: str, **fields: Any
+    ) -> Request:
+        """The request of a replay of several streams: by source, one or a list of them."""
+        keyed = keyed_streams(streams)
+        return cls(joined_streams(keyed), into, streams=keyed, **fields)
 
     @classmethod
     def of_replay(cls, declared: Replay, **fields: Any) -> Request:
@@ -84,6 +107,7 @@ class Request:
             delete_when=declared.delete_when,
             history=declared.history,
             replay=declared.name,
+            streams=declared.keyed,
             **fields,
         )
 
@@ -93,7 +117,7 @@ class Request:
         return self.hold or self.approve
 
     def __post_init__(self) -> None:
-        check_name("stream", self.stream)
+        self._check_streams()
         check_target(self.into)
         for column in (*self.keys, *self.sequence_by):
             check_column(column)
@@ -134,6 +158,27 @@ class Request:
         if problem is not None:
             raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
 
+    def _check_streams(self) -> None:
+        check_streams(self.streams)
+        problem = None
+        if not self.streams:
+            check_name("stream", self.stream)
+            problem = "cuts are those of several streams" if self.cuts else None
+        elif self.stream != joined_streams(self.streams):
+            problem = f"a replay of several streams has no other stream, such as {self.stream}"
+        elif self.as_of is not None:
+            problem = "--as-of of several streams names one cut"
+        elif self.pipeline is None:
+            problem = "a copy or a transform reads one stream"
+        elif not set(self.cuts) <= set(self.streams):
+            problem = f"there is no source {min(set(self.cuts) - set(self.streams))} with a cut"
+        if problem is not None:
+            raise InvalidRequestError(
+                "CAP-STREAMS",
+                problem,
+                "give several streams by the sources of a pipeline, and their cuts likewise",
+            )
+
     def _check_computation(self) -> None:
         if self.pipeline is not None:
             check_name("pipeline", self.pipeline)
@@ -146,7 +191,7 @@ class Request:
             raise InvalidRequestError("CAP-PIPELINE", problem, "leave out one of the two")
 
     def _check_follow(self) -> None:
-        bounds = (self.until, self.known_at, self.as_of)
+        bounds = (self.until, self.known_at, self.as_of, self.cuts or None)
         if any(bound is not None for bound in bounds) or self.partial:
             raise InvalidRequestError(
                 "CAP-FOLLOW",
@@ -156,13 +201,16 @@ class Request:
             )
 
     def to_json(self) -> dict[str, object]:
-        """The object that the ledger stores."""
+        """The object that the ledger stores; fields that are not used are left out.
+
+        Requests without them are stored as they were before these fields existed.
+        """
         value = {**asdict(self), "mode": str(self.mode)}
+        streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
         if not self.sequence_by:
-            # Requests without them are stored as they were before these fields existed.
             for name in ("sequence_by", "delete_when", "history"):
                 del value[name]
-        return value
+        return {**value, "streams": streams, "cuts": cuts} if streams else value
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Request:
@@ -178,3 +226,18 @@ class Request:
             keys=tuple(keys) if isinstance(keys, list) else (),
             sequence_by=tuple(sequence or ()),
         )
+
+
+def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
+    """The fields of a request, with the text of its `streams` as `stream` if that is not given.
+
+    A source may have a list of streams there.
+    """
+    streams = fields.get("streams")
+    if fields.get("stream") or not streams or not isinstance(streams, Mapping):
+        return fields
+    try:
+        keyed = keyed_streams(streams)
+        return {**fields, "stream": joined_streams(keyed), "streams": keyed}
+    except TypeError:
+        return {**fields, "stream": "streams"}  # Not names, so that the request is refused.

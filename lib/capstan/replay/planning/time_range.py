@@ -1,27 +1,35 @@
-"""The requested range of a replay, in the times of its stream's tape."""
+"""The requested range of a replay, in the times of its streams' tapes."""
 
 from __future__ import annotations
 
-from capstan.core.times import Box
+from collections.abc import Sequence
+
+from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.tape import Tape
 
 
-def requested_box(tape: Tape, request: Request) -> Box:
+def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) -> Box:
     """The times of a request: its bounds, restricted to those known at an epoch.
+
+    Args:
+        tapes: The tapes.
+        time_type: The coordinates of their times.
+        request: The request.
 
     Raises:
         InvalidRequestError: `CAP-TIME`; `CAP-GRAIN` for a bound within a step of the stream's
             times; `CAP-RANGE` for an empty range; `CAP-KNOWN-AT` when times have no epoch.
     """
-    bounds = [Box.bound_of_text(tape.time_type, text) for text in (request.since, request.until)]
-    require_whole_steps(tape, *bounds)
+    bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
+    for tape in tapes:
+        require_whole_steps(tape, *bounds)
     box = Box(*bounds)
     if request.known_at is not None:
-        box = box.intersect(_known(tape, request.known_at))
-    if box.intersect(Box(tape.time_type.minimum, box.until)).is_empty:
+        box = box.intersect(_known(tapes[0].name, time_type, request.known_at))
+    if box.intersect(Box(time_type.minimum, box.until)).is_empty:
         raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",
@@ -30,16 +38,16 @@ def requested_box(tape: Tape, request: Request) -> Box:
     return box
 
 
-def _known(tape: Tape, epoch: int) -> Box:
+def _known(stream: str, time_type: TimeType, epoch: int) -> Box:
     """The times up to an epoch."""
-    names = tape.time_type.names
+    names = time_type.names
     if "epoch" not in names:
         raise InvalidRequestError(
             "CAP-KNOWN-AT",
-            f"times of stream {tape.name} have no epoch: {', '.join(names)}",
+            f"times of stream {stream} have no epoch: {', '.join(names)}",
             "leave out --known-at, or name a commit of the tape with --as-of",
-            stream=tape.name,
+            stream=stream,
         )
-    past = tape.time_type.coordinates[names.index("epoch")].parse(epoch) + 1
+    past = time_type.coordinates[names.index("epoch")].parse(epoch) + 1
     until = tuple(past if name == "epoch" else None for name in names)
     return Box((None,) * len(names), until)

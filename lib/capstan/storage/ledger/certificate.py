@@ -42,20 +42,23 @@ class Certificate:
     """What a replay read and wrote. Before it publishes, only the facts up to `published` are set.
 
     Attributes:
-        format: The version of the format: 2 when workers are listed by number, else 1.
-        stream: The stream.
-        cut: The commit of the tape that was pinned.
-        workers: Labels of the chosen workers, or `count` and `numbers` when there are many.
+        format: The version of the format: 3 with several streams, 2 when workers are listed by
+            number, else 1.
+        stream: The stream; of several, their names joined by `+`, in the order of `streams`.
+        cut: The commit of the tape that was pinned; of several streams, that of the first.
+        workers: Labels of the chosen workers, or `count` and `numbers` when there are many; of
+            several streams, those of the first.
         peers: The number of replay workers.
         replay_workers: Sequences, records and frontier of each replay worker; None for too many.
-        records: The number of records read.
-        times: The number of distinct times read.
-        fingerprint: The fingerprint of the records.
+        records: The number of records read, of all streams.
+        times: The number of distinct times read; several streams are counted one by one.
+        fingerprint: The fingerprint of the records, of all streams.
         since: The first time written; None from the start.
         until: The first time no longer written; None for no end.
-        frontier: The common frontier of the chosen workers.
+        frontier: The common frontier of the chosen workers of all streams.
         complete: Whether the requested range was complete.
-        not_covered: The part of the stream that was left out.
+        not_covered: The part of the stream that was left out; its workers are those of the first
+            of several streams.
         late: Late rows of the range by reason; they are not on tape.
         transform: The transform; None for none.
         pipeline: Pipeline, sink, input range, counters and state; None for none.
@@ -64,6 +67,8 @@ class Certificate:
         follow: The name of the followed replay; None for a single one.
         target: The target as it was requested.
         target_path: The target's path.
+        streams: Of several streams, a part each: `source`, `stream`, `cut`, `workers`, `left_out`,
+            `records`, `times`, `fingerprint`, `frontier` and `late`; None for one stream.
         published: Whether the run has published.
         run: The run; None in an intent.
         attempt: The attempt whose output was published.
@@ -98,6 +103,7 @@ class Certificate:
     follow: str | None
     target: str
     target_path: str
+    streams: Sequence[Json] | None = None
     published: bool = False
     run: str | None = None
     attempt: int | None = None
@@ -117,6 +123,8 @@ class Certificate:
         elif self.run is not None:
             names = ("run", *_DRAFT, *_ATTEMPT, "audit", "staging")
             names = names if self.diff is None else (*names, "diff")
+        # A certificate of one stream is as it was before there were others.
+        names = tuple(name for name in names if name != "streams" or self.streams)
         values = {name: getattr(self, name) for name in names}
         return {**values, "not_covered": asdict(self.not_covered)}
 

@@ -1,0 +1,69 @@
+"""Checks of a resolved replay against its computation and its mode, and those of its rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from capstan.core.config import Mode, ProjectConfig, Target
+from capstan.core.config.row_checks import Check
+from capstan.errors import InvalidRequestError
+from capstan.replay.planning.computation import Computation, CopyComputation, check_workers
+from capstan.replay.planning.request import Request
+from capstan.replay.planning.stream_input import require_same_workers
+
+if TYPE_CHECKING:
+    from capstan.replay.planning.plan import Plan
+
+
+def declared_checks(
+    declarations: ProjectConfig,
+    request: Request,
+    declared: Target | None,
+    computation: Computation,
+) -> tuple[Check, ...]:
+    """The checks for every row of a replay: of its target, of its declaration, and of its mode."""
+    of_target = () if declared is None else declared.checks
+    of_replay = () if request.replay is None else declarations.replay(request.replay).checks
+    checks = (*of_target, *of_replay)
+    keys = request.keys or computation.keys
+    if request.mode is not Mode.MERGE or not keys or any(c.unique == keys for c in checks):
+        return checks
+    if request.sequence_by:
+        return checks  # It has one change per key, whatever the records have.
+    # When the table lacks a key, a merge inserts every row of that key.
+    return (*checks, Check(unique=keys))
+
+
+def check_scope(plan: Plan) -> None:
+    """Check that a replay may change the part of its target that it writes.
+
+    Raises:
+        InvalidRequestError: `CAP-WORKERS` or `CAP-STREAMS` for its workers; `CAP-TIMELESS`,
+            `CAP-KEYS` and `CAP-SEQUENCE` for its mode.
+    """
+    mode, computation = plan.request.mode, plan.computation
+    bounded = any(bound is not None for bound in (*plan.box.since, *plan.box.until))
+    timeless = mode is Mode.REPLACE and plan.layout.time is None
+    if not isinstance(computation, CopyComputation):
+        check_workers(computation, everyone=plan.everyone)
+        if computation.worker is not None:
+            require_same_workers(plan.inputs, computation.title)
+        if timeless and (bounded or plan.request.follow):
+            raise InvalidRequestError(
+                "CAP-TIMELESS",
+                f"{computation.title} keeps no time, so no range of its output can be replaced",
+                "replace all of it (no range), or use mode append or merge",
+            )
+    if mode is Mode.MERGE and not plan.keys:
+        raise InvalidRequestError(
+            "CAP-KEYS",
+            "mode merge needs the columns that identify a row",
+            "give --keys, or declare keys for the transform or for the pipeline's sink",
+        )
+    both = sorted(set(plan.request.sequence_by) & set(plan.keys))
+    if both:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            f"column {both[0]} is a key, so it cannot order the changes of a key",
+            "name another column in sequence_by",
+        )

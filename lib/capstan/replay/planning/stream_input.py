@@ -1,0 +1,170 @@
+"""The streams that a replay reads, each at its pinned cut with its chosen workers.
+
+One stream is the usual case. A pipeline can read several; as when timely replays several captured
+streams, a time is complete when it is complete in all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from capstan.core.times import Antichain, TimeType
+from capstan.core.times.region import Region
+from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import Request
+from capstan.storage.lake import Lake
+from capstan.storage.tape import index
+from capstan.storage.tape.index import ContentSummary
+from capstan.storage.tape.tape import Cut, Tape, open_tape
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInput:
+    """A stream that a replay reads.
+
+    Attributes:
+        source: The key of the source that reads it, as the request names it; empty for the only
+            stream of a replay.
+        tape: The tape.
+        cut: The pinned cut.
+        workers: Labels of the chosen workers by number, in the order they were chosen.
+        labels: Labels of all workers of the cut, by number.
+        frontier: The common frontier of the chosen workers at the cut.
+        frontiers: The frontier of each chosen worker at the cut.
+    """
+
+    source: str
+    tape: Tape
+    cut: Cut
+    workers: Mapping[int, str]
+    labels: Mapping[int, str]
+    frontier: Antichain
+    frontiers: Mapping[int, Antichain]
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all workers of the cut are chosen."""
+        return set(self.workers) == set(self.labels)
+
+    def label(self, worker: int) -> str:
+        """The label of a worker; of several streams, after the name of the source."""
+        return self.named(self.labels[worker])
+
+    def named(self, label: str) -> str:
+        """A label; of several streams, after the name of the source."""
+        return f"{self.source}/{label}" if self.source else label
+
+    def content(self, region: Region) -> ContentSummary:
+        """The content of the chosen workers in a region, from the index alone."""
+        return index.content_summary(self.tape, self.cut, tuple(self.workers), region)
+
+
+def open_inputs(
+    lake: Lake, request: Request, cuts: Mapping[str, int] | None = None
+) -> tuple[StreamInput, ...]:
+    """The streams of a request, in the order of their sources' names, without a JVM.
+
+    Args:
+        lake: The lake.
+        request: The request.
+        cuts: Commits that were pinned before, by source; that of the only stream is empty.
+
+    Raises:
+        InvalidRequestError: Unknown stream, worker or cut; `CAP-STREAMS` when the streams have
+            different times.
+    """
+    inputs: list[StreamInput] = []
+    found: dict[tuple[str, int | None], Cut] = {}
+    pinned = {"": request.as_of, **request.cuts, **(cuts or {})}
+    for source, stream in sorted((request.streams or {"": request.stream}).items()):
+        tape, commit = open_tape(lake, stream), pinned.get(source)
+        # Two sources that read one stream read it at one cut, whatever is captured meanwhile.
+        cut = found.get((stream, commit)) or index.find_cut(tape, commit)
+        found[stream, commit] = cut
+        inputs.append(_input(source, tape, cut, request))
+    _require_same_times(inputs)
+    return tuple(inputs)
+
+
+def meet(inputs: Sequence[StreamInput]) -> Antichain:
+    """The frontier under which a time is complete when it is complete in all of the streams."""
+    return Antichain.of(time for stream in inputs for time in stream.frontier)
+
+
+def common_times(inputs: Sequence[StreamInput]) -> TimeType:
+    """The coordinates of the streams' times, which agree, each from the least minimum of all."""
+    by_stream = [stream.tape.time_type.coordinates for stream in inputs]
+    return TimeType(
+        tuple(min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
+    )
+
+
+def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:
+    """Check that a worker has the same number and label in all streams.
+
+    Raises:
+        InvalidRequestError: `CAP-STREAMS`, naming the stream with other workers.
+    """
+    first, *others = inputs
+    for other in others:
+        if (other.workers, other.labels) != (first.workers, first.labels):
+            raise InvalidRequestError(
+                "CAP-STREAMS",
+                f"{title} keeps the worker, but streams {first.tape.name} and {other.tape.name} "
+                "have different workers",
+                "capture the streams with the same workers, or leave the worker out of the sink",
+                stream=other.tape.name,
+            )
+
+
+def total_content(contents: Sequence[ContentSummary]) -> ContentSummary:
+    """The content of several streams together; times of one stream count once for each stream.
+
+    The fingerprint is the sum of theirs, as that of a tape is the sum of its records' hashes.
+    Workers are those of the first stream.
+    """
+    if len(contents) == 1:
+        return contents[0]
+    halves = [(int(c.fingerprint[:16], 16), int(c.fingerprint[16:], 16)) for c in contents]
+    h1, h2 = (sum(half) % 2**64 for half in zip(*halves, strict=True))
+    return ContentSummary(
+        sum(content.messages for content in contents),
+        sum(content.records for content in contents),
+        sum(content.times for content in contents),
+        f"{h1:016x}{h2:016x}",
+        contents[0].by_worker,
+    )
+
+
+def _input(source: str, tape: Tape, cut: Cut, request: Request) -> StreamInput:
+    workers = index.resolve_workers(tape, cut, request.workers)
+    states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
+    return StreamInput(
+        source,
+        tape,
+        cut,
+        workers,
+        index.worker_labels(tape, cut),
+        index.frontier_of(tape, states),
+        {state.worker: state.frontier for state in states},
+    )
+
+
+def _require_same_times(inputs: Sequence[StreamInput]) -> None:
+    first, *others = inputs
+    for other in others:
+        if _times(other) != _times(first):
+            raise InvalidRequestError(
+                "CAP-STREAMS",
+                f"streams {first.tape.name} and {other.tape.name} have different times: "
+                f"{_times(first)}, and {_times(other)}",
+                "replay streams together that have the same time domain",
+                stream=other.tape.name,
+            )
+
+
+def _times(stream: StreamInput) -> str:
+    coordinates = stream.tape.time_type.coordinates
+    return ", ".join(f"{each.name} {each.kind}" for each in coordinates)
