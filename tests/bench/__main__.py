@@ -36,6 +36,7 @@ from tests.bench.page_load import pages
 from tests.bench.pipeline import pipelines
 from tests.bench.replay import replays
 from tests.bench.scaling import scaling
+from tests.bench.several_streams import joins
 from tests.bench.state_rescale import rescales
 from tests.bench.verify_rate import judging
 
@@ -46,6 +47,7 @@ NAMES = (
     "staged",
     "verify",
     "merge",
+    "join",
     "fixed",
     "cold",
     "follow",
@@ -114,6 +116,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"attach"}), lambda: attached(bench)),
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"merge"}), lambda: merges(bench)),
+        (frozenset({"join"}), lambda: joins(bench)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"cold"}), lambda: cold(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),

@@ -25,7 +25,7 @@ COLD = {
 }  # fmt: skip
 RATIOS = {
     "capture", "capture without read-back", "capture_into", "direct", "staged", "verify",
-    "merge by sequence",
+    "merge by sequence", "replay of two streams",
 }  # fmt: skip
 
 
