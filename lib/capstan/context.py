@@ -147,7 +147,9 @@ class Context(Workplace):
         from capstan.results import ReplayPlan
 
         declarations = self.declarations
-        found = preview(self.lake, declarations, _replay_request(stream, into, fields))
+        request = _replay_request(stream, into, fields)
+        self._locate(request.into)
+        found = preview(self.lake, declarations, request)
         if not compare:
             return ReplayPlan(found)
         from capstan.replay.output.diff import difference
@@ -229,6 +231,7 @@ class Context(Workplace):
 
         request = _request(TableAudit, "stream", stream, {"table": table, **fields})
         declarations = self.declarations
+        self._locate(request.table)
         plan = plan_against(self.lake, declarations, request)
         with self.session(declarations) as spark:
             found = audit_against(spark, plan, request)
@@ -244,7 +247,9 @@ class Context(Workplace):
         from capstan.backfill.planner import BackfillRequest, survey_range
 
         request = _request(BackfillRequest, "replay", replay, fields)
-        return survey_range(self.lake, self.declared(required=True), request)
+        declarations = self.declared(required=True)
+        self._locate(declarations.replay(request.replay).target)
+        return survey_range(self.lake, declarations, request)
 
     def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
         """Replay the missing intervals of a declared replay, run by run.
@@ -263,6 +268,7 @@ class Context(Workplace):
 
         request = _request(BackfillRequest, "replay", replay, fields)
         declarations = self.declared(required=True)
+        self._locate(declarations.replay(request.replay).target)
         prepared = prepare(self.lake, declarations, request)
         if request.dry_run or not prepared.replays:
             return prepared
@@ -321,8 +327,21 @@ class Context(Workplace):
         from capstan.replay.planning.plan import target_path
         from capstan.storage import delta
 
-        path = target_path(self.lake, self.declarations, check_target(name))[0]
+        self._locate(check_target(name))
+        path = target_path(self.lake, self.declarations, name)[0]
         return delta.load(self.spark, path, version)
+
+    def _locate(self, into: str) -> None:
+        """Find the table of a target: by its name in a catalog once, or where it was moved to."""
+        from capstan.replay.planning import target_places
+        from capstan.replay.planning.plan import target_path
+
+        declarations = self.declarations
+        if not target_places.needs_catalog(self.lake, declarations, into):
+            target_places.find_moved(self.lake, target_path(self.lake, declarations, into)[0])
+            return
+        with self.session(declarations) as spark:
+            target_places.locate_target(spark, self.lake, declarations, into)
 
 
 def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:

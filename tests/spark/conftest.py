@@ -84,6 +84,9 @@ CORE = {
     "kafka": {"test_each_partition_is_a_worker_with_a_watermark_of_its_own"},
     "known": {"test_what_one_run_has_left_out_is_not"},
     "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
+    "named_targets": {
+        "test_a_managed_table_that_exists_keeps_its_followed_runs_when_it_is_renamed",
+    },
     "nexmark": {"test_every_query_is_registered"},
     "ordered": {
         "test_what_of_a_query_depends_on_the_order_of_rows",

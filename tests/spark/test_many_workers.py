@@ -26,7 +26,7 @@ from capstan.core.config import (
     Stream,
     Target,
 )
-from capstan.replay.output.target_table import MOST_PARTITIONS
+from capstan.replay.output.target_creation import MOST_PARTITIONS
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake

@@ -165,12 +165,16 @@ def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
 
 
 def test_its_declarations_can_be_read(tmp_path: Path) -> None:
-    example, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
+    example, created, kafka, selected, made, secrets = blocks(page("configuration"), "yaml")
     path = tmp_path / "streams.yaml"
     path.write_text(example, encoding="utf-8")
     declared = load_config(path, lake="/lake")
     assert list(declared.streams) == ["orders"]
     assert declared.replay("revenue").transform == "revenue"
+    path.write_text(created, encoding="utf-8")
+    (layout,) = (target.create for target in load_config(path, lake="/lake").targets.values())
+    assert layout is not None
+    assert layout.cluster_by == ("_time.event", "customer")
     path.write_text("streams:\n  clicks:\n" + indent(kafka, "    "), encoding="utf-8")
     (clicks,) = load_config(path, lake="/lake").streams.values()
     assert (clicks.source.format, clicks.workers.by) == ("kafka", "partition")

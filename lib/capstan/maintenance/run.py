@@ -28,6 +28,7 @@ from capstan.maintenance.table_catalog import (
 )
 from capstan.redaction import print_exception
 from capstan.replay.execution.staging import KEEP
+from capstan.replay.planning.target_places import find_all_moved
 from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
@@ -250,6 +251,7 @@ def _maintain_shared(
 
 def _record_changes(lake: Lake, result: MaintenanceResult) -> None:
     """Record changes to targets by others before the targets' logs expire."""
+    find_all_moved(lake)
     first: dict[str, int] = {}
     for row in read_rows(lake, "coverage", ("target", "target_version")):
         target, version = str(row["target"]), int(str(row["target_version"] or 0))

@@ -30,6 +30,7 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
+from capstan.storage.ledger.tables import stored_target
 from capstan.storage.tape.index import ContentSummary
 
 
@@ -149,7 +150,8 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
     """
     cursor = None
     if request.follow is not None:
-        identity = follow_identity(request, target_path(lake, declarations, request.into)[0])
+        path = target_path(lake, declarations, request.into)[0]
+        identity = follow_identity(request, stored_target(lake, path))
         cursor = find_cursor(lake, request, runs.read_last_published(lake, identity))
     plan = make_plan(lake, declarations, request, cursor=cursor)
     equivalent = _equivalent_run(lake, declarations, plan)

@@ -13,7 +13,7 @@ from capstan.instrumentation import emit
 from capstan.replay.execution import recovery
 from capstan.replay.execution.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.execution.attempt import ReplayResult, carry_out, publish_staged, take_turn
-from capstan.replay.execution.job import Job, require_intent, restore
+from capstan.replay.execution.job import Job, located, require_intent, restore
 from capstan.replay.execution.rollback import roll_back
 from capstan.replay.output import target_table
 from capstan.replay.output.already_published import find_equivalent_run, require_same_table
@@ -21,11 +21,13 @@ from capstan.replay.output.foreign_changes import changes_since
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.target_places import locate_target
 from capstan.spark.session import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.runs import History, Row, Step
+from capstan.storage.ledger.tables import stored_target
 from capstan.verify import verify
 
 if TYPE_CHECKING:
@@ -56,12 +58,13 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
+    locate_target(spark, lake, declarations, request.into)
     follows = request.follow is not None
     cursor: Cursor | None = None
     previous: History | None = None
     if follows:
         path = target_path(lake, declarations, request.into)[0]
-        identity = follow_identity(request, path)
+        identity = follow_identity(request, stored_target(lake, path))
         recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
         previous = runs.read_last_published(lake, identity)
         cursor = find_cursor(lake, request, previous)
@@ -144,7 +147,7 @@ def publish(
         RangeLockedError: `CAP-HELD` when its claim has expired, and another run holds its range.
         FencedError: `CAP-FENCED` when its claim ends while it publishes.
     """
-    history = runs.read_history(lake, run)
+    history = located(spark, lake, declarations, run)
     require_safe_commits(spark, history.last.target)
     was_published = history.published
     history = recovery.recover_ledger(spark, lake, declarations, history) or history
@@ -213,7 +216,7 @@ def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: 
         InvalidRequestError: `CAP-RUN`, `CAP-LAKE`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
         RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
-    history = runs.read_history(lake, run)
+    history = located(spark, lake, declarations, run)
     require_safe_commits(spark, history.last.target)
     history = recovery.recover_ledger(spark, lake, declarations, history, undo=True) or history
     for row in history.rows:

@@ -15,7 +15,7 @@ from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.change_merge import audit_changes, require_newest_version
-from capstan.replay.execution.job import restore
+from capstan.replay.execution.job import located, restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.planning.plan import Plan, make_plan
@@ -218,6 +218,7 @@ def audit_run(
     Raises:
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
+    history = located(spark, lake, declarations, history.last.run)
     job = restore(spark, lake, declarations, history)
     plan, audited = job.plan, waiting(history)
     if audited is not None and version is None:

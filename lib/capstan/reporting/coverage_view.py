@@ -223,7 +223,7 @@ def require_tape(lake: Lake, stream: str) -> None:
 
 def _survey(lake: Lake, declarations: ProjectConfig, replay: Replay) -> Survey:
     """The state of a replay's intervals, cached until a tape, its target or a ledger changes."""
-    ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired")]
+    ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired", "tables")]
     target = target_path(lake, declarations, replay.target)[0]
     # The log of the target is included, since nothing is published in a table that is gone.
     tapes = [lake.stream(name).events for name in replay.inputs]

@@ -22,7 +22,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 
 LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
-    "changes",
+    "changes", "tables",
 )  # fmt: skip
 
 # URI schemes for S3 in Hadoop.

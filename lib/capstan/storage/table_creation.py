@@ -40,19 +40,35 @@ def create_table(
     *,
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
+    clusters: tuple[str, ...] = (),
+    declared: Mapping[str, str] | None = None,
 ) -> None:
-    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader."""
+    """Create an empty Delta table at `path` unless it exists.
+
+    Args:
+        spark: The session.
+        path: The table.
+        schema: Its columns.
+        properties: Its properties, with which every Delta reader can read it.
+        partitions: The columns to partition it by.
+        clusters: The columns, or fields in dotted form, to cluster it by.
+        declared: A user's properties, which take precedence, and may enable features of Delta.
+    """
     if is_table(path):
         return
-    if _is_common(schema) and not _has_site_defaults(spark):
+    # Only Spark adds the features that properties or clustering need.
+    plain = not clusters and not declared and not _has_site_defaults(spark)
+    if plain and _is_common(schema):
         arrow_writer.create_table(path, schema, properties=properties, partitions=partitions)
         _write_checksum(path)
         return
     builder = DeltaTable.createIfNotExists(spark).location(path).addColumns(schema)
-    for key, value in {**delta.PLAIN, **(properties or {})}.items():
+    for key, value in {**delta.PLAIN, **(properties or {}), **(declared or {})}.items():
         builder = builder.property(key, value)
     if partitions:
         builder = builder.partitionedBy(*partitions)
+    if clusters:
+        builder = builder.clusterBy(*clusters)
     _create(builder, path)
 
 

@@ -32,6 +32,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from capstan.core.config import ProjectConfig, split_streams
+from capstan.replay.planning.plan import declared_path
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
@@ -115,7 +116,7 @@ def lineage(
     place = Lake.at(lake)
     found = collect(place, answer)
     named = {
-        dataset_name(place.table(target.path or name)): dataset_name(target.asset)
+        dataset_name(declared_path(place, name, target)): dataset_name(target.asset)
         for name, target in (declarations.targets if declarations else {}).items()
         if target.asset is not None
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capstan.core.config.creation import Creation
 from capstan.core.config.durations import format_duration, parse_duration, parse_instant
 from capstan.core.config.loader import (
     ProjectConfig,
@@ -56,6 +57,7 @@ __all__ = [
     "ByKey",
     "ByPartition",
     "Check",
+    "Creation",
     "EpochTime",
     "EventTime",
     "LatePolicy",

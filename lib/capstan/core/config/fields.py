@@ -111,6 +111,12 @@ def _positive(length: timedelta) -> timedelta:
     return length
 
 
+def _field(path: str) -> str:
+    for name in path.split("."):
+        check_column(name)
+    return path
+
+
 def _aware(instant: datetime) -> datetime:
     if instant.tzinfo is None:
         raise ValueError("must have a time zone")
@@ -189,6 +195,12 @@ _ONE_OR_MORE = _from_text(lambda text: (text,))
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
 Columns = Annotated[tuple[Column, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+# Columns, or fields inside of them, such as `_time.event`.
+Fields = Annotated[
+    tuple[Annotated[str, AfterValidator(_checked(_field))], ...],
+    _ONE_OR_MORE,
+    AfterValidator(_distinct),
+]
 Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from capstan.core.config.creation import Creation
 from capstan.core.config.fields import (
     CONFIG,
     Column,
@@ -37,7 +38,7 @@ from capstan.core.config.fields import (
     without_problem,
 )
 from capstan.core.config.row_checks import Checks
-from capstan.core.config.sources import FILE_FORMATS, Source
+from capstan.core.config.sources import FILE_FORMATS, Source, TableName
 from capstan.core.config.sql_rules import problem_with_expression
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
@@ -282,20 +283,26 @@ class Target(Declared):
 
     Attributes:
         name: The name used in requests.
-        path: The path of the Delta table; None for the table of the lake with this name.
+        path: The path of the Delta table; None for the table of the lake with this name. For a
+            table by name, where it is created if the catalog does not have it.
+        table: The name of a table in a catalog, such as `main.shop.orders`; None for a table by
+            path.
         worker: The column with the worker: its number (`_worker`), or its label.
         time: The column with the time.
         columns: The stream's columns that the table has; None for all.
         checks: Checks for every row that a replay publishes there.
+        create: The layout and the properties of the table when a replay creates it.
         asset: The URI, and name, of its asset in Airflow; None for `capstan://tables/<name>`.
         description: One line for people.
     """
 
     name: Annotated[str, name_of("table")]
     path: TableOrPath | None = None
+    table: TableName | None = None
     worker: Column = "_worker"
     time: Column = "_time"
     columns: Columns | None = None
     checks: Checks = field(default=())
+    create: Creation | None = None
     asset: Uri | None = None
     description: str = ""

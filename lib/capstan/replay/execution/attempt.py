@@ -42,6 +42,7 @@ from capstan.replay.output.rows import (
     playing,
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
+from capstan.replay.output.target_creation import create_or_check
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.stream_input import total_content
 from capstan.spark.session import interpreting
@@ -119,7 +120,7 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     require_columns_kept(job.spark, plan, expected.schema)
     # Fencing needs a table, and an earlier attempt may have ended before it created one.
     schema = table_schema(plan.change_rule, expected.schema)
-    target_table.create_or_check(job.spark, plan, schema)
+    create_or_check(job.spark, plan, schema)
     emit("replay.target", run=job.run.name)
     published = take_turn(job)
     if published is not None:

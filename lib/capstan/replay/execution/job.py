@@ -15,6 +15,7 @@ from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan, make_plan, with_region
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.target_places import locate_target
 from capstan.storage import delta
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
@@ -23,6 +24,7 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import PUBLISHED, Covered
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
+from capstan.storage.ledger.tables import read_places
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -176,6 +178,19 @@ class Job:
                 delete_folder(self.lake.staging(name))
 
 
+def located(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: str) -> History:
+    """The history of a run, once its target was found where it is now.
+
+    Raises:
+        InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-CATALOG`, see `locate_target`.
+    """
+    intent = runs.read_history(lake, run).effective_intent
+    if intent is not None:
+        into = Intent.from_json(intent.detail).request.into
+        locate_target(spark, lake, declarations, into)
+    return runs.read_history(lake, run)
+
+
 def restore(
     spark: SparkSession,
     lake: Lake,
@@ -205,6 +220,9 @@ def restore(
     resolved = replace(request, transform=None, keys=intent.keys) if undo else request
     plan = make_plan(lake, declarations, resolved, cuts=intent.pinned)
     plan = with_region(plan, intent.region)
+    if read_places(lake).at(row.target) is not None:
+        # The declaration may have another table now.
+        plan = replace(plan, target=row.target)
     if undo:
         plan = _as_recorded(plan, request, intent)
     elif plan.computation.code != intent.code:

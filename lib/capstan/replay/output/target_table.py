@@ -1,4 +1,4 @@
-"""The target of a replay: creation, fencing, publishing, audits, and lookup of commits."""
+"""The target of a replay: fencing, publishing, audits, and lookup of commits."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage import delta
 from capstan.storage.data_files import is_empty
 from capstan.storage.delta import Commit
-from capstan.storage.lake import children, is_table
-from capstan.storage.ledger import coverage
+from capstan.storage.lake import is_table
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.table_creation import create_table
 from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.tape import stored_payload
 
@@ -41,67 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-MOST_PARTITIONS = 256
-"""The most workers by which a new target is partitioned."""
-
-
-def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None:
-    """Create the target if it does not exist; else check that the rows fit it.
-
-    Copies are partitioned by worker while the stream has few workers: Delta commits concurrent
-    replacements of disjoint workers only when they touch different partitions. With many workers,
-    each would have a folder and a file of its own; then the later of two replacements is repeated.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that has another type or is
-            missing; `CAP-NAME` for a folder with files that is no table.
-    """
-    if not is_table(plan.target):
-        _require_free(plan)
-        _record_gone(plan)
-        few = len(plan.layout.labels) <= MOST_PARTITIONS
-        by_worker = (plan.layout.worker,) if plan.layout.worker and few else ()
-        create_table(
-            spark, plan.target, schema, properties=delta.KEEP_VERSIONS, partitions=by_worker
-        )
-        return
-    present = schema_of(spark, plan.target)
-    kinds = {field.name.lower(): field.dataType.simpleString() for field in present}
-    # Spark reads padded columns as strings, but the replay's strings would be padded too.
-    kinds |= {name.lower(): kind for name, kind in delta.char_columns(plan.target).items()}
-    for field in schema.fields:
-        kind = field.dataType.simpleString()
-        if kinds.get(field.name.lower(), kind) != kind:
-            present_kind = kinds[field.name.lower()]
-            problem = f"is {present_kind} in the table, and {kind} in the replay"
-            raise _misfit(plan, field.name, problem)
-    require_placed(plan, present)
-
-
 def partitions(path: str) -> list[str]:
     """The columns that a target is partitioned by."""
     return list(delta.open_table(path).metadata().partition_columns)
-
-
-def _require_free(plan: Plan) -> None:
-    """Check that the folder of a new table is empty."""
-    files = [name for name in children(plan.target) if name[:1] not in "._"]
-    if files:
-        raise InvalidRequestError(
-            "CAP-NAME",
-            f"{plan.request.into!r} cannot be a target: it is a folder with other files, such as "
-            f"{files[0]}, and no Delta table",
-            "give another path; or turn these files into a table first (CONVERT TO DELTA)",
-            target=plan.target,
-        )
-
-
-def _record_gone(plan: Plan) -> None:
-    """Record the runs whose rows were lost with an earlier table at the same path."""
-    covered = coverage.current_by_ledger(plan.lake, plan.target)
-    # Checked after reading the ledger: another run may just have created the table and published.
-    if covered and not is_table(plan.target):
-        coverage.write_gone(plan.lake, plan.target, {entry.run for entry in covered})
 
 
 def require_placed(plan: Plan, schema: StructType) -> None:
@@ -112,7 +52,7 @@ def require_placed(plan: Plan, schema: StructType) -> None:
     """
     for name in (plan.layout.worker, plan.layout.time):
         if name is not None and name not in schema.names:
-            raise _misfit(plan, name, "is missing, so its rows have no worker or time")
+            raise misfit(plan, name, "is missing, so its rows have no worker or time")
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
@@ -120,7 +60,8 @@ def schema_of(spark: SparkSession, path: str) -> StructType:
     return delta.load(spark, path).schema
 
 
-def _misfit(plan: Plan, column: str, problem: str) -> InvalidRequestError:
+def misfit(plan: Plan, column: str, problem: str) -> InvalidRequestError:
+    """The error of a column of the target that does not fit the replay."""
     return InvalidRequestError(
         "CAP-TARGET-SCHEMA",
         f"target {plan.request.into}: column {column} {problem}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import identity_of
+from capstan.storage.ledger.tables import stored_target
 
 if TYPE_CHECKING:
     from capstan.replay.planning.plan import Plan
@@ -25,7 +26,7 @@ def input_identity(plan: Plan) -> str:
         "code": plan.computation.code,
         "mode": str(plan.request.mode),
         "keys": list(plan.keys),
-        "target": plan.target,
+        "target": stored_target(plan.lake, plan.target),
     }
     if isinstance(plan.computation, PipelineComputation):
         parts["pipeline"] = plan.computation.name

@@ -34,6 +34,8 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.retirements import require_records
 from capstan.storage.ledger.runs import History
+from capstan.storage.ledger.table_places import normalised
+from capstan.storage.ledger.tables import read_places, stored_target
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
@@ -223,7 +225,7 @@ class Plan:
     def identity(self) -> str:
         """The hash of input, computation and target; of a followed replay, that of its cursor."""
         if self.request.follow is not None:
-            return follow_identity(self.request, self.target)
+            return follow_identity(self.request, stored_target(self.lake, self.target))
         return input_identity(self)
 
     def require_complete(self) -> None:
@@ -354,11 +356,20 @@ def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str
     """
     declarations.require_sound("targets", None if "/" in into else into)
     places = {
-        name: lake.table(target.path or name) for name, target in declarations.targets.items()
+        name: declared_path(lake, name, target) for name, target in declarations.targets.items()
     }
     path = places.get(into) or lake.table(into)
     name = into if into in places else next((n for n, at in places.items() if at == path), None)
     return lake.target(path), declarations.targets[name] if name is not None else None
+
+
+def declared_path(lake: Lake, name: str, target: Target) -> str:
+    """The path of a declared target; of a table by name, where it was last seen."""
+    if target.table is not None:
+        place = read_places(lake).named(normalised(target.table))
+        if place is not None:
+            return place.path
+    return lake.table(target.path or name)
 
 
 def with_region(plan: Plan, region: Region) -> Plan:

@@ -39,17 +39,19 @@ class RunId:
 
     @classmethod
     def named(cls, name: str, identity: str, generation: int, target: str) -> RunId:
-        """The id of an existing run, with the number of digits taken from its name.
+        """The id of an existing run, with the target and the number of digits of its name.
 
         Args:
             name: The run's name.
             identity: The run's identity.
             generation: Its generation.
-            target: The target's path.
+            target: The target's path, for a name without these parts.
         """
-        digits = len(stem_of(name).rpartition("-")[2])
-        digits = digits if digits in DIGITS else DIGITS[0]
-        return cls(identity, generation, short_name(target), digits)
+        # The table may have got another name since.
+        short, _, shown = stem_of(name).rpartition("-")
+        if short and len(shown) in DIGITS:
+            return cls(identity, generation, short, len(shown))
+        return cls(identity, generation, short_name(target))
 
     @property
     def stem(self) -> str:

@@ -16,7 +16,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
-from capstan.storage.ledger.tables import append_rows, as_text, read_rows
+from capstan.storage.ledger.tables import append_rows, as_text, read_places, read_rows
 
 
 class Step(StrEnum):
@@ -186,10 +186,21 @@ class History:
 def read_histories(lake: Lake, **equal: object) -> dict[str, History]:
     """Histories by run, from the rows with these column values, in the order the runs started."""
     grouped: dict[str, list[Row]] = {}
+    moved = bool(read_places(lake))
     for row in read_rows(lake, "runs", **equal):
-        parsed = {**row, "step": Step(row["step"]), "detail": json.loads(row["detail"])}
+        detail = json.loads(row["detail"])
+        if moved:
+            _set_path(detail, row["target"])
+        parsed = {**row, "step": Step(row["step"]), "detail": detail}
         grouped.setdefault(row["run"], []).append(Row(**parsed))
     return {run: History(tuple(rows)) for run, rows in grouped.items()}
+
+
+def _set_path(detail: dict[str, Any], path: str) -> None:
+    """Set the target's present path in a certificate, or in the draft of an intent."""
+    for certificate in (detail, detail.get("certificate")):
+        if isinstance(certificate, dict) and certificate.get("target_path"):
+            certificate["target_path"] = path
 
 
 def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:

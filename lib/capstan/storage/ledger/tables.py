@@ -20,6 +20,7 @@ from capstan.storage.arrow_writer import struct
 from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.table_places import Place, Places
 from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
@@ -64,6 +65,7 @@ SCHEMAS: Final = {
         target=_TEXT, table=_TEXT, version=_LONG, operation=_TEXT, made=_MOMENT,
         files=_TEXT, at=_MOMENT,
     ),
+    "tables": struct(target=_TEXT, path=_TEXT, table=_TEXT, name=_TEXT, at=_MOMENT),
     "metrics": struct(
         run=_TEXT, attempt=_INT, at=_MOMENT, pipeline=_TEXT, stage=_INT, replay_worker=_INT,
         node=_TEXT, events_in=_LONG, events_out=_LONG, invocations=_LONG,
@@ -78,7 +80,13 @@ _MAX_CACHED_BYTES = 64 << 20
 
 # In these ledgers a row supersedes earlier rows with the same value in this column. They are read
 # in order of `at`, so `at` must increase even if the clock jumps back or belongs to another host.
-_SUPERSEDES = {"runs": "run", "coverage": "run", "snapshots": "pipeline", "retired": "stream"}
+_SUPERSEDES = {
+    "runs": "run",
+    "coverage": "run",
+    "snapshots": "pipeline",
+    "retired": "stream",
+    "tables": "target",
+}
 
 
 def now() -> datetime:
@@ -96,7 +104,7 @@ def read_rows(
 ) -> list[LedgerRow]:
     """Rows of a ledger with these column values, in order of `at`; claims by ordinal.
 
-    A ledger that does not exist has no rows.
+    A ledger that does not exist has no rows. A `target` is the present path of the table.
 
     Args:
         lake: The lake.
@@ -109,6 +117,9 @@ def read_rows(
     path = lake.ledger(ledger)
     if not is_table(path):
         return []
+    places = read_places(lake) if _has_targets(ledger) else Places()
+    if places and "target" in equal:
+        equal = {**equal, "target": _stored(places, equal["target"])}
     condition = None
     for part in _conditions(equal, ranges or {}):
         condition = part if condition is None else condition & part
@@ -120,7 +131,32 @@ def read_rows(
         files = rows_of_files(path, _matching_files(path, equal, ranges or {}))
     table = files.to_table(columns=selected, filter=condition).sort_by(order)
     rows: list[LedgerRow] = table.select(columns or table.column_names).to_pylist()
+    if places and (columns is None or "target" in columns):
+        for row in rows:
+            row["target"] = row["target"] and places.path_of(row["target"])
     return rows
+
+
+def read_places(lake: Lake) -> Places:
+    """The present places of tables that ledgers name by another path."""
+    columns = ("target", "path", "table", "name")
+    return Places(Place(**row) for row in read_rows(lake, "tables", columns))
+
+
+def stored_target(lake: Lake, path: str) -> str:
+    """The name in ledgers and in run identities of the table at a path."""
+    return read_places(lake).target_of(path)
+
+
+def _has_targets(ledger: str) -> bool:
+    return ledger != "tables" and "target" in SCHEMAS[ledger].names
+
+
+def _stored(places: Places, value: object) -> object:
+    """The names in ledgers for a required path, or for any of several; None and '' as they are."""
+    if isinstance(value, tuple):
+        return tuple(_stored(places, each) for each in value)
+    return places.target_of(str(value)) if value else value
 
 
 def _conditions(
@@ -180,7 +216,7 @@ def append_rows(
     Args:
         lake: The lake.
         ledger: The name of the ledger.
-        rows: The rows; `at` is added.
+        rows: The rows; `at` is added. A `target` is the present path of the table.
         txn: The transaction that is committed once, if any.
         note: What the commit's note has besides the ledger.
 
@@ -188,6 +224,8 @@ def append_rows(
         False if the table already has this transaction and nothing was appended.
     """
     moment = _append_time(lake, ledger, rows)
+    if _has_targets(ledger) and (places := read_places(lake)):
+        rows = [{**row, "target": _stored(places, row.get("target"))} for row in rows]
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
     table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))

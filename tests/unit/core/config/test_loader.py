@@ -14,6 +14,7 @@ from capstan.core.config import (
     ByColumn,
     ByKey,
     ByPartition,
+    Creation,
     EpochTime,
     EventTime,
     LatePolicy,
@@ -387,6 +388,36 @@ def test_of_several_errors_the_first_in_the_file_is_named(tmp_path: Path) -> Non
         ("streams:\n  a': {}\n", (2, "streams.a'"), "cannot name a stream"),
         ("streams:\n  flights: parquet\n", (2, "streams.flights"), "must be a mapping of keys"),
         ("targets:\n  march: {path: ../x}\n", (2, "targets.march.path"), "contains '..'"),
+        (
+            "targets:\n  march: {create: {partition_by: day, cluster_by: id}}\n",
+            (2, "targets.march.create"),
+            "has partition_by and cluster_by; Delta allows only one of them",
+        ),
+        (
+            "targets:\n  march: {create: {properties: {capstan.format: 2}}}\n",
+            (2, "targets.march.create.properties"),
+            "'capstan.format' is Capstan's own",
+        ),
+        (
+            "targets:\n  march: {create: {properties: {delta.appendOnly: 'true'}}}\n",
+            (2, "targets.march.create.properties"),
+            "would let no run be rolled back",
+        ),
+        (
+            "targets:\n  march: {create: {properties: {'a b': 'c'}}}\n",
+            (2, "targets.march.create.properties"),
+            "'a b' is no name of a property",
+        ),
+        (
+            "targets:\n  march: {create: {cluster_by: [a, b, c, d, e]}}\n",
+            (2, "targets.march.create.cluster_by"),
+            "has 5 columns; Delta clusters by 4 at most",
+        ),
+        (
+            "targets:\n  march: {create: {cluster_by: [_time.event, _time.a b]}}\n",
+            (2, "targets.march.create.cluster_by.1"),
+            "'a b' cannot name a column",
+        ),
         ("targets:\n  march: {columns: []}\n", (2, "targets.march.columns"), "at least one"),
     ],
 )
@@ -396,6 +427,24 @@ def test_other_files_are_refused(
     line, key, problem = refused(tmp_path, text)
     assert (line, key) == place
     assert said in problem
+
+
+def test_how_a_target_is_created(tmp_path: Path) -> None:
+    text = """\
+targets:
+  days: {create: {partition_by: day}}
+  hours:
+    create:
+      cluster_by: [_time.event, id]
+      properties: {delta.enableChangeDataFeed: true}
+"""
+    declared = read(tmp_path, text).targets
+    assert declared["days"].create == Creation(partition_by=("day",))
+    hours = declared["hours"].create
+    assert hours == Creation(
+        cluster_by=("_time.event", "id"), properties={"delta.enableChangeDataFeed": "true"}
+    )
+    assert hours.columns == ("_time", "id")
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "streams:\ntargets: {}\n", "{}"])

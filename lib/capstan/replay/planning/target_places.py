@@ -1,0 +1,150 @@
+"""Targets that have a name in a catalog, or were moved: found, and their places recorded.
+
+A table keeps its runs by its Delta table id, and by the transactions of those runs in its log.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from capstan.core.config import ProjectConfig
+from capstan.errors import InvalidRequestError
+from capstan.replay.planning.plan import target_path
+from capstan.storage import delta
+from capstan.storage.catalog_tables import find_table, is_lasting, register_table
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.ledger.runs import Step
+from capstan.storage.ledger.table_places import Place, normalised
+from capstan.storage.ledger.tables import append_rows, read_places, read_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def needs_catalog(lake: Lake, declarations: ProjectConfig, into: str) -> bool:
+    """Whether a target has a name in a catalog that the lake has not seen yet."""
+    declared = target_path(lake, declarations, into)[1]
+    if declared is None or declared.table is None:
+        return False
+    return read_places(lake).named(normalised(declared.table)) is None
+
+
+def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, into: str) -> None:
+    """Find the table of a target, and record its place if that has changed.
+
+    Raises:
+        InvalidRequestError: `CAP-CATALOG` when the catalog cannot tell, or no longer knows the name
+            of a table that exists.
+    """
+    path, declared = target_path(lake, declarations, into)
+    if declared is None or declared.table is None:
+        find_moved(lake, path)
+        return
+    found = find_table(spark, declared.table)
+    name = normalised(declared.table)
+    if found is not None:
+        _record_found(lake, name, lake.target(found.path), found.table)
+        return
+    known = read_places(lake).named(name)
+    if known is not None and _holds(known) and is_lasting(spark, declared.table):
+        raise InvalidRequestError(
+            "CAP-CATALOG",
+            f"the catalog no longer has {declared.table}, but its table is still at {known.path}",
+            "declare the name that it has now; or register it again: CREATE TABLE "
+            f"{declared.table} USING delta LOCATION '{known.path}'",
+            table=declared.table,
+            path=known.path,
+        )
+
+
+def register_target(spark: SparkSession, lake: Lake, name: str, path: str) -> None:
+    """Give a target that exists its name in the catalog, and record its place.
+
+    Raises:
+        InvalidRequestError: `CAP-CATALOG` when the catalog refuses it.
+    """
+    if find_table(spark, name) is None:
+        register_table(spark, name, path)
+    # The table is new under this name, even if another one was here before.
+    target = read_places(lake).target_of(path)
+    _record(lake, Place(target, path, _id_of(path), normalised(name)))
+
+
+def find_moved(lake: Lake, path: str) -> bool:
+    """Recognise the table at a path whose runs the ledgers have under another path.
+
+    The transactions in its log prove which runs have published into it. A copy of a table that is
+    still in its place is a table of its own. In a lake that was moved or copied, the tables with
+    the same names are meant.
+
+    Returns:
+        Whether a place was recorded.
+    """
+    if not is_table(path) or not is_table(lake.ledger("runs")):
+        return False
+    places = read_places(lake)
+    if places.at(path) is not None or read_rows(lake, "runs", ("run",), target=path):
+        return False
+    columns = ("run", "identity", "generation", "step", "target")
+    done = [row for row in read_rows(lake, "runs", columns) if row["step"] == Step.DONE]
+    table = None
+    for row in reversed(done):
+        if not _may_be_moved(lake, row["target"], path):
+            continue
+        table = table or delta.open_table(path)
+        run = RunId.named(row["run"], row["identity"], row["generation"], path)
+        if table.transaction_version(run.app) is not None:
+            target = places.target_of(row["target"])
+            _record(lake, Place(target, path, str(table.metadata().id)))
+            return True
+    return False
+
+
+def find_all_moved(lake: Lake) -> int:
+    """Recognise all tables of a lake that was moved; returns how many."""
+    paths = {row["target"] for row in read_rows(lake, "coverage", ("target",))}
+    names = {match[1] for path in paths if (match := _IN_LAKE.search(path)) and not is_table(path)}
+    return sum(find_moved(lake, lake.table(name)) for name in sorted(names))
+
+
+_IN_LAKE = re.compile(r"/tables/([a-z][a-z0-9_]{0,63})\Z")
+
+
+def _may_be_moved(lake: Lake, before: str, path: str) -> bool:
+    in_lake = _IN_LAKE.search(before)
+    same_name = in_lake is not None and path == lake.table(in_lake[1])
+    return before != path and (same_name or not is_table(before))
+
+
+def _record_found(lake: Lake, name: str, path: str, table: str) -> None:
+    """Record the table that a catalog has under a name, if that is new."""
+    places = read_places(lake)
+    at = places.at(path)
+    if at is not None and at.table == table:
+        target = at.target
+    elif moved := [p for p in places.of_table(table) if p.path != path and not _holds(p)]:
+        target = moved[-1].target
+    elif at is not None:
+        # Another table than before, at the same path.
+        target = places.unused_target(path)
+    else:
+        find_moved(lake, path)
+        target = read_places(lake).target_of(path)
+    _record(lake, Place(target, path, table, name))
+
+
+def _holds(place: Place) -> bool:
+    """Whether the table that was recorded at a place is still there."""
+    return is_table(place.path) and _id_of(place.path) == place.table
+
+
+def _id_of(path: str) -> str:
+    return str(delta.open_table(path).metadata().id)
+
+
+def _record(lake: Lake, place: Place) -> None:
+    if read_places(lake).at(place.path) != place:
+        append_rows(lake, "tables", [asdict(place)])

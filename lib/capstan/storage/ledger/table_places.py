@@ -1,0 +1,86 @@
+"""The places of tables that ledgers name by an earlier path.
+
+Ledgers name a table by the path at which Capstan has first written to it. The ledger `tables` has a
+row for each table that is known by a name in a catalog, or that was moved: with its Delta table id,
+which stays the same. Without such rows, a table is where the ledgers say.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_AGAIN = re.compile(r"(?P<path>.+);\d+", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The present place of a table.
+
+    Attributes:
+        target: The name by which ledgers know the table: its first path; for a table at the first
+            path of another one, that path with `;2` or a later number.
+        path: Its present path.
+        table: Its Delta table id.
+        name: Its name in a catalog, as `normalised`; empty for none.
+    """
+
+    target: str
+    path: str
+    table: str
+    name: str = ""
+
+
+class Places:
+    """The present places of tables, by the name that ledgers have for them."""
+
+    def __init__(self, places: Iterable[Place] = ()) -> None:
+        """Take places in the order in which they were recorded; later ones supersede earlier."""
+        self._by_target: dict[str, Place] = {}
+        for place in places:
+            self._by_target.pop(place.target, None)
+            self._by_target[place.target] = place
+        self._by_path = {place.path: place for place in self._by_target.values()}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_target)
+
+    def path_of(self, target: str) -> str:
+        """The present path of a table, by its name in ledgers."""
+        place = self._by_target.get(target)
+        if place is not None:
+            return place.path
+        again = _AGAIN.fullmatch(target)
+        return again["path"] if again and again["path"] in self._by_target else target
+
+    def target_of(self, path: str) -> str:
+        """The name in ledgers of the table at a path, which may not exist yet."""
+        place = self._by_path.get(path)
+        return self.unused_target(path) if place is None else place.target
+
+    def unused_target(self, path: str) -> str:
+        """The first name that no other table has, for a new table at a path."""
+        target, number = path, 1
+        while target in self._by_target:
+            number += 1
+            target = f"{path};{number}"
+        return target
+
+    def at(self, path: str) -> Place | None:
+        """The table that was last recorded at a path."""
+        return self._by_path.get(path)
+
+    def of_table(self, table: str) -> list[Place]:
+        """The places of the tables with an id, the newest last; several for copies of a table."""
+        return [place for place in self._by_target.values() if place.table == table]
+
+    def named(self, name: str) -> Place | None:
+        """The table that last had a name in a catalog, as `normalised`."""
+        found = [place for place in self._by_target.values() if name and place.name == name]
+        return found[-1] if found else None
+
+
+def normalised(name: str) -> str:
+    """A name of a catalog's table without quotes, in lower case: equal for the same table."""
+    return name.replace("`", "").lower().removeprefix("spark_catalog.")
