@@ -70,6 +70,7 @@ CORE = {
         "test_put_back_it_is_as_before",
     },
     "declared_sources": {"test_text_is_decoded_and_what_does_not_parse_is_kept"},
+    "delta_features": {"test_a_replay_that_could_not_be_rolled_back_is_refused"},
     "exchange": {
         f"test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was[{case}]"
         for case in ("g0_strings_w3-timely",)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from capstan.core.config import Target
 from capstan.errors import InvalidRequestError
+from capstan.spark import jvm
 from capstan.spark.session import build_session
 from capstan.storage.lake import Lake
 from tests.support.replay_harness import Play
@@ -30,6 +31,7 @@ def settings(folder: Path) -> dict[str, str]:
     derby = f"jdbc:derby:;databaseName={folder}/metastore;create=true"
     return {
         **SHRUNK,
+        jvm.OPTIONS: f"{SHRUNK[jvm.OPTIONS]} -Dderby.stream.error.file={folder}/derby.log",
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": derby,

@@ -50,6 +50,10 @@ KEEP_VERSIONS = {
 }
 
 
+# The key of a column's default value, in its metadata.
+_DEFAULT = "CURRENT_DEFAULT"
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """A commit of this writer: its version and its metrics (`numOutputRows`, ...)."""
@@ -113,6 +117,18 @@ def identity_columns(path: str) -> list[str]:
     explicit = "delta.identity.allowExplicitInsert"
     fields = open_table(path).schema().fields
     return [f.name for f in fields if str(f.metadata.get(explicit, "")).lower() == "false"]
+
+
+def numbered_columns(path: str) -> list[str]:
+    """All identity columns of a table; with `BY DEFAULT`, writers may give numbers of their own."""
+    fields = open_table(path).schema().fields
+    return [field.name for field in fields if "delta.identity.start" in field.metadata]
+
+
+def default_values(path: str) -> dict[str, str]:
+    """Columns of a table that have a default value, each with its SQL expression."""
+    fields = open_table(path).schema().fields
+    return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in f.metadata}
 
 
 def char_columns(path: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ from capstan.replay.output.diff import difference
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import require_own_keys, require_own_rows
 from capstan.replay.output.order_dependence import require_comparable
+from capstan.replay.output.restorable_rows import require_restorable
 from capstan.replay.output.row_times import require_own_times, require_times_of_rows
 from capstan.replay.output.rows import (
     Output,
@@ -125,6 +126,7 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     published = take_turn(job)
     if published is not None:
         return ReplayResult(published)
+    require_restorable(job.spark, plan)
     if plan.request.follow is not None:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()

@@ -23,6 +23,7 @@ from capstan.replay.output.change_images import images_after
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import foreign_rows
 from capstan.replay.output.order_dependence import close_of, require_comparable
+from capstan.replay.output.restorable_rows import require_restorable
 from capstan.replay.output.row_restore import rows_with_keys
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
@@ -104,6 +105,7 @@ def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None)
     with playing(spark, plan) as output:
         require_comparable(plan, output.rows)
         require_columns_kept(spark, plan, output.rows.schema)
+        require_restorable(spark, plan)
         return _compared(spark, plan, output.rows, from_index=True)
 
 

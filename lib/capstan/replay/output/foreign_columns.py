@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.output import target_table
+from capstan.replay.output.default_columns import default_columns
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
 from capstan.storage.lake import is_table
@@ -39,7 +40,9 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
         return
     present = target_table.schema_of(spark, plan.target)
     names, replayed = _lower(present.names), _lower(schema.names)
-    computed = _lower(delta.generated_columns(plan.target))
+    # Rows that are written anew get other numbers in identity columns, but not empty ones.
+    path = plan.target
+    computed = _lower([*delta.generated_columns(path), *delta.numbered_columns(path)])
     others = [f.name for f in present if f.name.lower() not in replayed | computed]
     lacking = [name for name in schema.names if name.lower() not in names]
     if not others and not lacking:
@@ -71,11 +74,19 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
 def _filled(
     spark: SparkSession, plan: Plan, schema: StructType, names: Sequence[str]
 ) -> dict[str, int]:
-    """The number of rows to be replaced with a value in each of these columns; no zeros."""
+    """The number of rows to be replaced that would lose their value in each column; no zeros."""
     if not names:
         return {}
     rows = delta.load(spark, plan.target).where(target_table.predicate(plan, schema))
-    counts = [F.count(F.col(quoted(name))).alias(f"n{i}") for i, name in enumerate(names)]
+    # The rows that replace them have the defaults.
+    defaults = default_columns(plan.target, schema)
+    filled = [
+        F.col(quoted(name))
+        if name not in defaults
+        else F.when(~F.col(quoted(name)).eqNullSafe(defaults[name]), F.col(quoted(name)))
+        for name in names
+    ]
+    counts = [F.count(column).alias(f"n{i}") for i, column in enumerate(filled)]
     [row] = rows.agg(*counts).collect()
     return {name: count for name, count in zip(names, row, strict=True) if count}
 

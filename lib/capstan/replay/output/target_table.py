@@ -21,6 +21,7 @@ from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.output.change_rows import changes_of
+from capstan.replay.output.default_columns import with_defaults
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
@@ -229,7 +230,8 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
     """
     txn = run.fence(attempt)
     note = {"run": by, "fence": run.name, "attempt": attempt}
-    empty = spark.createDataFrame([], schema_of(spark, path))
+    # Delta accepts no column that it numbers itself, not even without rows.
+    empty = spark.createDataFrame([], schema_of(spark, path)).drop(*delta.identity_columns(path))
     while delta.append(empty, path, txn=txn, note=note) is None:
         newest = latest_txn_version(path, run)
         if newest == txn.version:
@@ -298,6 +300,8 @@ def publish(
     """
     txn = run.change(attempt)
     note = {**note, "run": run.name, "attempt": attempt, "publish": True}
+    if plan.request.mode is not Mode.MERGE:
+        rows = with_defaults(rows, plan.target)
     if plan.request.mode is Mode.APPEND:
         commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
     elif plan.request.mode is Mode.MERGE:
