@@ -142,7 +142,7 @@ class Lake:
         """The path of the changes kept beside a table that merges by sequence.
 
         Args:
-            target: The path of the table.
+            target: The table's name in ledgers; the path of a table of the lake.
         """
         name = target.removeprefix(f"{self.root}/tables/")
         if not is_name(name):

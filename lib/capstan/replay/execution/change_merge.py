@@ -38,6 +38,7 @@ from capstan.replay.planning.kept_changes import KeptChanges, in_effect
 from capstan.storage import delta
 from capstan.storage.delta import Commit
 from capstan.storage.lake import is_table
+from capstan.storage.ledger.tables import kept_changes_path
 from capstan.storage.table_creation import create_table
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def take_back(job: Job) -> Commit:
 
 def forget(job: Job) -> None:
     """Delete the kept changes of a run that was rolled back; they count no more."""
-    path = job.lake.kept_changes(job.plan.target)
+    path = kept_changes_path(job.lake, job.plan.target)
     for name in _kept_names(path):
         if name.rpartition("-")[0] == job.run.name:
             delta.delete_rows(job.spark, path, f"{RUN} = '{name}'")
@@ -169,7 +170,7 @@ def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
 
 def _keep(job: Job, staged: DataFrame) -> None:
     """Append the changes of an attempt, unless one that was cut off has kept them already."""
-    path = job.lake.kept_changes(job.plan.target)
+    path = kept_changes_path(job.lake, job.plan.target)
     if job.name in _kept_names(path):
         return
     rows = named(staged, job.name)

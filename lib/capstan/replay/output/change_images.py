@@ -11,6 +11,7 @@ from capstan.replay.planning.kept_changes import in_effect
 from capstan.replay.planning.plan import Plan
 from capstan.storage import delta
 from capstan.storage.lake import is_table
+from capstan.storage.ledger.tables import kept_changes_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 def kept_changes(spark: SparkSession, plan: Plan) -> DataFrame:
     """The changes that runs have kept beside the target of a plan, whether or not they count."""
-    return delta.load(spark, plan.lake.kept_changes(plan.target))
+    return delta.load(spark, kept_changes_path(plan.lake, plan.target))
 
 
 def images_after(

@@ -15,6 +15,7 @@ from capstan.storage.lake import is_table
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History, Step
+from capstan.storage.ledger.tables import kept_changes_path
 
 
 def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
@@ -94,7 +95,7 @@ def require_one_rule(plan: Plan, besides: Collection[str] = ()) -> None:
 
 def _require_plain(plan: Plan) -> None:
     """Check that no run in a target merges by sequence; others would change rows unseen by it."""
-    if not is_table(plan.lake.kept_changes(plan.target)):
+    if not is_table(kept_changes_path(plan.lake, plan.target)):
         return
     histories = runs.read_histories(plan.lake, target=plan.target)
     for entry in coverage.current(plan.lake, plan.target):

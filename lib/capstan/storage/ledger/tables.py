@@ -148,6 +148,13 @@ def stored_target(lake: Lake, path: str) -> str:
     return read_places(lake).target_of(path)
 
 
+def kept_changes_path(lake: Lake, path: str) -> str:
+    """The path of the changes kept beside the table at a path, wherever that was before."""
+    target, name = stored_target(lake, path), path.removeprefix(f"{lake.root}/tables/")
+    # A lake that was moved has them under the names of its own tables.
+    return lake.kept_changes(path if target.endswith(f"/tables/{name}") else target)
+
+
 def _has_targets(ledger: str) -> bool:
     return ledger != "tables" and "target" in SCHEMAS[ledger].names
 

@@ -19,7 +19,7 @@ from capstan.storage import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.ledger.tables import append_rows, read_rows, stored_target
+from capstan.storage.ledger.tables import append_rows, kept_changes_path, read_rows, stored_target
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
 
@@ -76,6 +76,8 @@ def test_the_tables_of_a_lake_in_another_place_are_found(
     assert find_moved(new, new.table("u")) is (how == "copied")
     assert standing(new, new.table("u")) == [other.name]
     assert stored_target(new, new.table("t")) == lake.table("t")
+    kept = [kept_changes_path(each, each.table("t")) for each in (lake, new)]
+    assert kept == [f"{lake.root}/kept/t", f"{new.root}/kept/t"]
 
 
 def test_a_moved_lake_gives_the_same_runs_for_the_same_requests(lake: Lake, tmp_path: Path) -> None:
@@ -104,8 +106,10 @@ def test_a_table_that_was_moved_by_itself_is_found_where_it_is_replayed_into(
     (tmp_path / "old").rename(new)
     assert not find_moved(lake, str(tmp_path / "other"))
 
+    kept = kept_changes_path(lake, old)
     assert find_moved(lake, new)
 
+    assert kept_changes_path(lake, new) == kept == lake.kept_changes(old)
     assert standing(lake, new) == [run.name]
     # A new table at its old path has none of its runs.
     make_table(old)
@@ -115,6 +119,7 @@ def test_a_table_that_was_moved_by_itself_is_found_where_it_is_replayed_into(
     append_rows(lake, "runs", [{"run": second.name, "target": old, "step": "intent"}])
     assert [row["run"] for row in read_rows(lake, "runs", ("run",), target=old)] == [second.name]
     assert stored_target(lake, old) == f"{old};2"
+    assert kept_changes_path(lake, old) != kept
 
 
 class TestNames:
