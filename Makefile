@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors bench lock clean
+.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors log-store bench lock clean
 
 ## Show this list.
 help:
@@ -141,6 +141,10 @@ imports: setup
 ## Regenerate docs/errors.md from the code.
 errors: setup
 	$(BIN)/python -m tests.support.error_catalogue
+
+## Build the jar of the log store for S3 from its source; the result is the same on every machine.
+log-store: base
+	$(BIN)/python -m tests.support.log_store_jar
 
 ## Run the benchmarks (ARGS=... for options).
 bench: setup

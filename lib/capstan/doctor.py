@@ -44,7 +44,8 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
 
     Args:
         lake: A folder or object-store URI to check as well, or None.
-        deep: Also start Spark, and write and read a small Delta table in a temporary folder.
+        deep: Also start Spark, and write and read a small Delta table in a temporary folder; in an
+            object store, check that of two writers who create one file one fails.
     """
     findings = [
         _python(),
@@ -62,7 +63,7 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     if lake is not None:
         findings.append(_lake(lake))
     if deep:
-        findings.append(_spark())
+        findings.append(_spark(lake if lake is not None and "://" in lake else None))
     return findings
 
 
@@ -168,10 +169,11 @@ def _uri_lake(lake: str) -> Diagnosis:
     return Diagnosis("Lake", True, f"{lake} is writable")
 
 
-def _spark() -> Diagnosis:
+def _spark(lake: str | None) -> Diagnosis:
     # Spark is imported here only: the other checks are fast without it.
     from pyspark import SparkContext
 
+    from capstan.spark.safe_commits import require_one_creator, require_safe_commits
     from capstan.spark.session import build_session
 
     ours = SparkContext._active_spark_context is None
@@ -182,6 +184,9 @@ def _spark() -> Diagnosis:
                 path = f"{folder}/table"
                 spark.range(3).write.format("delta").save(path)
                 rows = spark.read.format("delta").load(path).count()
+            if lake is not None:
+                require_safe_commits(spark, lake)
+                require_one_creator(spark, lake)
             detail = f"{spark.version}, master {spark.sparkContext.master}, {rows} of 3 rows read"
         finally:
             if ours:

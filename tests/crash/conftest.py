@@ -2,22 +2,27 @@
 
 One case of each kind of work is in the core: a single driver, killed together with its JVM,
 interrupts all of these. The drivers of all other cases are attached to a JVM that outlives them.
+
+With CAPSTAN_TEST_LAKES=s3 the lakes are on an S3 server instead of in folders.
 """
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
+from pyarrow import fs
 
 from capstan.spark.session import build_session
-from capstan.storage.lake import Lake
+from capstan.storage.lake import Lake, folder
 from capstan.storage.ledger.tables import SCHEMAS, make_ledger
 from tests.support import child_drivers, lake_contents, small_stream
 from tests.support.driver_actions import act
 from tests.support.driver_under_test import Step
+from tests.support.s3_server import BUCKET, objects
 from tests.support.shared_jvm import Victim
 from tests.support.small_spark import LASTING, MASTER
 
@@ -33,8 +38,25 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The session that repeats killed work, to its end."""
+def lakes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Lake]]:
+    """Makes lakes that do not exist yet."""
+    if os.environ.get("CAPSTAN_TEST_LAKES") != "s3":
+        yield lambda: Lake.at(tmp_path_factory.mktemp("world") / "lake")
+        return
+    numbers = count()
+    with (
+        objects(tmp_path_factory.mktemp("objects")) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        # All processes find the server by these, with and without a JVM.
+        for name, value in server.variables.items():
+            patch.setenv(name, value)
+        yield lambda: Lake.at(f"s3a://{BUCKET}/world-{next(numbers)}/lake")
+
+
+@pytest.fixture(scope="session")
+def spark(lakes: Callable[[], Lake]) -> Iterator[SparkSession]:
+    """The session that repeats killed work, to its end; it starts when the lakes can be reached."""
     session = build_session("capstan-tests", master=MASTER, extra=LASTING)
     yield session
     session.stop()
@@ -42,11 +64,12 @@ def spark() -> Iterator[SparkSession]:
 
 @dataclass(frozen=True)
 class World:
-    """A lake, its source, and the session of this process."""
+    """A lake, its source, the session of this process, and a folder for the notes of drivers."""
 
     spark: SparkSession
     lake: Lake
     source: Path
+    notes: Path
 
     def act(self, action: str, **more: object) -> dict[str, object]:
         return act(self.spark, action, self._arguments(**more))
@@ -60,7 +83,7 @@ class World:
 
     def held(self, action: str, point: str, **more: object) -> Step:
         """The same action, for another driver that is held at `point`."""
-        return Step(action, self._arguments(**more), point, f"{self.lake.root}.go")
+        return Step(action, self._arguments(**more), point, str(self.notes / "go"))
 
     def _arguments(self, **more: object) -> dict[str, object]:
         return {"lake": self.lake.root, "source": str(self.source), **more}
@@ -76,24 +99,28 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def empty(
-    spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory
+    spark: SparkSession,
+    lakes: Callable[[], Lake],
+    source: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[], World]:
     """Makes empty lakes."""
 
     def make() -> World:
-        return World(spark, Lake.at(tmp_path_factory.mktemp("world") / "lake"), source)
+        return World(spark, lakes(), source, tmp_path_factory.mktemp("notes"))
 
     return make
 
 
 @pytest.fixture(scope="session")
-def growing(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], World]:
+def growing(
+    spark: SparkSession, lakes: Callable[[], Lake], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], World]:
     """Makes empty lakes, each with its own source, which has no file yet."""
 
     def make() -> World:
-        folder = tmp_path_factory.mktemp("world")
-        (folder / "source").mkdir()
-        return World(spark, Lake.at(folder / "lake"), folder / "source")
+        source, notes = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("notes")
+        return World(spark, lakes(), source, notes)
 
     return make
 
@@ -116,7 +143,12 @@ def recorded(empty: Callable[[], World], captured: Lake) -> Callable[[], World]:
 
     def make() -> World:
         world = empty()
-        shutil.copytree(captured.root, world.lake.root)
+        fs.copy_files(
+            "",
+            "",
+            source_filesystem=folder(captured.root),
+            destination_filesystem=folder(world.lake.root),
+        )
         return world
 
     return make

@@ -1,4 +1,4 @@
-"""S3, with a real server: a source there is captured, a lake there is refused, and why it is.
+"""S3, with a real server: a source there, and a lake there, are as those in folders.
 
 What needs `make s3 objects` is nightly.
 """
@@ -17,7 +17,6 @@ import pytest
 from capstan.capture.run import capture
 from capstan.capture.source import read_source
 from capstan.capture.source_reconciliation import reconcile
-from capstan.cli import main
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
 from capstan.jobs.main import main as run_job
@@ -68,25 +67,6 @@ def told(s3: Objects, monkeypatch: pytest.MonkeyPatch) -> str:
 def far_stream(key: str, folder: Path) -> Stream:
     stream = little_stream(folder)
     return replace(stream, source=replace(stream.source, path=f"s3a://{BUCKET}/{key}"))
-
-
-def test_a_lake_there_is_refused_before_anything_is_asked_of_it(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    # Nobody listens there: whoever asked it for anything would be told of that.
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    small_stream.feed(tmp_path / "source")
-    streams = tmp_path / "streams.yaml"
-    streams.write_text(small_stream.declaration_text(tmp_path / "source"), encoding="utf-8")
-    place = ["--lake", "s3a://bucket/lake", "--streams", str(streams)]
-    capsys.readouterr()
-    assert main(["capture", "little", *place, "--json"]) == 2
-    found = json.loads(capsys.readouterr().out)
-    assert (found["error"], found["lake"]) == ("CAP-LAKE", "s3a://bucket/lake")
-    assert "spark.delta.logStore.s3a.impl" in found["hint"]
 
 
 @nightly
@@ -197,12 +177,7 @@ def test_jobs_leave_their_results_there(told: str) -> None:
 
 
 @nightly
-def test_one_driver_alone_does_all_there_that_it_does_here(
-    reached: SparkSession, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nothing but the want of a winner is in the way of a lake there."""
-    # Nobody else writes there, and for one driver Delta's store is enough.
-    monkeypatch.setattr("capstan.spark.session._BOTH_WIN", frozenset())
+def test_a_lake_there_is_as_one_here(reached: SparkSession, told: str, tmp_path: Path) -> None:
     small_stream.feed(tmp_path / "source")
     lake = Lake.at(f"{told}/lake")
     arguments = {"lake": lake.root, "source": str(tmp_path / "source")}
@@ -221,31 +196,3 @@ def test_one_driver_alone_does_all_there_that_it_does_here(
     act(reached, "maintain", {**arguments, "sizes": {}})
     assert lake_contents.tape(lake) == tape
     lake_contents.require_sound(reached, lake)
-
-
-@nightly
-def test_of_two_that_write_an_entry_there_one_wins_only_if_it_is_asked_for(
-    reached: SparkSession, s3: Objects
-) -> None:
-    """What Delta's stores do, and what one that lets one win would have to."""
-    jvm = reached._jvm
-    assert jvm is not None
-    path = jvm.org.apache.hadoop.fs.Path(f"s3a://{BUCKET}/log/00000000000000000001.json")
-    system = path.getFileSystem(reached._jsparkSession.sessionState().newHadoopConf())
-    asking = "fs.option.create.conditional.overwrite"
-
-    def close(streams: list[object]) -> list[str]:
-        ended = []
-        for stream in streams:
-            try:
-                stream.close()  # type: ignore[attr-defined]
-                ended.append("won")
-            except Exception as error:
-                assert "RemoteFileChangedException" in str(error)
-                ended.append("lost")
-        return ended
-
-    assert close([system.create(path, False) for _ in range(2)]) == ["won", "won"]
-    system.delete(path, False)
-    builders = [system.createFile(path).overwrite(False).must(asking, True) for _ in range(2)]
-    assert close([builder.build() for builder in builders]) == ["won", "lost"]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import time
@@ -77,15 +78,21 @@ class Objects:
         """Delete one object from the bucket."""
         self._ask("DELETE", f"{BUCKET}/{key}")
 
-    def _ask(self, method: str, path: str, content: bytes | None = None) -> None:
+    def keys(self, prefix: str) -> list[str]:
+        """The keys in the bucket that begin with a prefix, of the first thousand."""
+        body = self._ask("GET", f"{BUCKET}?list-type=2&prefix={prefix}").decode()
+        return re.findall("<Key>(.*?)</Key>", body)
+
+    def _ask(self, method: str, path: str, content: bytes | None = None) -> bytes:
         connection = HTTPConnection(self.endpoint.removeprefix("http://"), timeout=PATIENCE)
         try:
-            connection.request(method, quote(f"/{path}"), content, _HEADERS)
+            connection.request(method, quote(f"/{path}", safe="/?=&"), content, _HEADERS)
             answer = connection.getresponse()
             body = answer.read()
         finally:
             connection.close()
         assert answer.status < 300, body
+        return body
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.spark.guest_session import borrowed, require_delta
-from capstan.spark.session import require_safe_commits
+from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake, children, exists
 from capstan.storage.tape.feed import BatchEntry, Consumed, Origin

@@ -22,7 +22,7 @@ from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan, make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_target
-from capstan.spark.session import require_safe_commits
+from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs

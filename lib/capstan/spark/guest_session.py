@@ -11,12 +11,12 @@ from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
+from capstan.spark.safe_commits import require_safe_commits
 from capstan.spark.session import (
     SETTINGS,
     Later,
     build_session,
     is_ours,
-    require_safe_commits,
     set_time_zone,
 )
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark.java import find_java
 from capstan.spark.local_submit import run_submit
-from capstan.spark.project_home import cache_folder, checkout, replacing, set_up
+from capstan.spark.project_home import cache_folder, checkout, packages, replacing, set_up
 
 DELTA_VERSION = "4.4.0"
 SPARK_SERIES = "4.2"
@@ -36,6 +36,8 @@ HADOOP_VERSION = "3.5.0"
 _SDK_VERSION = "2.35.4"
 HASHES = Path(__file__).with_name("jars.sha256")
 """The SHA-256 of each published jar, by folder and name in the cache, as `sha256sum` writes it."""
+LOG_STORE_JAR = Path(__file__).with_name("s3_log_store") / "capstan-s3-log-store.jar"
+"""The jar of Delta's log store for S3; it is part of this package, with its source."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +200,29 @@ def spark_jars() -> tuple[Path, ...]:
     Raises:
         SystemFailureError: `CAP-JARS` when one is missing or truncated.
     """
-    return (*delta_jars(), *KAFKA.fetched(), *S3.fetched())
+    return (*delta_jars(), log_store_jar(), *KAFKA.fetched(), *S3.fetched())
+
+
+def log_store_jar() -> Path:
+    """The jar of the log store for S3.
+
+    Raises:
+        SystemFailureError: `CAP-JARS` when it is not the one of this version.
+    """
+    folder = LOG_STORE_JAR.parent.name
+    if _read_hashes(HASHES, folder).get(LOG_STORE_JAR.name) != _digest(LOG_STORE_JAR):
+        raise SystemFailureError(
+            "CAP-JARS",
+            f"missing or changed: {LOG_STORE_JAR}",
+            packages("spark"),
+            missing=[LOG_STORE_JAR.name],
+        )
+    return LOG_STORE_JAR
+
+
+@cache
+def _digest(path: Path) -> str:
+    return sha256(path) if path.is_file() else ""
 
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
@@ -252,11 +276,12 @@ def _wrong(jars: Jars, folder: Path) -> list[str]:
     return [
         name
         for name, published in jars.files.items()
-        if not (folder / name).is_file() or _sha256(folder / name) != published
+        if not (folder / name).is_file() or sha256(folder / name) != published
     ]
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

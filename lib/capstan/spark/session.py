@@ -18,11 +18,12 @@ from capstan.instrumentation import subscribe
 from capstan.spark import jvm
 from capstan.spark.class_archive import archive_options, local_settings
 from capstan.spark.code_archive import code_archive
-from capstan.spark.jars import delta_jars, spark_jars
+from capstan.spark.jars import LOG_STORE_JAR, delta_jars, spark_jars
 from capstan.spark.java import find_java, spark_home
 from capstan.spark.jvm import is_local
 from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import process_folder
+from capstan.spark.s3_settings import names_in_defaults, s3_settings
 from capstan.structured_logging import LogContext
 
 SETTINGS = {
@@ -75,12 +76,6 @@ _INTERPRETED = {
 FEW_ROWS = 100_000
 """Plans of at most this many rows are interpreted."""
 
-# Schemes of S3, where Delta's default log store is not safe for concurrent commits.
-_UNSAFE_SCHEMES = {"s3", "s3a", "s3n"}
-# Packages of Delta's log stores, and the only one of them that is safe on S3.
-_DELTA_STORES = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
-_SAFE_STORE = "io.delta.storage.S3DynamoDBLogStore"
-
 # The applications that this process has started here.
 _STARTED: set[str] = set()
 
@@ -127,7 +122,12 @@ def build_session(
     place = master or os.environ.get("CAPSTAN_MASTER") or "local[*]"
     java, local = find_java(), is_local(place)
     # The memory must be known before the JVM starts.
-    settings = {**SETTINGS, "spark.driver.memory": jvm.driver_memory(), **_warehouse()}
+    settings = {
+        **SETTINGS,
+        **s3_settings(os.environ, names_in_defaults(os.environ)),
+        "spark.driver.memory": jvm.driver_memory(),
+        **_warehouse(),
+    }
     if local:
         settings |= local_settings(place)
     else:
@@ -174,36 +174,6 @@ Later = Callable[[], SparkSession]
 def session_of(spark: SparkSession | Later) -> SparkSession:
     """The session; built now if it was deferred."""
     return spark if isinstance(spark, SparkSession) else spark()
-
-
-def require_safe_commits(session: SparkSession, place: str) -> None:
-    """Check that of two concurrent commits to a table only one can succeed.
-
-    Folders, HDFS and the stores of Azure and Google ensure this. S3 ensures it only for conditional
-    puts, which Delta's log stores do not use: both commits succeed there, and one is lost.
-
-    Args:
-        session: The session that writes.
-        place: The path of the table or of its lake.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE` for a path on S3 without a `LogStore` that ensures this.
-    """
-    scheme = place.partition("://")[0] if "://" in place else ""
-    if scheme not in _UNSAFE_SCHEMES:
-        return
-    key = f"spark.delta.logStore.{scheme}.impl"
-    store = session.sparkContext.getConf().get(key)
-    if store and (store == _SAFE_STORE or not store.startswith(_DELTA_STORES)):
-        return
-    raise InvalidRequestError(
-        "CAP-LAKE",
-        f"concurrent commits to {place} would overwrite each other"
-        + (f": {store} does not prevent this on S3" if store else ""),
-        f"set {key} in spark-defaults.conf to a log store that prevents this, such as "
-        f"{_SAFE_STORE}; or keep the lake and its targets in a shared file system",
-        lake=place,
-    )
 
 
 @contextmanager
@@ -273,7 +243,14 @@ def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
     SparkContext._ensure_initialized()
     _require_delta()
     submitted = SparkConf()
-    settings = {"spark.app.name": app_name, **SETTINGS, **_EXECUTORS, **_warehouse(), **wanted}
+    settings = {
+        "spark.app.name": app_name,
+        **SETTINGS,
+        **s3_settings(os.environ, {name for name, _ in submitted.getAll()}),
+        **_EXECUTORS,
+        **_warehouse(),
+        **wanted,
+    }
     return _start(submitted, {k: v for k, v in settings.items() if not submitted.contains(k)})
 
 
@@ -285,10 +262,11 @@ def _require_delta() -> None:
     try:
         jvm.java.lang.Class.forName(SETTINGS["spark.sql.extensions"], False, loader)
     except Py4JJavaError as error:
+        jars = ",".join(str(jar) for jar in (*delta_jars(), LOG_STORE_JAR))
         raise SystemFailureError(
             "CAP-JARS",
             "Spark was submitted without Delta's jars",
-            f"give spark-submit --jars {','.join(str(jar) for jar in delta_jars())}",
+            f"give spark-submit --jars {jars}",
         ) from error
 
 

@@ -154,14 +154,28 @@ def test_a_connector_is_there_whole_or_not_at_all(
     wanted = replace(given, hashes=jars.DELTA.hashes)
     monkeypatch.setattr(jars, name, wanted)
     assert wanted.fetched() == ()
-    assert spark_jars() == delta_jars()
+    ours = jars.log_store_jar()
+    assert spark_jars() == (*delta_jars(), ours)
     make_jar(cache / wanted.name / "one.jar", "one.jar")
     with pytest.raises(SystemFailureError, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
         spark_jars()
     assert caught.value.hint == f"run {set_up(wanted.connector)}"
     found = jars.fetch(wanted)
-    assert spark_jars() == (*delta_jars(), *found)
+    assert spark_jars() == (*delta_jars(), ours, *found)
     assert {path.parent.name for path in found} == {wanted.name}
+
+
+def test_another_log_store_under_its_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / jars.LOG_STORE_JAR.parent.name / jars.LOG_STORE_JAR.name
+    monkeypatch.setattr(jars, "LOG_STORE_JAR", other)
+    for content in (None, "other"):
+        if content is not None:
+            make_jar(other, content)
+        with pytest.raises(SystemFailureError, match="CAP-JARS: missing or changed: .*store.jar"):
+            jars.log_store_jar()
+        jars._digest.cache_clear()
 
 
 def test_the_connector_to_s3_is_of_spark_s_own_hadoop() -> None:

@@ -13,7 +13,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import publish, replay, rollback
 from capstan.spark.guest_session import open_session
-from capstan.spark.session import build_session, require_safe_commits
+from capstan.spark.session import build_session
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
@@ -24,51 +24,20 @@ if TYPE_CHECKING:
 FAR = "s3a://bucket/march"
 
 
-def session(**settings: str) -> SimpleNamespace:
-    given = {f"spark.delta.logStore.{scheme}.impl": name for scheme, name in settings.items()}
-    return SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: given))
-
-
-@pytest.mark.parametrize("lake", ["/data/lake", "hdfs://node/lake", "abfss://c@a/lake", "gs://b/l"])
-def test_these_let_one_win(lake: str) -> None:
-    require_safe_commits(session(), lake)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
-def test_s3_needs_a_store_that_does(scheme: str) -> None:
-    with pytest.raises(InvalidRequestError) as refused:
-        require_safe_commits(session(other="x"), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
-    assert (refused.value.code, refused.value.exit_code) == ("CAP-LAKE", 2)
-    assert f"spark.delta.logStore.{scheme}.impl" in refused.value.hint
-    require_safe_commits(session(**{scheme: "x"}), f"{scheme}://bucket/lake")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    "store",
-    [
-        "io.delta.storage.S3SingleDriverLogStore",
-        "io.delta.storage.GCSLogStore",
-        "io.delta.storage.HDFSLogStore",
-        "org.apache.spark.sql.delta.storage.S3SingleDriverLogStore",
-    ],
-)
-def test_a_store_of_delta_s_for_other_places_does_not(store: str) -> None:
-    with pytest.raises(
-        InvalidRequestError, match=f"CAP-LAKE: .*each other: {store} does not prevent this"
-    ):
-        require_safe_commits(session(s3a=store), FAR)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("store", ["io.delta.storage.S3DynamoDBLogStore", "com.example.Store"])
-def test_the_one_that_does_and_one_of_somebody_else_s_are_taken(store: str) -> None:
-    require_safe_commits(session(s3a=store), FAR)  # type: ignore[arg-type]
+def without_log_store() -> SimpleNamespace:
+    """A session of Spark's that has no settings for S3."""
+    state = SimpleNamespace(newHadoopConf=dict)
+    return SimpleNamespace(
+        sparkContext=SimpleNamespace(getConf=dict),
+        _jsparkSession=SimpleNamespace(sessionState=lambda: state),
+    )
 
 
 def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, NAME, ["a"], [(0,)], (1,))
     Books(lake, NAME, FAR).published("far-00000000-1", [0], Region(Box((None,), (None,))))
-    declarations, spark = declared(little_stream(tmp_path)), session()
+    declarations, spark = declared(little_stream(tmp_path)), without_log_store()
     for work in (
         lambda: replay(spark, lake, declarations, Request(NAME, FAR)),  # type: ignore[arg-type]
         lambda: publish(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]

@@ -1,0 +1,59 @@
+"""Settings of Hadoop's S3 connector from the variables that everything else on S3 reads.
+
+Ledgers and listings are read without a JVM, by Arrow and delta-rs. Both take the endpoint, the
+region and the credentials from `AWS_*` variables, or find them as Amazon's tools do. The connector
+reads credentials from these variables, but neither the endpoint nor the region.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from capstan.spark.safe_commits import LOG_STORES
+
+_PREFIX = "spark.hadoop.fs.s3a."
+_STORES = "spark.delta.logStore."
+_NAME = re.compile(r"^\s*(spark\.[^\s=:]+)")
+
+
+def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:
+    """Settings of a Spark session for S3: the log store, and what the variables of a process name.
+
+    Args:
+        environment: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, and `AWS_REGION` or
+            `AWS_DEFAULT_REGION`.
+        given: Names of settings that the user made; they stay as they are.
+
+    Returns:
+        Settings by name.
+    """
+    endpoint = _first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    region = _first(environment, "AWS_REGION", "AWS_DEFAULT_REGION")
+    # Delta takes a store for one scheme or for all, not both.
+    own = any(name.startswith(_STORES) for name in given)
+    settings = {} if own else dict(LOG_STORES)
+    if endpoint:
+        # Like Arrow and delta-rs: other servers rarely have a host name for each bucket.
+        settings |= {f"{_PREFIX}endpoint": endpoint, f"{_PREFIX}path.style.access": "true"}
+    if region:
+        settings[f"{_PREFIX}endpoint.region"] = region
+    return {name: value for name, value in settings.items() if name not in given}
+
+
+def names_in_defaults(environment: Mapping[str, str]) -> frozenset[str]:
+    """Names of the settings in `spark-defaults.conf` of `SPARK_CONF_DIR`; none without a file.
+
+    Spark reads the file when its JVM starts, and a session cannot tell its settings from others.
+    """
+    folder = environment.get("SPARK_CONF_DIR")
+    path = Path(folder or "", "spark-defaults.conf")
+    if not folder or not path.is_file():
+        return frozenset()
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return frozenset(match[1] for match in map(_NAME.match, lines) if match)
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str:
+    return next((environment[name] for name in names if environment.get(name)), "")

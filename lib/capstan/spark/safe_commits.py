@@ -1,0 +1,222 @@
+"""Checks that of several concurrent commits to a table one succeeds, and the others learn it.
+
+Delta leaves this to a log store, which leaves it to the file system. Folders, HDFS and the stores
+of Azure and Google ensure it when a file is created. S3 ensures it only for conditional puts.
+Delta's default for S3 does not use them: both of two commits succeed there, and one is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from capstan.error_translation import root_message
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.jars import LOG_STORE_JAR
+
+LOG_STORE = "capstan.delta.ConditionalS3LogStore"
+"""The log store for S3 in the jar of this package."""
+_SCHEMES = ("s3", "s3a")
+LOG_STORES = {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}
+"""Settings of a session that writes to S3; they must be known when Spark starts."""
+
+_ANY = "spark.delta.logStore.class"
+# The last one is of a later Delta; like ours, it uses conditional puts.
+_SAFE = (LOG_STORE, "io.delta.storage.S3LogStore")
+_DELTA = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
+_CONDITION = "fs.option.create.conditional.overwrite"
+_DEFEATING = {
+    "fs.s3a.create.conditional.enabled": {"false"},
+    "fs.s3a.create.performance": {"true"},
+    "fs.s3a.performance.flags": {"create", "*"},
+}
+# S3A's exception when S3 rejects a conditional put.
+_REJECTED = "RemoteFileChangedException"
+
+Get = Callable[[str], str | None]
+
+
+def require_safe_commits(session: SparkSession, place: str) -> None:
+    """Check that of two concurrent commits to a table only one can succeed.
+
+    A folder needs no check. The first time something is made in an object store, two writers create
+    one file there, and one must fail: names and settings alone prove nothing.
+
+    Args:
+        session: The session that writes.
+        place: The path of the table or of its lake.
+
+    Raises:
+        InvalidRequestError: `CAP-LAKE` for a log store or a setting that does not ensure this, and
+            for an object store that lets both writers succeed.
+        SystemFailureError: `CAP-LAKE` when the object store cannot be written.
+    """
+    scheme, separator, rest = place.partition("://")
+    if not separator:
+        return
+    if scheme in _SCHEMES:
+        hadoop = session._jsparkSession.sessionState().newHadoopConf()
+        require_safe_settings(
+            place, session.sparkContext.getConf().get, _of_bucket(hadoop.get, rest)
+        )
+        _require_class(scheme, session.sparkContext.getConf().get)
+    if _is_empty(session, place):
+        require_one_creator(session, place)
+
+
+def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
+    """Check the settings of a session for a place on S3.
+
+    Args:
+        place: The path of the table or of its lake.
+        spark: Returns a setting of Spark, or None.
+        hadoop: Returns a setting of Hadoop for the bucket, or None.
+
+    Raises:
+        InvalidRequestError: `CAP-LAKE`.
+    """
+    scheme = place.partition("://")[0]
+    key = f"spark.delta.logStore.{scheme}.impl"
+    store = _store(scheme, spark)
+    if store is None:
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"concurrent commits to {place} would overwrite each other: the session has no log "
+            "store for S3",
+            f"build the session with {key}={LOG_STORE} and the jar {LOG_STORE_JAR}",
+            lake=place,
+        )
+    if store not in _SAFE and store.startswith(_DELTA):
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"concurrent commits to {place} would overwrite each other: {store} does not prevent "
+            "this on S3",
+            f"set {key} to {LOG_STORE}",
+            lake=place,
+        )
+    for name, value in _defeating(hadoop):
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"{name}={value} lets concurrent commits to {place} overwrite each other",
+            f"remove {name} from Spark's and Hadoop's settings",
+            lake=place,
+        )
+
+
+def _store(scheme: str, spark: Get) -> str | None:
+    return spark(f"spark.delta.logStore.{scheme}.impl") or spark(_ANY) or None
+
+
+def _defeating(hadoop: Get) -> Iterator[tuple[str, str]]:
+    """Settings of S3A that switch off conditional puts, or the check before a file is created."""
+    for name, defeats in _DEFEATING.items():
+        value = hadoop(name) or ""
+        if defeats & {part.strip() for part in value.lower().split(",")}:
+            yield name, value
+
+
+def _of_bucket(hadoop: Get, rest: str) -> Get:
+    """Settings for the bucket of a path, where S3A has them, before those for all buckets."""
+    bucket = rest.partition("/")[0]
+
+    def get(name: str) -> str | None:
+        own = name.replace("fs.s3a.", f"fs.s3a.bucket.{bucket}.", 1)
+        return hadoop(own) or hadoop(name)
+
+    return get
+
+
+def _require_class(scheme: str, spark: Get) -> None:
+    store, jvm = _store(scheme, spark), SparkContext._jvm
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        jvm.java.lang.Class.forName(store, False, loader)
+    except Py4JJavaError as error:
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"Spark has no class {store}, the log store for {scheme}://",
+            f"give spark-submit --jars {LOG_STORE_JAR}"
+            if store == LOG_STORE
+            else f"give Spark its jar, or set spark.delta.logStore.{scheme}.impl to {LOG_STORE}",
+        ) from error
+
+
+def require_one_creator(session: SparkSession, place: str) -> None:
+    """Check that of two writers who create one file at a place, one fails.
+
+    Both open the file before one of them closes it; a check for the file cannot tell them apart.
+
+    Raises:
+        InvalidRequestError: `CAP-LAKE` when both succeed.
+        SystemFailureError: `CAP-LAKE` when both fail.
+    """
+    failures: list[Py4JJavaError] = []
+    with _reaching(session, f"{place}/.capstan-{uuid4().hex}") as (system, path):
+        streams = [
+            _attempt(failures, lambda: _create(system, path, place.partition("://")[0]))
+            for _ in range(2)
+        ]
+        for stream in filter(None, streams):
+            _attempt(failures, stream.close)
+        if len(failures) < 2:
+            system.delete(path, False)
+    if not failures:
+        raise InvalidRequestError(
+            "CAP-LAKE",
+            f"the store of {place} let two writers create the same file: concurrent commits would "
+            "overwrite each other",
+            "use a store with conditional puts (`If-None-Match`), or keep the lake and its targets "
+            "in a shared file system",
+            lake=place,
+        )
+    is_s3 = place.partition("://")[0] in _SCHEMES
+    if len(failures) == 2 or (is_s3 and _REJECTED not in str(failures[0])):
+        raise _unreachable(place, failures[0]) from failures[0]
+
+
+def _create(system: JavaObject, path: JavaObject, scheme: str) -> JavaObject:
+    if scheme not in _SCHEMES:
+        return system.create(path, False)
+    return system.createFile(path).overwrite(False).recursive().must(_CONDITION, True).build()
+
+
+def _attempt(failures: list[Py4JJavaError], action: Callable[[], JavaObject]) -> JavaObject | None:
+    try:
+        return action()
+    except Py4JJavaError as error:
+        failures.append(error)
+        return None
+
+
+def _is_empty(session: SparkSession, place: str) -> bool:
+    """Whether nothing is at a place; S3A leaves a mark there when a file is deleted."""
+    with _reaching(session, place) as (system, path):
+        return not system.exists(path) or not system.listStatusIterator(path).hasNext()
+
+
+@contextmanager
+def _reaching(session: SparkSession, place: str) -> Iterator[tuple[JavaObject, JavaObject]]:
+    """Hadoop's file system and path of a place; errors inside the `with` block are translated."""
+    jvm = session._jvm
+    assert jvm is not None
+    path = jvm.org.apache.hadoop.fs.Path(place)
+    try:
+        yield path.getFileSystem(session._jsparkSession.sessionState().newHadoopConf()), path
+    except Py4JJavaError as error:
+        raise _unreachable(place, error) from error
+
+
+def _unreachable(place: str, error: Py4JJavaError) -> SystemFailureError:
+    return SystemFailureError(
+        "CAP-LAKE",
+        f"cannot reach {place}: {root_message(error)}",
+        "check the URI, the credentials, and that Spark has the connector's jars",
+        lake=place,
+    )

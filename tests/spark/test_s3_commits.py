@@ -1,0 +1,162 @@
+"""Commits to S3, with a real server: of several writers one succeeds, and knows it.
+
+What needs `make s3 objects` is nightly.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.spark.jars import LOG_STORE_JAR
+from capstan.spark.safe_commits import LOG_STORE, require_one_creator, require_safe_commits
+from capstan.storage import lake as places
+from tests.support import commit_race, log_store_jar
+from tests.support.s3_faults import Fault, faulty
+from tests.support.s3_server import BUCKET, Objects, objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+nightly = pytest.mark.nightly
+DELTA_S = "io.delta.storage.S3SingleDriverLogStore"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    with objects(tmp_path_factory.mktemp("objects")) as found:
+        yield found
+
+
+def race(server: Objects, store: str, writers: int, versions: int, key: str) -> list[list[int]]:
+    """The versions that each writer was told it has written."""
+    table = f"s3a://{BUCKET}/{key}"
+    return commit_race.race(store, table, writers, versions, server.variables)
+
+
+def writer_of(table: str, version: int) -> str:
+    found: str = json.loads(places.read_text(commit_race.entry(table, version)))["commitInfo"][
+        "writer"
+    ]
+    return found
+
+
+@nightly
+@pytest.mark.parametrize("writers", [2, 4])
+def test_each_version_has_one_winner(
+    s3: Objects, monkeypatch: pytest.MonkeyPatch, writers: int
+) -> None:
+    versions, table = 1000, f"s3a://{BUCKET}/race-{writers}"
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
+    won = race(s3, LOG_STORE, writers, versions, f"race-{writers}")
+    assert sorted(version for each in won for version in each) == list(range(versions))
+    # It was a race: nobody won all.
+    assert all(won)
+    for number, each in enumerate(won):
+        assert {writer_of(table, version) for version in each[::50]} == {str(number)}
+
+
+@nightly
+def test_with_delta_s_default_store_there_are_several(s3: Objects) -> None:
+    won = race(s3, DELTA_S, 2, 200, "default")
+    assert set(won[0]) & set(won[1])
+
+
+@nightly
+def test_a_writer_whose_answer_is_lost_knows_its_own_entry(s3: Objects) -> None:
+    seen: set[str] = set()
+
+    def lose_first(method: str, path: str) -> Fault:
+        if method != "PUT" or "_delta_log" not in path or path in seen:
+            return "none"
+        seen.add(path)
+        return "lose answer"
+
+    with faulty(s3.endpoint) as proxy:
+        proxy.decide = lose_first
+        assert race(Objects(proxy.endpoint), LOG_STORE, 1, 5, "lost") == [[0, 1, 2, 3, 4]]
+        assert len(seen) == 5
+        # Another one, whose first answers are lost as well, is not taken for it.
+        seen.clear()
+        assert race(Objects(proxy.endpoint), LOG_STORE, 1, 6, "lost") == [[5]]
+
+
+@pytest.fixture
+def proxied(spark: SparkSession, s3: Objects) -> Iterator[tuple[SparkSession, Any]]:
+    """A session whose way to S3 leads over a proxy, and the proxy."""
+    with faulty(s3.endpoint) as proxy:
+        session = spark.newSession()
+        settings = {
+            **Objects(proxy.endpoint).settings,
+            "fs.s3a.impl.disable.cache": "true",
+            "fs.s3a.retry.throttle.limit": "2",
+            "fs.s3a.retry.throttle.interval": "10ms",
+        }
+        for key, value in settings.items():
+            session.conf.set(key, value)
+        yield session, proxy
+
+
+@nightly
+def test_a_store_that_ignores_the_condition_is_refused(
+    proxied: tuple[SparkSession, Any], s3: Objects
+) -> None:
+    session, proxy = proxied
+    place = f"s3a://{BUCKET}/ignorant"
+    proxy.decide = lambda _method, _path: "no condition"
+    # The first trial leaves nothing behind that lets the second one pass.
+    for _ in range(2):
+        with pytest.raises(InvalidRequestError, match="CAP-LAKE: .*two writers create the same"):
+            require_safe_commits(session, place)
+    proxy.decide = lambda _method, _path: "none"
+    require_safe_commits(session, place)
+    # Nothing is left of the files that were written for it.
+    assert s3.keys("ignorant/.") == []
+
+
+@nightly
+def test_what_is_there_is_not_tried_again(proxied: tuple[SparkSession, Any], s3: Objects) -> None:
+    session, proxy = proxied
+    s3.put("known/streams/orders/file", b"")
+    proxy.requests.clear()
+    require_safe_commits(session, f"s3a://{BUCKET}/known")
+    assert proxy.requests["PUT"] == 0
+
+
+@nightly
+@pytest.mark.parametrize("fault", ["reset", "internal error", "slow down"])
+def test_a_store_that_cannot_be_written_is_no_answer(
+    proxied: tuple[SparkSession, Any], fault: Fault
+) -> None:
+    session, proxy = proxied
+    proxy.decide = lambda method, _path: fault if method == "PUT" else "none"
+    with pytest.raises(SystemFailureError, match="CAP-LAKE: cannot reach s3a://"):
+        require_safe_commits(session, f"s3a://{BUCKET}/failing")
+
+
+def test_in_a_folder_one_creator_fails(spark: SparkSession, tmp_path: Path) -> None:
+    """The same trial as for other schemes."""
+    require_one_creator(spark, tmp_path.as_uri())
+    assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".crc")]
+
+
+def test_a_log_store_without_its_jar_is_refused_by_name(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capstan.spark.safe_commits._store", lambda _scheme, _spark: "com.none.It")
+    with pytest.raises(InvalidRequestError, match="CAP-LAKE: Spark has no class com.none.It"):
+        require_safe_commits(spark, "s3a://bucket/lake")
+
+
+@nightly
+def test_the_jar_is_what_its_source_compiles_to(tmp_path: Path) -> None:
+    log_store_jar.build(tmp_path / "built.jar")
+    assert filecmp.cmp(tmp_path / "built.jar", LOG_STORE_JAR, shallow=False)
