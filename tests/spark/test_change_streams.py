@@ -90,7 +90,7 @@ def versions(ranges: list[tuple[str, str]]) -> set[tuple[object, ...]]:
     made = set()
     for key in range(KEYS):
         changes = sorted((row[3] or 0, row[4]) for row in inside(ranges) if row[0] == key)
-        for (start, value), (end, _) in zip(changes, [*changes[1:], (None, None)], strict=True):
+        for (start, value), (end, _) in zip(changes, [*changes[1:], (None, None)], strict=False):
             if value != DELETED:
                 made.add((key, start, value, start, end, end is None))
     return made
