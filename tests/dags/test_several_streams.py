@@ -46,9 +46,17 @@ STREAM = """
 JOINED = """
   joined:
     {streams: {orders: sold, payments: paid}, pipeline: paid, target: joined, follow: f}
+  chosen:
+    {streams: {orders: sold, payments: paid}, pipeline: paid_by_seller, target: chosen,
+     workers_of: {orders: [a]}}
   hourly:
     {streams: {orders: sold, payments: paid}, pipeline: paid, target: hourly, schedule: "@hourly",
      since: 1970-01-01}
+"""
+
+PIPELINES = """pipelines:
+  paid: tests.support.several_streams:paid
+  paid_by_seller: tests.support.several_streams:paid_by_seller
 """
 
 
@@ -57,7 +65,7 @@ def setting(place: Place) -> Settings:
     text = place.streams.read_text(encoding="utf-8")
     more = "".join(STREAM.format(name=name).lstrip("\n") for name in STREAMS.values())
     text = text.replace("transforms:\n", f"{more}transforms:\n")
-    text = text.replace("pipelines:\n", "pipelines:\n  paid: tests.support.several_streams:paid\n")
+    text = text.replace("pipelines:\n", PIPELINES)
     place.streams.write_text(text + JOINED.lstrip("\n"), encoding="utf-8")
     lake = Lake.at(place.lake)
     for name, until in (("sold", 8), ("paid", 6)):
@@ -77,6 +85,17 @@ def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None
         resolve(setting, {"into": "joined", "replay": "joined", "stream": "little"})
     free = {"streams": STREAMS, "into": "other", "pipeline": "paid"}
     assert resolve(setting, free) == read_request(free)
+
+
+def test_a_form_can_choose_other_workers_than_the_declared_ones(setting: Settings) -> None:
+    named = {"into": "chosen", "replay": "chosen"}
+    declared = resolve(setting, named)
+    assert (declared.workers, declared.workers_of) == (None, {"orders": ("a",)})
+    assert preview_request(setting, declared).plan.scope.workers == (0,)
+    other = resolve(setting, {**named, "workers": ["b"]})
+    assert (other.workers, other.workers_of) == (("b",), {})
+    each = resolve(setting, {**named, "workers_of": {"orders": ["b"]}})
+    assert (each.workers, each.workers_of) == (None, {"orders": ("b",)})
 
 
 def test_a_task_pins_all_cuts(setting: Settings) -> None:

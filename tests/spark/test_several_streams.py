@@ -22,6 +22,8 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from tests.bench.workloads import nexmark_events, nexmark_sql
 from tests.bench.workloads.nexmark_streams import REFERENCES
+from tests.support import several_streams
+from tests.support.sample_streams import NAME, lay_in, little_stream, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,3 +190,45 @@ def test_streams_of_any_batches_any_workers_give_what_sql_gives(
             history = require_auditable(market.lake, run, None)
             assert audit_run(market.spark, market.lake, market.declarations, history)[1].passed
             rollback(market.spark, market.lake, market.declarations, run)
+
+
+@pytest.mark.nightly
+def test_chosen_workers_of_one_stream_are_joined_with_all_of_the_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake, source = Lake.at(tmp_path / "lake"), tmp_path / "source"
+    lay_in(source, rows(range(30)), 1)
+    orders = little_stream(source)
+    payments = little_stream(source, name="payments", workers=ByKey(columns=("id",), count=2))
+    for stream in (orders, payments):
+        capture(spark, lake, stream)
+        close(spark, lake, stream.name)
+    streams = {stream.name: stream for stream in (orders, payments)}
+    declared = ProjectConfig(Path("streams.yaml"), streams, {}, {}, {}, several_streams.REFERENCES)
+
+    def replayed(into: str, **chosen: Any) -> Certificate:
+        request = Request.of_streams(
+            {"orders": NAME, "payments": "payments"}, into, pipeline="paid_by_seller", **chosen
+        )
+        done = replay(spark, lake, declared, request).certificate
+        assert done is not None
+        assert done.audit is not None
+        assert done.audit["passed"]
+        return done
+
+    def shown(into: str) -> Rows:
+        return multiset(delta.load(spark, lake.table(into)).select("_worker", "id", "paid_amount"))
+
+    replayed("whole")
+    assert shown("whole").total() == 30
+    first = replayed("parts", workers_of={"orders": ("a", "c")})
+    assert [part["left_out"] for part in first.streams or ()] == [["b"], []]
+    numbers = {row[0] for row in shown("parts")}
+    assert len(numbers) == 2
+    second = replayed("parts", workers=("b",), peers=2)
+    assert shown("parts") == shown("whole")
+    history = require_auditable(lake, str(first.run), None)
+    assert audit_run(spark, lake, declared, history)[1].passed
+    rollback(spark, lake, declared, str(second.run))
+    assert {row[0] for row in shown("parts")} == numbers
+    assert shown("parts") == Rows(row for row in shown("whole").elements() if row[0] in numbers)

@@ -68,7 +68,8 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     declared = setting.declarations.replay(given.replay)
     request = replace(
         given,
-        workers=given.workers or declared.workers,
+        workers=given.workers or (None if given.workers_of else declared.workers),
+        workers_of=given.workers_of or ({} if given.workers else declared.workers_of),
         transform=given.transform or declared.transform,
         pipeline=given.pipeline or declared.pipeline,
         sink=given.sink or declared.sink,

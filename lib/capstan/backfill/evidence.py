@@ -187,14 +187,14 @@ def worker_starts(plan: Plan) -> dict[int, Antichain]:
     A worker opened later first moves its capability to the stream's frontier. Earlier times have no
     records of it to cover.
 
-    A row made of several streams can have records of any of their workers. Each worker of the first
-    stream then stands for all of them.
+    A row made of several streams can have records of any of their workers. Each worker that the
+    rows keep then stands for all of them.
     """
     by_stream = [_starts(stream) for stream in plan.inputs]
     if not plan.several:
         return by_stream[0]
     first = Antichain.of(t for starts in by_stream for start in starts.values() for t in start)
-    return dict.fromkeys(by_stream[0], first)
+    return dict.fromkeys(plan.workers, first)
 
 
 def _starts(stream: StreamInput) -> dict[int, Antichain]:

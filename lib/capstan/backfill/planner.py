@@ -207,6 +207,7 @@ def _replay_request(
     replay_request = replace(
         plan.pinned,
         workers=workers,
+        workers_of={} if workers else plan.request.workers_of,
         adopt=request.adopt,
         direct=request.direct,
         approve=survey.declared.approve,

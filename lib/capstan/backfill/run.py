@@ -42,10 +42,16 @@ class RunResult:
             "since": self.request.since,
             "until": self.request.until,
             "workers": None if self.request.workers is None else list(self.request.workers),
+            **self._of_each,
             **dict.fromkeys(_RESULT_KEYS),
             **({} if self.outcome is None else self.outcome.to_json()),
         }
         return value if self.error is None else {**value, **self.error.summary()}
+
+    @property
+    def _of_each(self) -> dict[str, object]:
+        chosen = {key: list(names) for key, names in self.request.workers_of.items()}
+        return {"workers_of": chosen} if chosen else {}
 
 
 @dataclass(frozen=True, slots=True)

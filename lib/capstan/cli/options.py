@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,13 @@ Workers = Annotated[
         help="Workers by label or number, comma-separated; put a label with a comma, or with "
         "blanks at its ends, in double quotes; default: all.",
         metavar="LIST",
+    ),
+]
+WorkersOf = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Workers of one of several streams, as SOURCE=LIST; repeat it for others.",
+        metavar="SOURCE=LIST",
     ),
 ]
 Since = Annotated[
@@ -82,6 +90,27 @@ def cuts(text: str | None) -> dict[str, Any]:
     by_source = parse_pairs(text or "")
     numbers = {name: _number(cut) for name, cut in by_source.items()}
     return {"as_of": None if text is None or by_source else _number(text), "cuts": numbers}
+
+
+def workers_by_source(texts: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
+    """The workers by source that options `WorkersOf` give.
+
+    Raises:
+        InvalidRequestError: `CAP-LIST` for a text without a source or a list, and for a source that
+            comes twice.
+    """
+    chosen: dict[str, tuple[str, ...]] = {}
+    for text in texts or ():
+        source, equals, listed = (part.strip() for part in text.partition("="))
+        if not (source and equals) or source in chosen:
+            raise InvalidRequestError(
+                "CAP-LIST",
+                f"--workers-of {text[:80]!r} does not name workers of another source",
+                "give each source once, as in --workers-of orders=EWR,JFK --workers-of refunds=EWR",
+                option="--workers-of",
+            )
+        chosen[source] = names(listed, "--workers-of") or ()
+    return chosen
 
 
 def _number(text: str) -> int:

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -41,6 +41,9 @@ class Sink:
         grain: Ranges must be multiples of this length; None for any range. Required when `time` is
             not the time at which rows are emitted, but for example the start of a window.
         keys: Columns that identify a row within a time.
+        worker_source: Source of the stream whose worker `worker` is: a row depends on the records
+            of that worker there, and on those of all workers of other streams. None when it
+            depends on the records of that worker alone, in each stream.
     """
 
     node: str
@@ -49,6 +52,7 @@ class Sink:
     worker: str | None = None
     grain: Length | None = None
     keys: tuple[str, ...] = ()
+    worker_source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +144,7 @@ class Pipeline:
                 raise self.refusal(f"does not declare the columns of its source {name}")
         for sink in self.sinks:
             self._check_columns(sink, dag.node(sink.node).schema.names)
+            self._check_worker_source(sink, sources - set(tables))
         return dag
 
     def plan(self, sinks: Iterable[str] | None = None) -> Plan:
@@ -191,6 +196,16 @@ class Pipeline:
                 known = _listed(columns)
                 raise self.refusal(f"has no column {name} at sink {sink.node}, only {known}")
 
+    def _check_worker_source(self, sink: Sink, streams: Collection[str]) -> None:
+        source = sink.worker_source
+        if source is None:
+            return
+        if sink.worker is None:
+            raise self.refusal(f"has no worker at sink {sink.node}, but the worker's source")
+        if source not in streams:
+            known = _listed(streams)
+            raise self.refusal(f"has no stream {source} for the workers of {sink.node}: {known}")
+
     @property
     def code_hash(self) -> str:
         """SHA-256, in hex, of everything that decides the output: source text and settings.
@@ -213,6 +228,9 @@ class Pipeline:
             "sinks": [[s.node, s.time, s.worker, *s.keys] for s in self.sinks],
             "tables": [[t.source, stored(t.function), t.time, t.version] for t in self.tables],
         }
+        workers = {s.node: s.worker_source for s in self.sinks if s.worker_source is not None}
+        if workers:  # Without them, the hash is as it was before they existed.
+            settings["worker_sources"] = workers
         code_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return stored_hash(code_hash)
 

@@ -20,6 +20,9 @@ from capstan.storage.ledger.coverage import Covered
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numbers_of
 
+_ANY = -1
+"""The worker of records on which rows of any worker may depend."""
+
 
 @dataclass(frozen=True, slots=True)
 class PublishedOverlap:
@@ -86,7 +89,7 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
             continue  # Its times are those of another stream, or in other coordinates.
         written = uncovered & inside(entry.scope.region, times)
         if entry.scope.workers is not None:
-            written &= np.isin(workers, entry.scope.workers)
+            written &= np.isin(workers, entry.scope.workers) | (workers == _ANY)
         count = int(records[written].sum())
         by_run[entry.run] = count
         stale += count if is_stale(plan, entry) else 0
@@ -108,8 +111,9 @@ def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
     messages = events.to_table(columns=["worker", "time", "records"], filter=wanted)
     messages = messages.combine_chunks()
     times = [numbers_of(chunk, time_type) for chunk in messages["time"].chunks]
+    workers = np.asarray(pc.cast(messages["worker"], "int64").to_numpy(), dtype=np.int64)
     return (
-        np.asarray(pc.cast(messages["worker"], "int64").to_numpy(), dtype=np.int64),
+        workers if stream in plan.keepers else np.full_like(workers, _ANY),
         np.concatenate([np.empty((0, len(time_type.coordinates)), dtype=np.int64), *times]),
         np.asarray(pc.fill_null(messages["records"], 0).to_numpy(), dtype=np.int64),
     )

@@ -93,6 +93,8 @@ class FrontierSensor(BaseSensorOperator):
             if declared.streams:
                 given |= {"streams": declared.keyed, "pipeline": declared.pipeline}
                 given |= {"sink": declared.sink}
+            if declared.workers_of and self.workers is None:
+                given |= {"workers_of": declared.workers_of}
         # A plan has a target; where it is does not matter to the frontier.
         return {"into": "frontier", **given}
 

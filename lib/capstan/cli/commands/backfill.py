@@ -214,7 +214,7 @@ def _run_tables(result: BackfillResult) -> list[Table | str]:
         (
             run["since"],
             run["until"],
-            "all" if run["workers"] is None else run["workers"],
+            run["workers"] or run.get("workers_of") or "all",
             run["records"],
             run["target_version"],
             run["run"],

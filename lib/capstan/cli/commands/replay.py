@@ -19,9 +19,11 @@ from capstan.cli.options import (
     Streams,
     Until,
     Workers,
+    WorkersOf,
     cuts,
     names,
     streams,
+    workers_by_source,
 )
 from capstan.cli.pipeline_targets import every_sink, usual_target
 from capstan.cli.progress import ROLLBACK, Work, replay_work
@@ -104,6 +106,7 @@ def plan(
     stream: Streams,
     into: Into = None,
     workers: Workers = None,
+    workers_of: WorkersOf = None,
     since: Since = None,
     until: Until = None,
     known_at: KnownAt = None,
@@ -153,6 +156,7 @@ def replay(
         ),
     ] = None,
     workers: Workers = None,
+    workers_of: WorkersOf = None,
     since: Since = None,
     until: Until = None,
     known_at: KnownAt = None,
@@ -254,6 +258,7 @@ def _request(
         fields["into"] = usual_target(context, declarations)
     fields["mode"] = Mode(fields["mode"])
     fields["workers"] = names(fields["workers"], "--workers")
+    fields["workers_of"] = workers_by_source(fields["workers_of"])
     fields["keys"] = names(fields["keys"], "--keys") or ()
     fields["sequence_by"] = names(fields["sequence_by"], "--sequence-by") or ()
     return Request(**fields)

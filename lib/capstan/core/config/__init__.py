@@ -45,6 +45,7 @@ from capstan.core.config.stream_names import (
     keyed_streams,
     parse_pairs,
     parse_streams,
+    problem_with_workers,
     source_of,
     split_streams,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "parse_instant",
     "parse_pairs",
     "parse_streams",
+    "problem_with_workers",
     "source_of",
     "split_names",
     "split_streams",

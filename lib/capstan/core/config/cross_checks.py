@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from capstan.core.config.durations import format_duration
@@ -48,7 +48,8 @@ def check_replay(
             return "transform", f"{error.message}; {error.hint}"
     return (
         _pipeline(replay, pipelines)
-        or next(filter(None, (_workers(replay, each) for each in (stream, *others))), None)
+        or next(filter(None, (_workers(replay.workers, each) for each in (stream, *others))), None)
+        or _workers_of(replay, streams)
         or next(filter(None, (_range(replay, each) for each in (stream, *others))), None)
         or _merge(replay, transform)
         or (_transformed(replay, stream, transform) if transform else None)
@@ -63,11 +64,19 @@ def _pipeline(replay: Replay, known: Collection[str]) -> Problem | None:
     return "pipeline", f"{problem}; declared: {one_of(sorted(known))}"
 
 
-def _workers(replay: Replay, stream: Stream) -> Problem | None:
+def _workers_of(replay: Replay, streams: Mapping[str, Stream]) -> Problem | None:
+    for key, workers in replay.workers_of.items():
+        problem = _workers(workers, streams[replay.keyed[key]])
+        if problem is not None:
+            return "workers_of", f"{key}: {problem[1]}"
+    return None
+
+
+def _workers(workers: Sequence[str] | None, stream: Stream) -> Problem | None:
     by = stream.workers
     if not isinstance(by, ByColumn) or by.labels is None:
         return None
-    for label in replay.workers or ():
+    for label in workers or ():
         # A number may be that of a worker on tape, which only the tape knows.
         if label not in by.labels and not label.isdecimal():
             guess = did_you_mean(label, by.labels)

@@ -207,6 +207,8 @@ Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]
 # The streams of a replay by the name of the source in the pipeline, one or a list for each.
 StreamsBySource = dict[str, Annotated[tuple[Text, ...], _ONE_OR_MORE, AfterValidator(_distinct)]]
+# Workers by the source that reads their stream; of one that reads several, by source/stream.
+LabelsBySource = dict[str, Labels]
 SparkSettings = dict[Annotated[str, AfterValidator(_spark_setting)], str]
 Uri = Annotated[str, AfterValidator(_uri)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]

@@ -15,6 +15,7 @@ from capstan.core.config.fields import (
     Columns,
     Declared,
     Labels,
+    LabelsBySource,
     References,
     Schedule,
     SparkSettings,
@@ -31,6 +32,7 @@ from capstan.core.config.stream_names import (
     check_streams,
     joined_streams,
     keyed_streams,
+    problem_with_workers,
     split_streams,
 )
 from capstan.errors import InvalidRequestError
@@ -79,6 +81,8 @@ class Replay(Declared):
         streams: The streams that a pipeline reads, at least two, by the names of its sources. A
             source can have a list of streams, which it reads as one. Exactly one of `stream` and
             `streams` is set.
+        workers_of: The workers of each of several streams, by the name of its source; of a source
+            with a list of streams, by source/stream. All workers of those that are left out.
     """
 
     name: Annotated[str, name_of("replay")]
@@ -103,6 +107,7 @@ class Replay(Declared):
     spark: SparkSettings = field(default_factory=dict, hash=False)
     description: str = ""
     streams: StreamsBySource = field(default_factory=dict, hash=False)
+    workers_of: LabelsBySource = field(default_factory=dict, hash=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -119,6 +124,9 @@ class Replay(Declared):
 
     @model_validator(mode="after")
     def _one_or_several(self) -> Replay:
+        problem = problem_with_workers(self.keyed, self.workers, self.workers_of)
+        if problem is not None:
+            raise ValueError(problem)
         if not self.streams:
             return self
         try:
@@ -135,6 +143,12 @@ class Replay(Declared):
     def keyed(self) -> dict[str, str]:
         """The streams of several by key, as `capstan.core.config.keyed_streams` makes them."""
         return keyed_streams(self.streams)
+
+    @property
+    def chosen(self) -> tuple[str, ...]:
+        """The chosen workers; of several streams one by one, each after its source and `/`."""
+        of_each = self.workers_of.items()
+        return self.workers or tuple(f"{key}/{name}" for key, names in of_each for name in names)
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -76,6 +76,32 @@ def check_streams(streams: Mapping[str, str]) -> None:
         )
 
 
+def problem_with_workers(
+    streams: Mapping[str, str],
+    workers: Sequence[str] | None,
+    workers_of: Mapping[str, Sequence[str]],
+) -> str | None:
+    """The reason why workers cannot be chosen stream by stream, or None.
+
+    Args:
+        streams: The streams by key, of a replay of several.
+        workers: The workers chosen in all of them.
+        workers_of: The workers chosen in each, by the same keys; in those left out, all.
+    """
+    if not workers_of:
+        return None
+    if not streams:
+        return "workers_of is for several streams"
+    if workers is not None:
+        return "workers are chosen both by workers and by workers_of"
+    unknown = sorted(set(workers_of) - set(streams))
+    if unknown:
+        known = ", ".join(sorted(streams))
+        return f"workers_of names {unknown[0][:80]}, and the streams are those for {known}"
+    empty = sorted(key for key, names in workers_of.items() if not names)
+    return f"no workers of {empty[0]} are chosen" if empty else None
+
+
 def parse_streams(text: str) -> dict[str, str]:
     """The streams by key in `orders=orders_eu+orders_us,payments=payments`; none in a plain name.
 

@@ -117,7 +117,7 @@ def audit_changes(job: Job) -> Audit:
         wanted, rows = after_images(rule, changes, moved, present)
         result = audit_computed(
             spark,
-            [(stream.tape, stream.cut, stream.workers) for stream in plan.inputs],
+            plan.audited,
             plan.reads,
             rows,
             Shape(None, (), tuple(wanted.columns)),

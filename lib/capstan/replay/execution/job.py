@@ -113,7 +113,7 @@ class Job:
             region=plan.region,
             reached=plan.reached,
             code=plan.computation.code,
-            placed=Placement(plan.layout.worker, plan.layout.time),
+            placed=Placement(plan.layout.worker, plan.layout.time, plan.computation.worker_source),
             keys=plan.keys,
             columns=tuple(columns),
             target_version=-1 if version is None else version,
@@ -224,6 +224,7 @@ def restore(
         # The declaration may have another table now.
         plan = replace(plan, target=row.target)
     if undo:
+        _require_same_source(plan, intent, row.run)
         plan = _as_recorded(plan, request, intent)
     elif plan.computation.code != intent.code:
         raise InvalidRequestError(
@@ -234,6 +235,22 @@ def restore(
         )
     run = RunId.named(row.run, row.identity, row.generation, plan.target)
     return Job(spark, lake, plan, run, clock.monotonic(), row.attempt)
+
+
+def _require_same_source(plan: Plan, intent: Intent, run: str) -> None:
+    """Check that the rows still keep the workers of the source that a run has recorded.
+
+    Others would have the run's rows looked for among other workers.
+    """
+    recorded = None if intent.placed is None else intent.placed.source
+    if plan.computation.worker_source != recorded:
+        raise InvalidRequestError(
+            "CAP-CODE",
+            f"{plan.computation.title} does not keep the workers of source {recorded or 'all'} any "
+            f"more, as it did when run {run} used it",
+            "put the old worker_source back to roll the run back",
+            run=run,
+        )
 
 
 def _as_recorded(plan: Plan, request: Request, intent: Intent) -> Plan:

@@ -180,7 +180,7 @@ def _not_covered(plan: Plan) -> NotCovered:
     time_type = plan.tape.time_type
     left_out = {
         worker: label
-        for worker, label in plan.inputs[0].labels.items()
+        for worker, label in plan.keepers[0].labels.items()
         if worker not in plan.workers
     }
     frontier = [time_type.render(time) for time in plan.frontier.elements]

@@ -95,7 +95,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         computed = output.rows if rule is None else changes_of(rule, output.rows)
         result = audit_computed(
             spark,
-            [(stream.tape, stream.cut, stream.workers) for stream in plan.inputs],
+            plan.audited,
             plan.reads,
             rows,
             output_shape(plan, rows.schema, computed.columns),

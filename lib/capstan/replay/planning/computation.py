@@ -36,6 +36,7 @@ class Computation:
         worker: The column of the captured worker; None when rows mix several workers.
         grain: Ranges must be multiples of this many units of the coordinate; 1 allows any range.
         keys: The columns that identify a row within a time.
+        worker_source: The source of the streams whose worker `worker` is; None for all.
     """
 
     kind: ClassVar[str]
@@ -47,6 +48,7 @@ class Computation:
     worker: str | None
     grain: int = 1
     keys: tuple[str, ...] = ()
+    worker_source: str | None = None
 
     def time_type(self, tape: TimeType) -> TimeType:
         """The times of the rows that it writes; `tape` are those of the stream."""
@@ -169,6 +171,7 @@ class PipelineComputation(Computation):
             worker=sink.worker,
             grain=1 if sink.grain is None else units(sink.grain),
             keys=sink.keys,
+            worker_source=sink.worker_source,
             pipeline=pipeline,
             sink=sink,
             reach=reach_of(pipeline, time_type, box, frontier),
@@ -293,11 +296,26 @@ def computation_of(
         return TransformComputation.of(transform)
     if request.pipeline is None:
         return CopyComputation.into(declared)
-    declarations.require_sound("pipelines", request.pipeline)
-    pipeline = pipelines(references=declarations.pipelines).get(request.pipeline)
-    sink = find_sink(pipeline, request.sink)
+    pipeline, sink = _requested(declarations, request.pipeline, request.sink)
     _require_streams(pipeline, sink, request)
     return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
+
+
+def kept_source(declarations: ProjectConfig, request: Request) -> str | None:
+    """The source to which the `workers` of a request of several streams belong; None for all.
+
+    Raises:
+        InvalidRequestError: As `computation_of`.
+    """
+    if request.workers is None or not request.streams or request.pipeline is None:
+        return None
+    return _requested(declarations, request.pipeline, request.sink)[1].worker_source
+
+
+def _requested(declarations: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
+    declarations.require_sound("pipelines", name)
+    pipeline = pipelines(references=declarations.pipelines).get(name)
+    return pipeline, find_sink(pipeline, node)
 
 
 def find_sink(pipeline: Pipeline, node: str | None) -> Sink:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capstan.core.times import Antichain
@@ -15,8 +16,8 @@ from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History
 
 _FIXED = (
-    "workers", "transform", "pipeline", "sink", "since", "mode", "keys", "sequence_by",
-    "delete_when", "history",
+    "workers", "workers_of", "transform", "pipeline", "sink", "since", "mode", "keys",
+    "sequence_by", "delete_when", "history",
 )  # fmt: skip
 """Fields of the request that no run of a followed replay may change."""
 
@@ -77,4 +78,8 @@ def reached_by(request: Request, last: History) -> Antichain:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        return (
+            "; ".join(f"{key}: {_shown(names)}" for key, names in sorted(value.items())) or "none"
+        )
     return ", ".join(value) if isinstance(value, tuple) else str(value)

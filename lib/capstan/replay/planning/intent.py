@@ -20,10 +20,17 @@ class Placement:
     Attributes:
         worker: The column of the worker; None when it is not kept.
         time: The column of the time; None when it is not kept.
+        source: The source whose workers these are; None for those of all streams.
     """
 
     worker: str | None
     time: str | None
+    source: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The object as the ledger stores it."""
+        source = {} if self.source is None else {"source": self.source}
+        return {"worker": self.worker, "time": self.time, **source}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Intent:
             "region": region_text(self.region),
             "reached": [list(time) for time in self.reached.elements],
             "code": self.code,
-            "placed": {"worker": placed.worker, "time": placed.time},
+            "placed": placed.to_json(),
             "keys": list(self.keys),
             "columns": list(self.columns or ()),
             "target_version": self.target_version,
@@ -88,7 +95,7 @@ class Intent:
             region=parse_region(value["region"]),
             reached=Antichain.of(Time(time) for time in value["reached"]),
             code=value["code"],
-            placed=None if placed is None else Placement(placed["worker"], placed["time"]),
+            placed=None if placed is None else Placement(**placed),
             keys=tuple(value["keys"]),
             columns=None if columns is None else tuple(columns),
             target_version=int(value["target_version"]),

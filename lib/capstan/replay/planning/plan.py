@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from capstan.core.config import ProjectConfig, Target
@@ -17,6 +17,7 @@ from capstan.replay.planning.computation import (
     PipelineComputation,
     check_grain,
     computation_of,
+    kept_source,
 )
 from capstan.replay.planning.cursor import Cursor, follow_identity, reached_by
 from capstan.replay.planning.input_identity import input_identity
@@ -25,6 +26,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import (
     StreamInput,
     common_times,
+    kept_inputs,
     meet,
     open_inputs,
 )
@@ -45,7 +47,7 @@ class Plan:
     """A replay, resolved.
 
     A copy and a transform read one stream. `tape`, `cut` and `workers` are those of the only one,
-    and of the first of several.
+    and of the first of several; `workers` of the first whose workers the rows keep.
 
     Attributes:
         lake: The lake.
@@ -123,9 +125,21 @@ class Plan:
         )
 
     @property
+    def keepers(self) -> tuple[StreamInput, ...]:
+        """The streams whose workers the rows keep, all with the same chosen ones, if any does."""
+        return kept_inputs(self.inputs, self.computation.worker_source)
+
+    @property
     def workers(self) -> Mapping[int, str]:
-        """Labels of the chosen workers of the first stream, by number."""
-        return self.inputs[0].workers
+        """Labels of the chosen workers of the first stream whose workers the rows keep."""
+        return self.keepers[0].workers
+
+    @property
+    def audited(self) -> Sequence[tuple[Tape, Cut, Mapping[int, str]]]:
+        """What an audit reads of each stream; the first is one whose workers the rows keep."""
+        kept = self.keepers
+        streams = (*kept, *(each for each in self.inputs if each not in kept))
+        return [(stream.tape, stream.cut, stream.workers) for stream in streams]
 
     @property
     def everyone(self) -> bool:
@@ -312,8 +326,8 @@ def make_plan(
             needs; a pipeline that has changed since its state was kept; `CAP-STREAMS` for streams
             that cannot be replayed together, or are not those that the pipeline reads.
     """
-    inputs = open_inputs(lake, request, cuts)
-    first, frontier, time_type = inputs[0], meet(inputs), common_times(inputs)
+    inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
+    frontier, time_type = meet(inputs), common_times(inputs)
     box = requested_box([stream.tape for stream in inputs], time_type, request)
     path, declared = target_path(lake, declarations, request.into)
     computation = computation_of(declarations, request, time_type, box, frontier, declared)
@@ -326,7 +340,8 @@ def make_plan(
     played = None if cursor is None else cursor.reached
     region = Region(computation.project(box), reached, played).simplified()
     # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
-    step = 1 if isinstance(computation, PipelineComputation) else first.tape.step
+    step = 1 if isinstance(computation, PipelineComputation) else inputs[0].tape.step
+    kept = kept_inputs(inputs, computation.worker_source)[0]
     plan = Plan(
         lake=lake,
         request=request,
@@ -339,7 +354,7 @@ def make_plan(
         complete=False,
         target=path,
         declared=declared,
-        layout=Layout(computation.worker, computation.time, first.labels, step),
+        layout=Layout(computation.worker, computation.time, kept.labels, step),
         computation=computation.at(region),
         checks=declared_checks(declarations, request, declared, computation),
     )

@@ -9,7 +9,7 @@ from capstan.core.config.row_checks import Check
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.computation import Computation, CopyComputation, check_workers
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import require_same_workers
+from capstan.replay.planning.stream_input import require_all_workers, require_same_workers
 
 if TYPE_CHECKING:
     from capstan.replay.planning.plan import Plan
@@ -47,7 +47,9 @@ def check_scope(plan: Plan) -> None:
     if not isinstance(computation, CopyComputation):
         check_workers(computation, everyone=plan.everyone)
         if computation.worker is not None:
-            require_same_workers(plan.inputs, computation.title)
+            kept = plan.keepers
+            require_all_workers([i for i in plan.inputs if i not in kept], computation.title)
+            require_same_workers(kept, computation.title)
         if timeless and (bounded or plan.request.follow):
             raise InvalidRequestError(
                 "CAP-TIMELESS",

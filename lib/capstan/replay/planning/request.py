@@ -15,6 +15,7 @@ from capstan.core.config import (
     check_target,
     joined_streams,
     keyed_streams,
+    problem_with_workers,
 )
 from capstan.core.config.change_rules import problem_with_changes
 from capstan.core.config.sql_rules import problem_with_columns
@@ -29,7 +30,8 @@ class Request:
     Attributes:
         stream: The stream to replay; of several, the text of `joined_streams`.
         into: The target: a table of the lake, a declared target, or a Delta path.
-        workers: Labels or numbers; None for all.
+        workers: Labels or numbers; None for all. Of several streams, those whose workers the rows
+            keep have them; see `workers_of`.
         since: The first time, as the command line writes it; None from the start.
         until: The first time that is no longer replayed; None for all complete times.
         known_at: The last epoch, for a stream with epochs: the records that were known then.
@@ -55,6 +57,8 @@ class Request:
             a replay of one stream. The key of each stream of a source that reads several is the
             source, a slash, and the stream.
         cuts: The cuts of several streams by the same keys; those that are left out are the newest.
+        workers_of: The workers of several streams by the same keys; of those that are left out,
+            all are chosen. It excludes `workers`.
     """
 
     stream: str
@@ -82,6 +86,7 @@ class Request:
     replay: str | None = None
     streams: Mapping[str, str] = field(default_factory=dict, hash=False)
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    workers_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of_streams(
@@ -108,6 +113,7 @@ class Request:
             history=declared.history,
             replay=declared.name,
             streams=declared.keyed,
+            workers_of=declared.workers_of,
             **fields,
         )
 
@@ -128,6 +134,11 @@ class Request:
         if self.workers is not None and not self.workers:
             raise InvalidRequestError(
                 "CAP-WORKERS", "no workers are chosen", "name some, or leave the option out"
+            )
+        problem = problem_with_workers(self.streams, self.workers, self.workers_of)
+        if problem is not None:
+            raise InvalidRequestError(
+                "CAP-WORKERS", problem, "name workers of each stream by the source that reads it"
             )
         if self.peers is not None:
             check_parallelism(self.peers, "replay workers")
@@ -207,10 +218,13 @@ class Request:
         """
         value = {**asdict(self), "mode": str(self.mode)}
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
+        chosen = {key: list(names) for key, names in value.pop("workers_of").items()}
         if not self.sequence_by:
             for name in ("sequence_by", "delete_when", "history"):
                 del value[name]
-        return {**value, "streams": streams, "cuts": cuts} if streams else value
+        if streams:
+            value |= {"streams": streams, "cuts": cuts}
+        return {**value, "workers_of": chosen} if chosen else value
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Request:
@@ -218,6 +232,7 @@ class Request:
         fields = dict(value)
         workers, keys = fields.pop("workers"), fields.pop("keys")
         sequence: Any = fields.pop("sequence_by", None)
+        of_each: Any = fields.pop("workers_of", None)
         mode = Mode(str(fields.pop("mode")))
         return cls(
             **fields,  # type: ignore[arg-type]
@@ -225,6 +240,7 @@ class Request:
             workers=tuple(workers) if isinstance(workers, list) else None,
             keys=tuple(keys) if isinstance(keys, list) else (),
             sequence_by=tuple(sequence or ()),
+            workers_of={key: tuple(names) for key, names in (of_each or {}).items()},
         )
 
 

@@ -6,10 +6,11 @@ streams, a time is complete when it is complete in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from capstan.core.config import source_of
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -62,7 +63,10 @@ class StreamInput:
 
 
 def open_inputs(
-    lake: Lake, request: Request, cuts: Mapping[str, int] | None = None
+    lake: Lake,
+    request: Request,
+    cuts: Mapping[str, int] | None = None,
+    kept: str | None = None,
 ) -> tuple[StreamInput, ...]:
     """The streams of a request, in the order of their sources' names, without a JVM.
 
@@ -70,6 +74,8 @@ def open_inputs(
         lake: The lake.
         request: The request.
         cuts: Commits that were pinned before, by source; that of the only stream is empty.
+        kept: The source whose workers the rows keep, to which the `workers` of the request belong;
+            None for all of them.
 
     Raises:
         InvalidRequestError: Unknown stream, worker or cut; `CAP-STREAMS` when the streams have
@@ -83,7 +89,8 @@ def open_inputs(
         # Two sources that read one stream read it at one cut, whatever is captured meanwhile.
         cut = found.get((stream, commit)) or index.find_cut(tape, commit)
         found[stream, commit] = cut
-        inputs.append(_input(source, tape, cut, request))
+        chosen = request.workers if kept in (None, source_of(source)) else None
+        inputs.append(_input(source, tape, cut, request.workers_of.get(source, chosen)))
     _require_same_times(inputs)
     return tuple(inputs)
 
@@ -101,21 +108,43 @@ def common_times(inputs: Sequence[StreamInput]) -> TimeType:
     )
 
 
+def kept_inputs(inputs: Sequence[StreamInput], kept: str | None) -> tuple[StreamInput, ...]:
+    """The streams whose workers the rows keep: those of a source; all of them without one."""
+    return tuple(each for each in inputs if source_of(each.source) == kept) or tuple(inputs)
+
+
 def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:
-    """Check that a worker has the same number and label in all streams.
+    """Check that a chosen worker is chosen in all streams, with the same number and label.
 
     Raises:
         InvalidRequestError: `CAP-STREAMS`, naming the stream with other workers.
     """
     first, *others = inputs
     for other in others:
-        if (other.workers, other.labels) != (first.workers, first.labels):
+        if other.workers != first.workers:
             raise InvalidRequestError(
                 "CAP-STREAMS",
                 f"{title} keeps the worker, but streams {first.tape.name} and {other.tape.name} "
                 "have different workers",
-                "capture the streams with the same workers, or leave the worker out of the sink",
+                "choose the workers that they share, name the source whose workers the sink keeps "
+                "as its worker_source, or leave the worker out of the sink",
                 stream=other.tape.name,
+            )
+
+
+def require_all_workers(inputs: Sequence[StreamInput], title: str) -> None:
+    """Check that all workers are chosen of streams whose workers the rows mix.
+
+    Raises:
+        InvalidRequestError: `CAP-WORKERS`, naming the stream with workers that are left out.
+    """
+    for each in inputs:
+        if not each.everyone:
+            raise InvalidRequestError(
+                "CAP-WORKERS",
+                f"{title} mixes the workers of stream {each.tape.name}",
+                f"replay all workers of source {each.source}",
+                stream=each.tape.name,
             )
 
 
@@ -138,8 +167,8 @@ def total_content(contents: Sequence[ContentSummary]) -> ContentSummary:
     )
 
 
-def _input(source: str, tape: Tape, cut: Cut, request: Request) -> StreamInput:
-    workers = index.resolve_workers(tape, cut, request.workers)
+def _input(source: str, tape: Tape, cut: Cut, chosen: Collection[str] | None) -> StreamInput:
+    workers = index.resolve_workers(tape, cut, chosen)
     states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
     return StreamInput(
         source,

@@ -47,7 +47,7 @@ class Certificate:
         stream: The stream; of several, their names joined by `+`, in the order of `streams`.
         cut: The commit of the tape that was pinned; of several streams, that of the first.
         workers: Labels of the chosen workers, or `count` and `numbers` when there are many; of
-            several streams, those of the first.
+            several streams, those of the first whose workers the rows keep.
         peers: The number of replay workers.
         replay_workers: Sequences, records and frontier of each replay worker; None for too many.
         records: The number of records read, of all streams.
@@ -57,8 +57,8 @@ class Certificate:
         until: The first time no longer written; None for no end.
         frontier: The common frontier of the chosen workers of all streams.
         complete: Whether the requested range was complete.
-        not_covered: The part of the stream that was left out; its workers are those of the first
-            of several streams.
+        not_covered: The part of the stream that was left out; its workers are left
+            out of the same stream as `workers` has.
         late: Late rows of the range by reason; they are not on tape.
         transform: The transform; None for none.
         pipeline: Pipeline, sink, input range, counters and state; None for none.

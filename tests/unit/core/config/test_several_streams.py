@@ -80,6 +80,27 @@ def test_a_replay_names_a_stream_for_each_source(tmp_path: Path) -> None:
             "replays.joined.workers",
             "'nowhere' is not a worker of orders",
         ),
+        (
+            "streams: {a: orders, b: payments}, pipeline: paid, workers: oslo, workers_of: {b: 9}",
+            "replays.joined",
+            "chosen both by workers and by workers_of",
+        ),
+        (
+            "streams: {a: orders, b: payments}, pipeline: paid, workers_of: {c: oslo}",
+            "replays.joined",
+            "workers_of names c, and the streams are those for a, b",
+        ),
+        ("stream: orders, workers_of: {orders: oslo}", "replays.joined", "is for several streams"),
+        (
+            "streams: {a: orders, b: payments}, pipeline: paid, workers_of: {a: [osla]}",
+            "replays.joined.workers_of",
+            "a: 'osla' is not a worker of orders, did you mean 'oslo'?",
+        ),
+        (
+            "streams: {a: orders, b: payments}, pipeline: paid, workers_of: {a: []}",
+            "replays.joined.workers_of.a",
+            "is empty",
+        ),
         ("streams: {a: [orders, orders]}, pipeline: paid", "replays.joined.streams.a", "twice"),
         ("streams: {a: []}, pipeline: paid", "replays.joined.streams.a", "is empty"),
         ("streams: {a/b: orders, c: payments}, pipeline: paid", "replays.joined", "'a/b' does not"),
@@ -93,6 +114,15 @@ def test_what_cannot_be_replayed_together_is_refused(
     _, where, problem = refused(tmp_path, replay(text))
     assert where == key
     assert said in problem
+
+
+def test_workers_are_chosen_stream_by_stream(tmp_path: Path) -> None:
+    streams = "streams: {a: [orders, payments]}, pipeline: paid"
+    text = replay(f"{streams}, workers_of: {{a/orders: oslo, a/payments: [1, 2]}}")
+    declared = read(tmp_path, text).replay("joined")
+    chosen = {"a/orders": ("oslo",), "a/payments": ("1", "2")}
+    assert declared.workers_of == Request.of_replay(declared).workers_of == chosen
+    assert declared.chosen == ("a/orders/oslo", "a/payments/1", "a/payments/2")
 
 
 def test_streams_with_other_domains_of_time_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from capstan.backfill.interval import State
 from capstan.backfill.planner import BackfillRequest, plan_replays
 from capstan.backfill.survey import survey
 from capstan.cli import main
+from capstan.cli.options import workers_by_source
 from capstan.core.config import ProjectConfig, Replay
 from capstan.core.config.validation import read_request
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
@@ -227,6 +228,125 @@ def test_workers_are_chosen_in_all_streams_that_have_the_same(two: Two) -> None:
     assert not plan.everyone
     with pytest.raises(InvalidRequestError, match="^CAP-WORKERS: .*mixes workers"):
         two.plan(workers=("a", "b"))
+
+
+def test_streams_with_other_workers_are_played_by_those_that_they_share(two: Two) -> None:
+    each = {"orders": ("a", "b"), "payments": ("b", "a")}
+    plan = two.plan("paid_by_worker", workers_of=each)
+    assert [set(stream.workers.values()) for stream in plan.inputs] == [{"a", "b"}] * 2
+    assert two.plan("paid_by_worker", workers=("a", "b")).identity == plan.identity
+    one = two.plan("paid_by_worker", workers_of={"orders": ("a",), "payments": ("a",)})
+    assert one.scope.workers == (0,)
+    with pytest.raises(InvalidRequestError, match="orders_eu and payments have different workers"):
+        two.plan("paid_by_worker", workers_of={**each, "payments": ("a", "c")})
+    lay_tape(two.lake, "turned", ["b", "a"], [], (8 * HOUR_US,))
+    with pytest.raises(InvalidRequestError, match="orders_eu and turned have different workers"):
+        two.plan("paid_by_worker", workers=("a",), streams={**STREAMS, "payments": "turned"})
+
+
+def test_rows_can_keep_the_workers_of_one_source(two: Two) -> None:
+    everyone = two.plan("paid_by_seller")
+    assert everyone.everyone
+    assert everyone.scope.workers == (0, 1)
+    plan = two.plan("paid_by_seller", workers_of={"orders": ("b",)})
+    assert [each.workers for each in plan.inputs] == [{1: "b"}, {0: "a", 1: "b", 2: "c"}]
+    assert (plan.workers, plan.scope.workers) == ({1: "b"}, (1,))
+    # Workers without a stream are those of the source that keeps them.
+    assert two.plan("paid_by_seller", workers=("b",)).identity == plan.identity
+    assert plan.identity != everyone.identity
+    with pytest.raises(InvalidRequestError, match="mixes the workers of stream payments") as caught:
+        two.plan("paid_by_seller", workers_of={"payments": ("a",)})
+    assert (caught.value.code, caught.value.hint) == (
+        "CAP-WORKERS",
+        "replay all workers of source payments",
+    )
+    draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
+    value = json.loads(json.dumps(draft.to_json()))
+    assert [(part["workers"], part["left_out"]) for part in value["streams"]] == [
+        (["b"], ["a"]),
+        (["a", "b", "c"], []),
+    ]
+    assert (value["workers"], value["not_covered"]["workers"]) == (["b"], ["a"])
+
+
+def test_the_kept_workers_need_not_be_those_of_the_first_stream(two: Two) -> None:
+    plan = two.plan("paid_by_payer", workers=("c",))
+    assert [each.everyone for each in plan.inputs] == [True, False]
+    assert (plan.scope.workers, plan.layout.labels[2]) == ((2,), "c")
+    assert [workers for _, _, workers in plan.audited] == [{2: "c"}, {0: "a", 1: "b"}]
+    draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
+    assert (draft.workers, draft.not_covered.workers) == (["c"], ["a", "b"])
+    streams = {"orders": "payments", "payments": "orders_eu"}
+    lay_tape(two.lake, "extra", ["a", "b"], [], (8 * HOUR_US,))
+    merged = {**streams, "orders": ["payments", "extra"]}
+    with pytest.raises(InvalidRequestError, match="extra and payments have different workers"):
+        two.plan("paid_by_seller", streams=merged, workers_of={"orders/payments": ("a", "c")})
+    shared = {"orders/payments": ("a",), "orders/extra": ("a",)}
+    assert two.plan("paid_by_seller", streams=merged, workers_of=shared).scope.workers == (0,)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"workers": ("a",), "workers_of": {"orders": ("a",)}}, "both by workers and by"),
+        (
+            {"workers_of": {"clicks": ("a",)}},
+            "names clicks, and the streams are those for orders, ",
+        ),
+        ({"workers_of": {"orders": ()}}, "no workers of orders are chosen"),
+        ({"workers_of": {"orders": ("a",)}}, "paid mixes workers"),
+    ],
+)
+def test_workers_that_cannot_be_chosen_are_refused(
+    two: Two, asked: dict[str, object], said: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"^CAP-WORKERS: .*{said}"):
+        two.plan("paid", **asked)
+    with pytest.raises(InvalidRequestError, match="^CAP-WORKERS: workers_of is for several"):
+        Request("orders_eu", "t", workers_of={"orders": ("a",)})
+
+
+def test_what_lacks_of_the_kept_workers_is_filled(two: Two) -> None:
+    chosen = {"payments": ("a", "c")}
+    by_payer = Replay(  # type: ignore[call-arg]
+        name="joined", streams=STREAMS, target="t", pipeline="paid_by_payer", workers_of=chosen
+    )
+    declared = replace(two.declarations, replays={"joined": by_payer})
+    plan = two.plan("paid_by_payer")
+    books = Books(two.lake, plan.stream, plan.target, plan.computation.name, plan.computation.code)
+    books.published("r", (2,), Region(Box((None,), (3 * HOUR_US,))))
+    found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
+    first, second = plan_replays(found, BackfillRequest("joined"))
+    assert (first.workers, first.workers_of) == (("a",), {})
+    assert (second.workers, second.workers_of) == (None, by_payer.workers_of)
+    assert make_plan(two.lake, declared, first).scope.workers == (0,)
+    assert make_plan(two.lake, declared, second).scope.workers == (0, 2)
+    # An order stands for no worker of the payments.
+    shown = preview(two.lake, declared, two.request("paid_by_payer", workers=("c",))).to_json()
+    assert shown["standing"] == {"current": 6 + 2, "stale": 0, "missing": 6 + 3}
+    assert shown["left_out"] == ["payments/a", "payments/b"]
+
+
+def test_chosen_workers_are_stored_and_followed(two: Two) -> None:
+    request = two.request("paid_by_seller", workers_of={"orders": ("b",)}, follow="nightly")
+    again = Request.from_json(json.loads(json.dumps(request.to_json())))
+    assert again == request
+    assert "workers_of" not in two.request().to_json()
+    placed = Placement("_worker", "_time", "orders")
+    assert placed.to_json() == {"worker": "_worker", "time": "_time", "source": "orders"}
+    assert Placement(**placed.to_json()) == placed  # type: ignore[arg-type]
+    assert Placement("_worker", "_time").to_json() == {"worker": "_worker", "time": "_time"}
+
+
+def test_the_command_line_chooses_workers_of_each(two: Two) -> None:
+    assert workers_by_source(['orders=a,"b,c"', "payments = 1"]) == {
+        "orders": ("a", "b,c"),
+        "payments": ("1",),
+    }
+    assert workers_by_source(None) == {}
+    for texts in (["a"], ["=a"], ["orders="], ["orders=a", "orders=b"]):
+        with pytest.raises(InvalidRequestError, match="^CAP-LIST"):
+            workers_by_source(texts)
 
 
 def test_a_certificate_has_a_part_per_stream(two: Two) -> None:
