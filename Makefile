@@ -99,6 +99,7 @@ test-both: kafka broker classes compose
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
 nightly: kafka s3 broker objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
+	CAPSTAN_TEST_LAKES=s3 $(BIN)/python -m pytest -m "not bench" $(addprefix tests/crash/test_,capture_killed.py replay_killed.py maintain_killed.py)
 
 # Number of kills, and the seed that selects them: make chaos N=200 SEED=7
 N ?= 200
