@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         QueryTerminatedEvent,
     )
 
-    from capstan.capture.attached_query import Query
+    from capstan.capture.running_query import Query
 
 
 class IdleListener(StreamingQueryListener):
