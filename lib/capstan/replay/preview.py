@@ -121,6 +121,7 @@ class Preview:
             "checks": [check.title for check in plan.checks],
             "approve": plan.request.approve,
             **({"streams": self._parts()} if plan.several else {}),
+            **({} if plan.change_rule is None else {"changes": plan.change_rule.to_json()}),
         }
 
     def _parts(self) -> list[dict[str, object]]:

@@ -105,6 +105,18 @@ def approval_text(approval: object) -> str:
     return f"by {approval.get('by')} at {approval.get('at')}{reason}"
 
 
+def changes_text(changes: object) -> str:
+    """The rule of a merge by sequence, in words; empty for none."""
+    if not isinstance(changes, Mapping):
+        return ""
+    parts = [f"per key, the greatest {', '.join(map(str, changes['sequence_by']))} wins"]
+    if changes.get("history"):
+        parts = [f"per key, a version for each {', '.join(map(str, changes['sequence_by']))}"]
+    if changes.get("delete_when") is not None:
+        parts.append(f"deleted when {changes['delete_when']}")
+    return "; ".join(parts)
+
+
 def workers_text(workers: object) -> object:
     """The workers of a certificate: their labels, or count and ranges of numbers of many.
 

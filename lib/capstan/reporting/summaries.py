@@ -13,6 +13,7 @@ from capstan.reporting.formatting import (
     approval_text,
     behind_text,
     bounds_text,
+    changes_text,
     covered_text,
     overlap_text,
     pipeline_text,
@@ -52,6 +53,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
         ("transform", plan.get("transform")),
         ("pipeline", pipeline_text(plan.get("pipeline"))),
         ("mode", plan.get("mode")),
+        ("changes", changes_text(plan.get("changes"))),
         ("target", plan.get("target_path")),
         ("covered already by", covered_text(covered if isinstance(covered, list) else [])),
         ("changed by others since", plan.get("changed")),
@@ -87,6 +89,7 @@ def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fac
         ("late, not replayed", certificate.get("late")),
         ("transform", certificate.get("transform")),
         ("pipeline", pipeline_text(certificate.get("pipeline"))),
+        ("changes", changes_text(certificate.get("changes"))),
         (
             "target",
             f"{certificate.get('target')}{'' if version is None else f', version {version}'}",

@@ -14,10 +14,12 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from capstan.core.config import Mode
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.intent import Intent
 from capstan.replay.preview import preview
 from capstan.replay.run import ReplayResult
+from capstan.reporting.summaries import certificate_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.tables import as_text
 from tests.unit.replay.planning.test_computation import Place, hour
@@ -64,6 +66,26 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 def test_a_plan_is_shown_as_before(place: Place, name: str) -> None:
     found = shown(place, ASKED[name])
     assert json.dumps(found) == json.dumps(PLANS[name])  # The order of keys, too.
+
+
+def test_the_rule_of_a_merge_by_sequence_is_shown(place: Place) -> None:
+    merged = {
+        "pipeline": None, "sink": None, "mode": Mode.MERGE, "keys": ("id",),
+        "sequence_by": ("at", "n"), "delete_when": "op  =  'd'",
+    }  # fmt: skip
+    found = shown(place, merged)
+    rule = {"sequence_by": ["at", "n"], "delete_when": "op = 'd'", "history": False}
+    assert found["preview"]["changes"] == found["draft"]["changes"] == rule  # type: ignore[index]
+    draft = found["draft"]
+    assert Certificate.from_json(draft).to_json() == draft  # type: ignore[arg-type]
+    text = "per key, the greatest at, n wins; deleted when op = 'd'"
+    assert dict(plan_facts(found["preview"], str))["changes"] == text  # type: ignore[arg-type]
+    assert dict(certificate_facts(draft, str))["changes"] == text  # type: ignore[arg-type]
+    kept = shown(place, {**merged, "delete_when": None, "history": True})["draft"]
+    assert dict(certificate_facts(kept, str))["changes"] == "per key, a version for each at, n"  # type: ignore[arg-type]
+    other = shown(place, {**merged, "sequence_by": (), "delete_when": None})
+    assert "changes" not in other["preview"]  # type: ignore[operator]
+    assert dict(plan_facts(other["preview"], str))["changes"] == ""  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("run", RUNS["ledger"])

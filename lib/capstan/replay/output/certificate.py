@@ -87,6 +87,7 @@ def draft_certificate(
         ]
         if plan.several
         else None,
+        changes=None if plan.change_rule is None else plan.change_rule.to_json(),
     )
 
 

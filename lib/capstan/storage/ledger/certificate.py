@@ -69,6 +69,8 @@ class Certificate:
         target_path: The target's path.
         streams: Of several streams, a part each: `source`, `stream`, `cut`, `workers`, `left_out`,
             `records`, `times`, `fingerprint`, `frontier` and `late`; None for one stream.
+        changes: The rule of a merge by sequence: `sequence_by`, `delete_when` and `history`; None
+            for others.
         published: Whether the run has published.
         run: The run; None in an intent.
         attempt: The attempt whose output was published.
@@ -104,6 +106,7 @@ class Certificate:
     target: str
     target_path: str
     streams: Sequence[Json] | None = None
+    changes: Json | None = None
     published: bool = False
     run: str | None = None
     attempt: int | None = None
@@ -123,8 +126,8 @@ class Certificate:
         elif self.run is not None:
             names = ("run", *_DRAFT, *_ATTEMPT, "audit", "staging")
             names = names if self.diff is None else (*names, "diff")
-        # A certificate of one stream is as it was before there were others.
-        names = tuple(name for name in names if name != "streams" or self.streams)
+        # A certificate without these is as it was before they existed.
+        names = tuple(name for name in names if name not in _OPTIONAL or getattr(self, name))
         values = {name: getattr(self, name) for name in names}
         return {**values, "not_covered": asdict(self.not_covered)}
 
@@ -139,5 +142,6 @@ class Certificate:
         return cls(**values)
 
 
+_OPTIONAL = ("streams", "changes")
 _DRAFT = tuple(field.name for field in fields(Certificate))
 _DRAFT = _DRAFT[: _DRAFT.index("published") + 1]
