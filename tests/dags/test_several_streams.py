@@ -118,6 +118,7 @@ def test_a_task_pins_all_cuts(setting: Settings) -> None:
         ({"stream": ["sold", "little"]}, 5, False),
         ({"replay": "joined"}, 6, True),
         ({"replay": "joined"}, 7, False),
+        ({"replay": "chosen"}, 6, True),
     ],
 )
 def test_the_sensor_waits_for_all_streams(
