@@ -89,10 +89,11 @@ def restore_previous_rows(job: Job, version: int) -> int:
     if job.run.name in standing:
         coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
     emit("rollback.coverage", run=job.run.name)
+    if job.plan.change_rule is not None:
+        # Before the row that ends the run, after which no attempt comes back to them.
+        forget(job)
     job.finish(Step.ROLLED_BACK, {"target_version": restored, "undone_version": version})
     emit("rollback.ledger", run=job.run.name)
-    if job.plan.change_rule is not None:
-        forget(job)
     return restored
 
 
