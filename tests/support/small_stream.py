@@ -11,14 +11,17 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from capstan.core.config import ProjectConfig, Replay, Transform
+from tests.support import several_streams
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import HOUR, NAME, Row, declared, lay, little_stream
 
 __all__ = [
+    "AGAIN",
     "BACKFILLED",
     "BEFORE",
     "FILES",
     "NAME",
+    "REPLAYED_OVER",
     "REQUESTS",
     "SINCE",
     "STAGED",
@@ -60,6 +63,35 @@ REQUESTS: dict[str, dict[str, object]] = {
     },
 }
 """Replays of the stream, by name: fields of `capstan.replay.planning.request.Request`."""
+
+AGAIN = "again"
+"""A stream with the same records, by other workers, for replays of two streams."""
+
+_MIDDLE = "2024-03-01T06:00:00Z"
+_VERSIONS: dict[str, object] = {
+    "into": "versions",
+    "mode": "merge",
+    "keys": ["place"],
+    "sequence_by": ["at", "id"],
+    "delete_when": "amount > 60",
+    "history": True,
+}
+_JOINED: dict[str, object] = {
+    "into": "joined",
+    "stream": f"{NAME}+{AGAIN}",
+    "streams": {"orders": NAME, "payments": AGAIN},
+    "pipeline": "paid",
+    "since": SINCE,
+}
+REPLAYED_OVER: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    # An older range after a newer one: its last versions end where the newer ones begin.
+    "versions": (
+        {**_VERSIONS, "since": _MIDDLE, "until": UNTIL},
+        {**_VERSIONS, "since": SINCE, "until": _MIDDLE},
+    ),
+    "joined": ({**_JOINED, "until": _MIDDLE}, {**_JOINED, "until": UNTIL}),
+}
+"""A merge by sequence and a replay of two streams, by their target, each after another one."""
 
 BACKFILLED = Replay(
     name="hours",
@@ -155,6 +187,6 @@ def declarations(folder: Path) -> ProjectConfig:
     filled = Replay(name="filled", stream=NAME, target="filled")
     return replace(
         declared(little_stream(folder), (hourly, wrong)),
-        pipelines=REFERENCES,
+        pipelines={**REFERENCES, **several_streams.REFERENCES},
         replays={replay.name: replay for replay in (filled, BACKFILLED)},
     )
