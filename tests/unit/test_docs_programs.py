@@ -66,6 +66,11 @@ def test_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:
     [found] = both.sinks["paid"].to_pylist()
     assert (found["order"], found["amount"], found["payment_paid"]) == (1, 5, 5)
 
+    countries = pa.array(["FR", "DE", "FR", "FR", None])
+    completed = records.append_column("customer_country", countries)
+    abroad = run_locally(completed, known.get("orders_abroad"), reach).sinks["abroad"]
+    assert abroad.column("amount").to_pylist() == [1]
+
     hours = ran(known.get("hourly_revenue"), "hours")
     zero, hour = micros[0] - 5 * 60 * 10**6, 3600 * 10**6
     assert [(*row.values(),) for row in hours] == [

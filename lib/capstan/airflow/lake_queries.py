@@ -168,7 +168,7 @@ def preview_request(setting: Settings, request: Request) -> Preview:
 
 
 def pin_cut(previewed: Preview) -> Request:
-    """The request of a preview, with the preview's cuts."""
+    """The request of a preview, with the preview's cuts and versions of lookup tables."""
     plan = previewed.plan
     return plan.request if plan.request.follow else plan.pinned
 
@@ -182,7 +182,8 @@ def interrupted_request(setting: Settings, request: Request, saved: object) -> R
     if not isinstance(saved, Mapping):
         return None
     earlier = Request.from_json(saved)
-    if replace(earlier, as_of=request.as_of, cuts=request.cuts) != request:
+    pinned = {"as_of": request.as_of, "cuts": request.cuts, "lookups": request.lookups}
+    if replace(earlier, **pinned) != request:  # type: ignore[arg-type]
         return None
     lake = Lake.at(setting.lake)
     plan = make_plan(lake, setting.declarations, earlier)

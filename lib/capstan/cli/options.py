@@ -53,6 +53,14 @@ AsOfEach = Annotated[
         metavar="CUT",
     ),
 ]
+Lookups = Annotated[
+    str | None,
+    typer.Option(
+        "--lookup",
+        help="Versions of the pipeline's lookup tables, NAME=VERSION,...; default: the newest.",
+        metavar="LIST",
+    ),
+]
 Streams = Annotated[
     str,
     typer.Argument(
@@ -122,6 +130,25 @@ def _number(text: str) -> int:
             f"--as-of takes the number of a commit, not {text[:80]!r}",
             "see `capstan show` for the commits of a tape",
         ) from None
+
+
+def lookup_versions(text: str | None) -> dict[str, int]:
+    """The versions of lookup tables that an option `Lookups` gives, by the lookup's name.
+
+    Raises:
+        InvalidRequestError: `CAP-USAGE` for a part that is not another name with a version.
+    """
+    versions: dict[str, int] = {}
+    for part in () if text is None else text.split(","):
+        name, _, version = (word.strip() for word in part.partition("="))
+        if not (name and version.isascii() and version.isdecimal()) or name in versions:
+            raise InvalidRequestError(
+                "CAP-USAGE",
+                f"--lookup takes NAME=VERSION,..., each name once, not {part.strip()[:80]!r}",
+                "`capstan explain` lists the lookups of a pipeline",
+            )
+        versions[name] = int(version)
+    return versions
 
 
 def names(text: str | None, option: str) -> tuple[str, ...] | None:

@@ -44,6 +44,7 @@ from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
 from capstan.pipeline.keyed.keyed_logic import KeyedLogic
 from capstan.pipeline.keyed.stateful_functions import Output as LogicOutput
 from capstan.pipeline.keyed.stateful_functions import StatefulLogic, stateful_map, ttl_map
+from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.registry import Pipelines, pipeline, pipelines
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "KeyedAggregate",
     "KeyedLogic",
     "LogicOutput",
+    "Lookup",
     "Node",
     "NodeCheckpoint",
     "NodeId",

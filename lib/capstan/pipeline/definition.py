@@ -17,6 +17,7 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.signature import Signatures
 from capstan.pipeline.graph.stage_planner import Plan, plan_stages
+from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.operators.time_buffer import Length, units
 from capstan.pipeline.stored_names import stored, stored_hash
 
@@ -93,6 +94,7 @@ class Pipeline:
             any.
         tables: Sources that are tables; all other sources are streams.
         modules: Further modules whose source text is part of the pipeline's identity.
+        lookups: Delta tables that complete the records of sources, in the order in which they do.
 
     Raises:
         InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths.
@@ -108,9 +110,11 @@ class Pipeline:
     unbounded: bool = False
     tables: tuple[SideTable, ...] = ()
     modules: tuple[str, ...] = ()
+    lookups: tuple[Lookup, ...] = ()
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
+        self._check_lookups()
         if min(units(self.lookback), units(self.lookahead)) < 0:
             raise self.refusal("has a negative lookback or lookahead")
         if any(sink.grain is not None and units(sink.grain) < 1 for sink in self.sinks):
@@ -142,6 +146,12 @@ class Pipeline:
         for name in sources:
             if not dag.node(name).schema.names:
                 raise self.refusal(f"does not declare the columns of its source {name}")
+        for lookup in self.lookups:
+            if lookup.source not in sources - set(tables):
+                raise self.refusal(
+                    f"has no stream at {lookup.source[:80]!r}, which lookup {lookup.name} completes"
+                )
+            self._check_declared(lookup, dag.node(lookup.source).schema.names)
         for sink in self.sinks:
             self._check_columns(sink, dag.node(sink.node).schema.names)
             self._check_worker_source(sink, sources - set(tables))
@@ -159,6 +169,8 @@ class Pipeline:
     def signatures(self, sink: str) -> Signatures:
         """Return the signatures of the operators upstream of a sink, and of the tables they read.
 
+        The version of a lookup does not count: runs that continue from one another may differ.
+
         Raises:
             InvalidRequestError: As `plan`.
         """
@@ -173,7 +185,12 @@ class Pipeline:
             for table in self.tables
             if table.source in sources
         }
-        return {**dag.signatures, **tables}
+        lookups: dict[str, dict[str, str]] = {}
+        for lookup in self.lookups:
+            if lookup.source in sources:
+                text = json.dumps(lookup.settings, sort_keys=True)
+                lookups.setdefault(lookup.source, {})[f"lookup {lookup.name}"] = text
+        return {**dag.signatures, **tables, **lookups}
 
     def sink(self, node: str) -> Sink:
         """Return the declaration of a sink.
@@ -186,6 +203,22 @@ class Pipeline:
                 return sink
         known = _listed(sink.node for sink in self.sinks)
         raise self.refusal(f"has no sink {node[:80]!r}, only {known}")
+
+    def _check_lookups(self) -> None:
+        names = [lookup.name for lookup in self.lookups]
+        if len(set(names)) != len(names):
+            raise self.refusal(f"has several lookups of one name: {_listed(names)}")
+        for lookup in self.lookups:
+            if lookup.problem is not None:
+                raise self.refusal(f"has lookup {lookup.name}, which {lookup.problem}")
+
+    def _check_declared(self, lookup: Lookup, columns: Sequence[str]) -> None:
+        for name in lookup.names:
+            if name not in columns:
+                raise self.refusal(
+                    f"does not declare column {name} of lookup {lookup.name} at its source "
+                    f"{lookup.source}"
+                )
 
     def _check_columns(self, sink: Sink, names: Sequence[str]) -> None:
         columns = [name for name in names if name != TIME]
@@ -218,7 +251,7 @@ class Pipeline:
         """
         functions = [self.function, *(table.function for table in self.tables)]
         modules = {inspect.unwrap(resolve(self, f)).__module__ for f in functions}
-        settings = {
+        settings: dict[str, object] = {
             "code": {stored(name): _text(self, name) for name in sorted({*modules, *self.modules})},
             "function": stored(self.function),
             "coordinate": self.coordinate,
@@ -231,6 +264,8 @@ class Pipeline:
         workers = {s.node: s.worker_source for s in self.sinks if s.worker_source is not None}
         if workers:  # Without them, the hash is as it was before they existed.
             settings["worker_sources"] = workers
+        if self.lookups:
+            settings["lookups"] = [[each.settings, each.version] for each in self.lookups]
         code_hash = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return stored_hash(code_hash)
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 from capstan.core.config.registry import ByName
 from capstan.errors import InvalidRequestError
 from capstan.pipeline.definition import DagFunction, Pipeline, SideTable, Sink, register
+from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.operators.time_buffer import Length
 from capstan.pipeline.stored_names import importable
 
@@ -65,6 +66,7 @@ class Pipelines(ByName[Pipeline]):
         unbounded: bool = False,
         tables: Iterable[SideTable] = (),
         modules: Iterable[str] = (),
+        lookups: Iterable[Lookup] = (),
     ) -> Callable[[Function], Function]:
         """Register the decorated function, which returns a graph, as a pipeline.
 
@@ -91,6 +93,7 @@ class Pipelines(ByName[Pipeline]):
                     unbounded,
                     tuple(tables),
                     tuple(modules),
+                    tuple(lookups),
                 )
             )
             register(reference, function)

@@ -41,6 +41,8 @@ def pipeline_text(pipeline: object) -> str:
     if not isinstance(pipeline, Mapping):
         return ""
     parts = [f"{pipeline['name']}, sink {pipeline['sink']}"]
+    lookups = pipeline.get("lookups") or ()
+    parts += [f"lookup {x['name']} in {x['table']} at version {x['version']}" for x in lookups]
     if pipeline.get("trimmed"):
         parts.append(f"{pipeline['trimmed']} rows around the range left out")
     aside = pipeline.get("put_aside") or ()

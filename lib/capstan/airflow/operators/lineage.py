@@ -212,6 +212,10 @@ def _played(lake: Lake, certificates: Iterable[Answer]) -> Lineage:
         for part in _entries(run.get("streams")) or [run]:
             rows = 0 if unchanged else _count(part.get("records"))
             read.append(Use(_tape(lake, part), part["cut"], rows))
+        pipeline = run.get("pipeline")
+        if isinstance(pipeline, Mapping):
+            lookups = _entries(pipeline.get("lookups"))
+            read += [Use(str(each["path"]), each["version"]) for each in lookups]
         if run.get("published"):
             rows = 0 if unchanged else _count(audit.get("records"))
             tests = _tests(audit, run.get("run"))

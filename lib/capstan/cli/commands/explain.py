@@ -45,6 +45,7 @@ def explain(
                 ),
                 ("reads ahead", str(pipeline.lookahead) if pipeline.lookahead else "nothing"),
                 ("tables", [table.source for table in pipeline.tables]),
+                ("lookups", [f"{each.name} in {each.table}" for each in pipeline.lookups]),
                 ("targets", [f"{s.node} to {s.target}" for s in pipeline.sinks if s.target]),
                 ("", ""),
             ],
@@ -81,6 +82,7 @@ def described(pipeline: Pipeline, plan: Plan) -> dict[str, object]:
         "lookback": str(pipeline.lookback),
         "lookahead": str(pipeline.lookahead),
         "tables": {table.source: table.function for table in pipeline.tables},
+        "lookups": [{**each.settings, "version": each.version} for each in pipeline.lookups],
         "sinks": {sink.node: sink.target for sink in pipeline.sinks},
         "nodes": [
             {

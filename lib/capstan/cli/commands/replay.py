@@ -14,6 +14,7 @@ from capstan.cli.options import (
     AsOfEach,
     Into,
     KnownAt,
+    Lookups,
     Run,
     Since,
     Streams,
@@ -21,6 +22,7 @@ from capstan.cli.options import (
     Workers,
     WorkersOf,
     cuts,
+    lookup_versions,
     names,
     streams,
     workers_by_source,
@@ -111,6 +113,7 @@ def plan(
     until: Until = None,
     known_at: KnownAt = None,
     as_of: AsOfEach = None,
+    lookups: Lookups = None,
     peers: Peers = None,
     transform: Transform = None,
     pipeline: Pipeline = None,
@@ -161,6 +164,7 @@ def replay(
     until: Until = None,
     known_at: KnownAt = None,
     as_of: AsOfEach = None,
+    lookups: Lookups = None,
     peers: Peers = None,
     transform: Transform = None,
     pipeline: Pipeline = None,
@@ -257,6 +261,7 @@ def _request(
     if fields["into"] is None:
         fields["into"] = usual_target(context, declarations)
     fields["mode"] = Mode(fields["mode"])
+    fields["lookups"] = lookup_versions(fields["lookups"])
     fields["workers"] = names(fields["workers"], "--workers")
     fields["workers_of"] = workers_by_source(fields["workers_of"])
     fields["keys"] = names(fields["keys"], "--keys") or ()

@@ -98,6 +98,19 @@ def check_target(text: str) -> str:
         InvalidRequestError: `CAP-NAME` when it is neither, could step out of the folder it names,
             or says in a roundabout way what a shorter path says.
     """
+    return _name_or_path(text, "target")
+
+
+def check_table(text: str) -> str:
+    """Return a table that is only read, as `check_target`.
+
+    Raises:
+        InvalidRequestError: `CAP-NAME`, as `check_target`.
+    """
+    return _name_or_path(text, "table")
+
+
+def _name_or_path(text: str, kind: str) -> str:
     if "/" not in text:
         return check_name("table", text)
     problem = _path_problem(text)
@@ -105,9 +118,9 @@ def check_target(text: str) -> str:
         return text.rstrip("/")
     raise InvalidRequestError(
         "CAP-NAME",
-        f"{_shown(text)} cannot be a target: {problem}",
+        f"{_shown(text)} cannot be a {kind}: {problem}",
         f"give a table's name ({NAME_RULE}), or a path such as /data/march or s3a://bucket/march",
-        kind="target",
+        kind=kind,
         name=text,
     )
 

@@ -120,7 +120,7 @@ def from_records(
             known = ", ".join(name for name in records.columns if name not in (TIME, *PLACE))
             raise pipeline.refusal(f"reads {field.name}, but the stream has {known}")
         actual = records.schema[field.name].dataType
-        if _without_nullability(actual) != _without_nullability(field.dataType):
+        if without_nullability(actual) != without_nullability(field.dataType):
             raise pipeline.refusal(
                 f"reads {field.name} as {field.dataType.simpleString()}, but the stream has it "
                 f"as {actual.simpleString()}"
@@ -307,14 +307,14 @@ def _sortable(kind: DataType) -> bool:
     return not isinstance(kind, MapType)
 
 
-def _without_nullability(kind: DataType) -> object:
+def without_nullability(kind: DataType) -> object:
     """Return a type without its nullability."""
     if isinstance(kind, StructType):
         return "struct", tuple(
-            (field.name, _without_nullability(field.dataType)) for field in kind.fields
+            (field.name, without_nullability(field.dataType)) for field in kind.fields
         )
     if isinstance(kind, ArrayType):
-        return "array", _without_nullability(kind.elementType)
+        return "array", without_nullability(kind.elementType)
     if isinstance(kind, MapType):
-        return "map", _without_nullability(kind.keyType), _without_nullability(kind.valueType)
+        return "map", without_nullability(kind.keyType), without_nullability(kind.valueType)
     return kind.simpleString()

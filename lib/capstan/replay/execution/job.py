@@ -119,6 +119,7 @@ class Job:
             target_version=-1 if version is None else version,
             certificate=draft,
             cuts=plan.cuts if plan.several else {},
+            lookups=plan.computation.lookup_pins,
         )
 
     def covered(self, version: int) -> Covered:
@@ -218,7 +219,7 @@ def restore(
     # The transform may have changed since, or be gone. A pipeline stays: it determines which of
     # the stream's times its rows have.
     resolved = replace(request, transform=None, keys=intent.keys) if undo else request
-    plan = make_plan(lake, declarations, resolved, cuts=intent.pinned)
+    plan = make_plan(lake, declarations, resolved, cuts=intent.pinned, pins=intent.lookups)
     plan = with_region(plan, intent.region)
     if read_places(lake).at(row.target) is not None:
         # The declaration may have another table now.

@@ -17,6 +17,7 @@ from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.published_changes import is_in_effect
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan, with_region
+from capstan.replay.planning.stopped_run import at_versions
 from capstan.storage import delta
 from capstan.storage.delta import Commit
 from capstan.storage.lake import Lake, is_table
@@ -114,6 +115,7 @@ def complete(job: Job, commit: Commit, note: Mapping[str, Any]) -> Certificate:
     plan = with_region(job.plan, intent.region)
     computation = replace(plan.computation, code=intent.code)
     plan = replace(plan.at_cuts(intent.pinned), computation=computation)
+    plan = at_versions(plan, intent.lookups)
     job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
         return audit_direct(job, commit.version, intent.certificate)

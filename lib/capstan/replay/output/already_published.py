@@ -50,7 +50,8 @@ def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Cover
     if cuts is None:
         return None
     try:
-        earlier = make_plan(lake, declarations, plan.request, cuts=cuts)
+        pins = computation.lookup_pins
+        earlier = make_plan(lake, declarations, plan.request, cuts=cuts, pins=pins)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
     same = _workers(earlier) == _workers(plan) and earlier.completes(earlier.box)

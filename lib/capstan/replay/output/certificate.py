@@ -136,11 +136,13 @@ def pipeline_json(
     if not isinstance(computation, PipelineComputation):
         return None
     resumed = computation.resumed
+    lookups = [each.to_json() for each in computation.lookups]
     return {
         "name": computation.pipeline.name,
         "sink": computation.sink.node,
         "reads": render_bounds(computation.reach.time_type, computation.input_region),
         "resumed": None if resumed is None else resumed.name,
+        **({"lookups": lookups} if lookups else {}),
         **(counters or {}),
     }
 

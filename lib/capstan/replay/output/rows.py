@@ -17,12 +17,14 @@ from capstan.capture.column_names import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.errors import InvalidRequestError
+from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.computation import PipelineComputation, TransformComputation
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
+from capstan.storage import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.region_sql import quoted
@@ -72,13 +74,20 @@ class Output:
 def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
     """A frame with the columns of the target's rows; a pipeline does not run yet.
 
+    Of lookup tables the keys are read.
+
     Raises:
+        InvalidRequestError: `CAP-LOOKUP` when a lookup table cannot be read, or has several rows of
+            a key.
         InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
             does not fit its target or its stream.
     """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
         return played_rows(spark, plan)
+    for each in pipe.lookups:
+        each.require_readable()
+        require_single(each.lookup, delta.load(spark, each.path, each.pin.version))
     require_fit(_inputs(spark, plan), pipe.pipeline, pipe.sink.node, pipe.reach)
     return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
 
@@ -100,12 +109,15 @@ def playing(
         OperatorFailed: An operator of a pipeline raised; its fields name node, time and worker.
         StateError: The state that a followed pipeline resumes from is incomplete or does not fit.
         InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
-            does not fit its target or its stream.
+            does not fit its target or its stream; `CAP-LOOKUP` when a version of a lookup table is
+            gone.
     """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
         yield Output(played_rows(spark, plan) if expected is None else expected)
         return
+    for each in pipe.lookups:
+        each.require_readable()
     peers = plan.peers
     if again:
         peers = peers - 1 if peers > 1 else 2
@@ -129,15 +141,28 @@ def playing(
 def _inputs(spark: SparkSession, plan: Plan) -> DataFrame | dict[str, list[DataFrame]]:
     """The records that a pipeline reads: of one stream a frame, of several lists by source.
 
-    Only times that are complete in all streams are read.
+    Only times that are complete in all streams are read. Lookups complete the records of their
+    sources.
     """
     frames: dict[str, list[DataFrame]] = {}
     for stream in plan.inputs:
         records = played_records(
             spark, stream.tape, stream.cut, stream.workers, plan.reads, place=True
         )
-        frames.setdefault(source_of(stream.source), []).append(records)
+        source = source_of(stream.source)
+        frames.setdefault(source, []).append(_looked_up(spark, plan, source, records))
     return frames if plan.several else frames[""][0]
+
+
+def _looked_up(spark: SparkSession, plan: Plan, source: str, records: DataFrame) -> DataFrame:
+    """Records with the columns of the lookups of their source; an only stream has one source."""
+    pipe = plan.computation
+    assert isinstance(pipe, PipelineComputation)
+    for each in pipe.lookups:
+        if source in ("", each.lookup.source):
+            table = delta.load(spark, each.path, each.pin.version)
+            records = completed(pipe.pipeline, each.lookup, records, table)
+    return records
 
 
 def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:

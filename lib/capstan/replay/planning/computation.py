@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Self
@@ -14,6 +15,7 @@ from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
+from capstan.replay.planning.lookup_input import LookupInput, Pin
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_ledger import Snapshot
 from capstan.storage.tape.grains import grain_text, require_multiples
@@ -37,6 +39,7 @@ class Computation:
         grain: Ranges must be multiples of this many units of the coordinate; 1 allows any range.
         keys: The columns that identify a row within a time.
         worker_source: The source of the streams whose worker `worker` is; None for all.
+        lookups: The lookup tables that a pipeline reads, at their pinned versions.
     """
 
     kind: ClassVar[str]
@@ -49,6 +52,12 @@ class Computation:
     grain: int = 1
     keys: tuple[str, ...] = ()
     worker_source: str | None = None
+    lookups: tuple[LookupInput, ...] = ()
+
+    @property
+    def lookup_pins(self) -> Mapping[str, Pin]:
+        """The pinned versions of lookup tables, by the lookup's name."""
+        return {each.lookup.name: each.pin for each in self.lookups}
 
     def time_type(self, tape: TimeType) -> TimeType:
         """The times of the rows that it writes; `tape` are those of the stream."""

@@ -36,6 +36,9 @@ def input_identity(plan: Plan) -> str:
         parts["changes"] = rule.to_json()
     if plan.several:
         parts["streams"] = {stream.source: _part(stream) for stream in plan.inputs}
+    pins = plan.computation.lookup_pins
+    if pins:
+        parts["lookups"] = {name: pin.to_json() for name, pin in pins.items()}
     return identity_of(parts)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from capstan.core.times import Antichain, Time
 from capstan.core.times.region import Region
+from capstan.replay.planning.lookup_input import Pin
 from capstan.replay.planning.request import Request
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import parse_region, region_text
@@ -49,6 +50,7 @@ class Intent:
         target_version: The version of the target before the run; -1 when there was no table.
         certificate: The certificate, as far as it is known.
         cuts: The pinned commits of several streams, by source.
+        lookups: The pinned versions of lookup tables, by the lookup's name.
     """
 
     request: Request
@@ -62,6 +64,7 @@ class Intent:
     target_version: int
     certificate: Certificate
     cuts: Mapping[str, int] = field(default_factory=dict)
+    lookups: Mapping[str, Pin] = field(default_factory=dict)
 
     @property
     def pinned(self) -> Mapping[str, int]:
@@ -71,6 +74,7 @@ class Intent:
     def to_json(self) -> dict[str, object]:
         """The object as the ledger stores it."""
         placed = self.placed or Placement(None, None)
+        lookups = {name: pin.to_json() for name, pin in self.lookups.items()}
         return {
             "request": self.request.to_json(),
             "cut": self.cut,
@@ -83,12 +87,14 @@ class Intent:
             "target_version": self.target_version,
             "certificate": self.certificate.to_json(),
             **({"cuts": dict(self.cuts)} if self.cuts else {}),
+            **({"lookups": lookups} if lookups else {}),
         }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The intent that `to_json` wrote."""
         placed, columns = value.get("placed"), value.get("columns")
+        lookups: Mapping[str, Any] = value.get("lookups") or {}
         return cls(
             request=Request.from_json(value["request"]),
             cut=int(value["cut"]),
@@ -101,4 +107,5 @@ class Intent:
             target_version=int(value["target_version"]),
             certificate=Certificate.from_json(value["certificate"]),
             cuts=value.get("cuts") or {},
+            lookups={name: Pin.from_json(pin) for name, pin in lookups.items()},
         )

@@ -21,8 +21,10 @@ from capstan.replay.planning.computation import (
 )
 from capstan.replay.planning.cursor import Cursor, follow_identity, reached_by
 from capstan.replay.planning.input_identity import input_identity
+from capstan.replay.planning.lookup_input import Pin, pin_lookups
 from capstan.replay.planning.plan_checks import check_scope, declared_checks
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.stopped_run import continued
 from capstan.replay.planning.stream_input import (
     StreamInput,
     common_times,
@@ -109,10 +111,10 @@ class Plan:
 
     @property
     def pinned(self) -> Request:
-        """The request at these cuts."""
-        if self.several:
-            return replace(self.request, cuts=self.cuts)
-        return replace(self.request, as_of=self.cut.commit)
+        """The request at these cuts, and at these versions of lookup tables."""
+        cuts, as_of = (self.cuts, None) if self.several else ({}, self.cut.commit)
+        lookups = {name: pin.version for name, pin in self.computation.lookup_pins.items()}
+        return replace(self.request, cuts=cuts, as_of=as_of, lookups=lookups)
 
     def at_cuts(self, cuts: Mapping[str, int]) -> Plan:
         """The plan at other cuts, such as those that an earlier attempt pinned."""
@@ -309,6 +311,7 @@ def make_plan(
     request: Request,
     *,
     cuts: Mapping[str, int] | None = None,
+    pins: Mapping[str, Pin] | None = None,
     cursor: Cursor | None = None,
 ) -> Plan:
     """Resolve a request, without a JVM.
@@ -318,13 +321,15 @@ def make_plan(
         declarations: The registered transforms and the declared targets.
         request: The request.
         cuts: The commits that are already pinned, as `Plan.cuts` has them.
+        pins: The versions of lookup tables that are already pinned, by the lookup's name.
         cursor: The position of a followed replay.
 
     Raises:
         InvalidRequestError: Unknown stream, worker, transform, cut or declared replay; a range that
             is reversed, or does not fit the transform's grain; missing workers that the transform
             needs; a pipeline that has changed since its state was kept; `CAP-STREAMS` for streams
-            that cannot be replayed together, or are not those that the pipeline reads.
+            that cannot be replayed together, or are not those that the pipeline reads;
+            `CAP-LOOKUP` for a lookup table or a version that cannot be read.
     """
     inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
     frontier, time_type = meet(inputs), common_times(inputs)
@@ -334,6 +339,8 @@ def make_plan(
     check_grain(computation, time_type, box)
     if isinstance(computation, PipelineComputation):
         computation = computation.resuming(None if cursor is None else cursor.resumed)
+        lookups = pin_lookups(lake, computation.pipeline, computation.sink, request.lookups, pins)
+        computation = replace(computation, lookups=lookups)
         for stream in inputs:
             computation.require_coarse(stream.tape.step)
     reached = computation.written_until(time_type, frontier)
@@ -359,7 +366,8 @@ def make_plan(
         checks=declared_checks(declarations, request, declared, computation),
     )
     check_scope(plan)
-    return replace(plan, complete=plan.is_complete(frontier))
+    plan = replace(plan, complete=plan.is_complete(frontier))
+    return continued(plan) if plan.computation.lookups and pins is None else plan
 
 
 def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:

@@ -59,6 +59,8 @@ class Request:
         cuts: The cuts of several streams by the same keys; those that are left out are the newest.
         workers_of: The workers of several streams by the same keys; of those that are left out,
             all are chosen. It excludes `workers`.
+        lookups: The versions of lookup tables by the name of the pipeline's lookup; those that are
+            left out are as the pipeline declares them, or the newest.
     """
 
     stream: str
@@ -87,6 +89,7 @@ class Request:
     streams: Mapping[str, str] = field(default_factory=dict, hash=False)
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
     workers_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    lookups: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of_streams(
@@ -193,6 +196,12 @@ class Request:
     def _check_computation(self) -> None:
         if self.pipeline is not None:
             check_name("pipeline", self.pipeline)
+        elif self.lookups:
+            raise InvalidRequestError(
+                "CAP-LOOKUP",
+                "versions of lookup tables are those of a pipeline's lookups",
+                "name the pipeline, or leave them out",
+            )
         problem = None
         if self.pipeline is not None and self.transform is not None:
             problem = "a replay has either a transform or a pipeline"
@@ -219,6 +228,8 @@ class Request:
         value = {**asdict(self), "mode": str(self.mode)}
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
         chosen = {key: list(names) for key, names in value.pop("workers_of").items()}
+        if not self.lookups:
+            del value["lookups"]
         if not self.sequence_by:
             for name in ("sequence_by", "delete_when", "history"):
                 del value[name]

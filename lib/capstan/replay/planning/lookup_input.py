@@ -1,0 +1,184 @@
+"""The lookup tables that a replay reads, each at its pinned version.
+
+A version is pinned with the table's Delta id, so that another table at the same path, whose
+versions begin anew, is not taken for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.pipeline import Lookup, Pipeline, Sink
+from capstan.storage import delta
+from capstan.storage.lake import Lake, is_table, sizes_of
+
+if TYPE_CHECKING:
+    import deltalake
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A version of a table.
+
+    Attributes:
+        id: The table's Delta id at that version.
+        version: The version.
+    """
+
+    id: str
+    version: int
+
+    def to_json(self) -> dict[str, object]:
+        """The object that intents and run identities have."""
+        return {"id": self.id, "version": self.version}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """The version that `to_json` wrote."""
+        return cls(str(value["id"]), int(value["version"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LookupInput:
+    """A lookup table that a replay reads.
+
+    Attributes:
+        lookup: Its declaration.
+        path: The table's path.
+        pin: The version that is read.
+    """
+
+    lookup: Lookup
+    path: str
+    pin: Pin
+
+    def to_json(self) -> dict[str, object]:
+        """The object that plans and certificates have."""
+        named = {"name": self.lookup.name, "source": self.lookup.source}
+        return {**named, "table": self.lookup.table, "path": self.path, **self.pin.to_json()}
+
+    @property
+    def unreadable(self) -> str | None:
+        """Why the version cannot be read any more, as seen from the log; None when it can."""
+        version = self.pin.version
+        if not is_table(self.path):
+            return f"there is no Delta table at {self.path}"
+        newest = delta.version_of(self.path) or 0
+        if version > newest:
+            return f"the table at {self.path} has no version {version}: the newest is {newest}"
+        table = _at_version(self.path, version)
+        if table is None:
+            return f"the log of the table at {self.path} no longer has version {version}"
+        if str(table.metadata().id) != self.pin.id:
+            return f"the table at {self.path} is another than the one whose version was pinned"
+        if version < newest and (missing := _missing_file(self.path, table)) is not None:
+            return f"version {version} of the table at {self.path} lacks {missing}, as after VACUUM"
+        return None
+
+    def require_readable(self) -> None:
+        """Check that the version can still be read.
+
+        Raises:
+            InvalidRequestError: `CAP-LOOKUP` when the table or its version is gone.
+        """
+        problem = self.unreadable
+        if problem is not None:
+            raise _refusal(self.lookup, problem)
+
+
+def pin_lookups(
+    lake: Lake,
+    pipeline: Pipeline,
+    sink: Sink,
+    asked: Mapping[str, int],
+    pins: Mapping[str, Pin] | None = None,
+) -> tuple[LookupInput, ...]:
+    """The lookups of a sink in the order in which they are declared, without a JVM.
+
+    Args:
+        lake: The lake.
+        pipeline: The pipeline.
+        sink: The sink to compute.
+        asked: Requested versions by the lookup's name; the others are as declared, or the newest.
+        pins: The versions that an earlier attempt pinned. No table is opened then, and a lookup
+            that it did not have is left out.
+
+    Raises:
+        InvalidRequestError: `CAP-LOOKUP` for a version of no lookup, or for a table or a version
+            that cannot be read.
+    """
+    known = {lookup.name for lookup in pipeline.lookups}
+    for name in sorted(set(asked) - known):
+        raise InvalidRequestError(
+            "CAP-LOOKUP",
+            f"pipeline {pipeline.name} has no lookup {name[:80]!r}",
+            f"its lookups: {', '.join(sorted(known)) or 'none'}",
+            pipeline=pipeline.name,
+        )
+    dag = pipeline.plan([sink.node]).dag
+    sources = {dag.nodes[number].name for number in dag.sources}
+    inputs: list[LookupInput] = []
+    found: dict[tuple[str, int | None], Pin] = {}
+    for lookup in pipeline.lookups:
+        if lookup.source not in sources or (pins is not None and lookup.name not in pins):
+            continue
+        path = lake.table(lookup.table)
+        if pins is not None:
+            inputs.append(LookupInput(lookup, path, pins[lookup.name]))
+            continue
+        version = asked.get(lookup.name, lookup.version)
+        # Two lookups of one table read one version, whatever is committed meanwhile.
+        pin = found.get((path, version)) or _pin(lookup, path, version)
+        found[path, version] = pin
+        inputs.append(LookupInput(lookup, path, pin))
+    return tuple(inputs)
+
+
+def at_pins(inputs: Sequence[LookupInput], pins: Mapping[str, Pin]) -> tuple[LookupInput, ...]:
+    """The same lookups at other versions, where these are known."""
+    return tuple(replace(each, pin=pins.get(each.lookup.name, each.pin)) for each in inputs)
+
+
+def _pin(lookup: Lookup, path: str, version: int | None) -> Pin:
+    if not is_table(path):
+        raise _refusal(lookup, f"there is no Delta table at {path}")
+    newest = delta.open_table(path)
+    if version is None or version == newest.version():
+        return Pin(str(newest.metadata().id), newest.version())
+    table = None if version > newest.version() else _at_version(path, version)
+    pinned = LookupInput(
+        lookup, path, Pin("" if table is None else str(table.metadata().id), version)
+    )
+    pinned.require_readable()
+    return pinned.pin
+
+
+def _at_version(path: str, version: int) -> deltalake.DeltaTable | None:
+    """The table at a version; None when its log no longer reaches back so far."""
+    try:
+        return delta.open_table(path, version)
+    except SystemFailureError as error:
+        if error.code == "CAP-TABLE":
+            return None
+        raise
+
+
+def _missing_file(path: str, table: deltalake.DeltaTable) -> str | None:
+    files = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    sizes = sizes_of([delta.resolve_path(path, file) for file in files])
+    return next((file.rpartition("/")[2] for file, size in sizes.items() if size is None), None)
+
+
+def _refusal(lookup: Lookup, problem: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-LOOKUP",
+        f"lookup {lookup.name}: {problem}",
+        "restore the table or the version; or replay again with a version that can be read",
+        lookup=lookup.name,
+        table=lookup.table,
+    )
