@@ -178,7 +178,7 @@ class Context(Workplace):
         Raises:
             CapstanError: See `capstan.replay.run.replay`.
         """
-        from capstan.replay.planning.plan import make_plan
+        from capstan.replay.planning.planner import make_plan
         from capstan.replay.run import replay
         from capstan.results import ReplayPlan, ReplayRun
 
@@ -324,7 +324,7 @@ class Context(Workplace):
             version: Its version; None for the newest.
         """
         from capstan.core.config import check_target
-        from capstan.replay.planning.plan import target_path
+        from capstan.replay.planning.planner import target_path
         from capstan.storage import delta
 
         self._locate(check_target(name))
@@ -334,7 +334,7 @@ class Context(Workplace):
     def _locate(self, into: str) -> None:
         """Find the table of a target: by its name in a catalog once, or where it was moved to."""
         from capstan.replay.planning import target_places
-        from capstan.replay.planning.plan import target_path
+        from capstan.replay.planning.planner import target_path
 
         declarations = self.declarations
         if not target_places.needs_catalog(self.lake, declarations, into):

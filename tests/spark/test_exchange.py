@@ -29,7 +29,7 @@ from capstan.interop.transfer.payload_columns import payload_type, payload_value
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.rows import played_rows
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.tape import index

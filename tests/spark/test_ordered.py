@@ -23,7 +23,7 @@ from capstan.maintenance.run import maintain
 from capstan.replay.execution import attempt
 from capstan.replay.output.diff import difference
 from capstan.replay.output.order_dependence import plan_of
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.standalone_audit import audit_run
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims

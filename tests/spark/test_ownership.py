@@ -11,7 +11,7 @@ import pytest
 from capstan.core.config import Mode, Transform
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.diff import difference
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 

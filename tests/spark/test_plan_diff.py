@@ -13,7 +13,7 @@ from capstan.core.config import Mode, Transform
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.execution.approval import Decision, reject
 from capstan.replay.output.diff import Difference, difference
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.preview import preview
 from capstan.replay.run import unlock
 from capstan.storage import delta

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from capstan.capture.run import capture, close
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay, rollback
 from capstan.replay.standalone_audit import audit_run, require_auditable

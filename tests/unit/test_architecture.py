@@ -6,8 +6,10 @@ import ast
 import re
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from importlinter.cli import lint_imports
 
@@ -226,3 +228,12 @@ def test_every_point_between_two_writes_is_one_that_a_test_cuts_off_at() -> None
     killed = _tests_text("crash", by_day=True) + _tests_text("spark", by_day=True)
     aimed = {point for point in points if re.search(rf'"{re.escape(point)}[":]', killed)}
     assert points - aimed - TOLD == set()
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    """Not even for types: what two modules need of each other is a third one."""
+    graph = grimp.build_graph("capstan", cache_dir=None)
+    sorter = TopologicalSorter(
+        {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    )
+    sorter.prepare()

@@ -12,7 +12,8 @@ from capstan.core.config import Replay, split_streams
 from capstan.core.config.names import check_target, did_you_mean, one_of
 from capstan.core.config.validation import read_model
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.plan import Plan, make_plan, target_path
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import Preview, preview
 from capstan.storage.lake import Lake, is_table

@@ -17,7 +17,8 @@ from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.notebook import rows_html
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape

@@ -20,7 +20,8 @@ from capstan.replay.overlap import (
     worker_gaps,
 )
 from capstan.replay.planning.cursor import find_cursor, follow_identity
-from capstan.replay.planning.plan import Plan, make_plan, target_path
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage import delta

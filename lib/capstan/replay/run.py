@@ -19,7 +19,8 @@ from capstan.replay.output import target_table
 from capstan.replay.output.already_published import find_equivalent_run, require_same_table
 from capstan.replay.output.foreign_changes import changes_since
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
-from capstan.replay.planning.plan import Plan, make_plan, target_path
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_target
 from capstan.spark.safe_commits import require_safe_commits

@@ -18,7 +18,8 @@ from capstan.replay.execution.change_merge import audit_changes, require_newest_
 from capstan.replay.execution.job import located, restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage import delta

@@ -17,7 +17,7 @@ from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.replay.planning.plan import target_path
+from capstan.replay.planning.planner import target_path
 from capstan.reporting.formatting import short_bound
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.table_cache import VersionedCache

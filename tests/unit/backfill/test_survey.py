@@ -20,7 +20,7 @@ from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.maintenance.retire import plan_retire
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage import delta
 from capstan.storage.lake import Lake

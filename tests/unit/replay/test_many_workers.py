@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from capstan.core.config import MAX_WORKERS
 from capstan.replay.output.certificate import MOST_LISTED, draft_certificate, listed, may_have
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting.formatting import workers_text
 from capstan.storage.lake import Lake

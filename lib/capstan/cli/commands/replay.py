@@ -185,7 +185,7 @@ def replay(
 
     Repeating a replay changes nothing while its result is still published.
     """
-    from capstan.replay.planning.plan import make_plan
+    from capstan.replay.planning.planner import make_plan
 
     shell = shell_of(context)
     if into_stream is not None:

@@ -13,7 +13,8 @@ from capstan.instrumentation import emit
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.intent import Intent, Placement
-from capstan.replay.planning.plan import Plan, make_plan, with_region
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_target
 from capstan.storage import delta

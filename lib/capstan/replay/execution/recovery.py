@@ -16,7 +16,8 @@ from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.published_changes import is_in_effect
 from capstan.replay.planning.intent import Intent
-from capstan.replay.planning.plan import Plan, with_region
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import with_region
 from capstan.replay.planning.stopped_run import at_versions
 from capstan.storage import delta
 from capstan.storage.delta import Commit

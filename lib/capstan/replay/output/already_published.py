@@ -8,7 +8,8 @@ from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import InvalidRequestError
 from capstan.replay.output import target_table
 from capstan.replay.planning.intent import Intent
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from capstan.core.config import ProjectConfig, Target
+from capstan.core.config import Target
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Antichain, Box, TimeType
@@ -15,31 +15,22 @@ from capstan.errors import IncompleteError, RangeLockedError
 from capstan.replay.planning.computation import (
     Computation,
     PipelineComputation,
-    check_grain,
-    computation_of,
-    kept_source,
 )
-from capstan.replay.planning.cursor import Cursor, follow_identity, reached_by
-from capstan.replay.planning.input_identity import input_identity
-from capstan.replay.planning.lookup_input import Pin, pin_lookups
-from capstan.replay.planning.plan_checks import check_scope, declared_checks
+from capstan.replay.planning.cursor import follow_identity, reached_by
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stopped_run import continued
 from capstan.replay.planning.stream_input import (
     StreamInput,
     common_times,
     kept_inputs,
-    meet,
-    open_inputs,
 )
 from capstan.replay.planning.target_layout import Layout
-from capstan.replay.planning.time_range import requested_box
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import require_records
+from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History
-from capstan.storage.ledger.table_places import normalised
-from capstan.storage.ledger.tables import read_places, stored_target
+from capstan.storage.ledger.tables import stored_target
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
@@ -242,7 +233,7 @@ class Plan:
         """The hash of input, computation and target; of a followed replay, that of its cursor."""
         if self.request.follow is not None:
             return follow_identity(self.request, stored_target(self.lake, self.target))
-        return input_identity(self)
+        return _input_identity(self)
 
     def require_complete(self) -> None:
         """Check that the whole range is complete, unless `--partial` was given.
@@ -305,96 +296,39 @@ class Plan:
             )
 
 
-def make_plan(
-    lake: Lake,
-    declarations: ProjectConfig,
-    request: Request,
-    *,
-    cuts: Mapping[str, int] | None = None,
-    pins: Mapping[str, Pin] | None = None,
-    cursor: Cursor | None = None,
-) -> Plan:
-    """Resolve a request, without a JVM.
-
-    Args:
-        lake: The lake.
-        declarations: The registered transforms and the declared targets.
-        request: The request.
-        cuts: The commits that are already pinned, as `Plan.cuts` has them.
-        pins: The versions of lookup tables that are already pinned, by the lookup's name.
-        cursor: The position of a followed replay.
-
-    Raises:
-        InvalidRequestError: Unknown stream, worker, transform, cut or declared replay; a range that
-            is reversed, or does not fit the transform's grain; missing workers that the transform
-            needs; a pipeline that has changed since its state was kept; `CAP-STREAMS` for streams
-            that cannot be replayed together, or are not those that the pipeline reads;
-            `CAP-LOOKUP` for a lookup table or a version that cannot be read.
-    """
-    inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
-    frontier, time_type = meet(inputs), common_times(inputs)
-    box = requested_box([stream.tape for stream in inputs], time_type, request)
-    path, declared = target_path(lake, declarations, request.into)
-    computation = computation_of(declarations, request, time_type, box, frontier, declared)
-    check_grain(computation, time_type, box)
-    if isinstance(computation, PipelineComputation):
-        computation = computation.resuming(None if cursor is None else cursor.resumed)
-        lookups = pin_lookups(lake, computation.pipeline, computation.sink, request.lookups, pins)
-        computation = replace(computation, lookups=lookups)
-        for stream in inputs:
-            computation.require_coarse(stream.tape.step)
-    reached = computation.written_until(time_type, frontier)
-    played = None if cursor is None else cursor.reached
-    region = Region(computation.project(box), reached, played).simplified()
-    # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
-    step = 1 if isinstance(computation, PipelineComputation) else inputs[0].tape.step
-    kept = kept_inputs(inputs, computation.worker_source)[0]
-    plan = Plan(
-        lake=lake,
-        request=request,
-        inputs=inputs,
-        box=box,
-        frontier=frontier,
-        region=region,
-        reached=reached,
-        cursor=played,
-        complete=False,
-        target=path,
-        declared=declared,
-        layout=Layout(computation.worker, computation.time, kept.labels, step),
-        computation=computation.at(region),
-        checks=declared_checks(declarations, request, declared, computation),
-    )
-    check_scope(plan)
-    plan = replace(plan, complete=plan.is_complete(frontier))
-    return continued(plan) if plan.computation.lookups and pins is None else plan
-
-
-def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
-    """The path of a target and its declaration, even when the target is named by its path.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE`
-            for an invalid declaration; of a path, for any invalid one, as that may be its own.
-    """
-    declarations.require_sound("targets", None if "/" in into else into)
-    places = {
-        name: declared_path(lake, name, target) for name, target in declarations.targets.items()
+def _input_identity(plan: Plan) -> str:
+    """The hash of what a replay reads, computes and writes; that of stored runs never changes."""
+    parts: dict[str, object] = {
+        "stream": plan.stream,
+        "tape": plan.tape.identity,
+        "cut": plan.cut.commit,
+        "workers": sorted(plan.workers),
+        "region": region_text(plan.region.simplified()),
+        "transform": plan.request.transform,
+        "code": plan.computation.code,
+        "mode": str(plan.request.mode),
+        "keys": list(plan.keys),
+        "target": stored_target(plan.lake, plan.target),
     }
-    path = places.get(into) or lake.table(into)
-    name = into if into in places else next((n for n, at in places.items() if at == path), None)
-    return lake.target(path), declarations.targets[name] if name is not None else None
+    if isinstance(plan.computation, PipelineComputation):
+        parts["pipeline"] = plan.computation.name
+        parts["reads"] = region_text(plan.reads.simplified())
+    rule = plan.change_rule
+    if rule is not None:
+        parts["changes"] = rule.to_json()
+    if plan.several:
+        parts["streams"] = {stream.source: _part(stream) for stream in plan.inputs}
+    pins = plan.computation.lookup_pins
+    if pins:
+        parts["lookups"] = {name: pin.to_json() for name, pin in pins.items()}
+    return identity_of(parts)
 
 
-def declared_path(lake: Lake, name: str, target: Target) -> str:
-    """The path of a declared target; of a table by name, where it was last seen."""
-    if target.table is not None:
-        place = read_places(lake).named(normalised(target.table))
-        if place is not None:
-            return place.path
-    return lake.table(target.path or name)
-
-
-def with_region(plan: Plan, region: Region) -> Plan:
-    """The plan for other times, such as those that an earlier attempt pinned."""
-    return replace(plan, region=region, computation=plan.computation.at(region))
+def _part(stream: StreamInput) -> dict[str, object]:
+    """What a run reads of one of several streams."""
+    return {
+        "stream": stream.tape.name,
+        "tape": stream.tape.identity,
+        "cut": stream.cut.commit,
+        "workers": sorted(stream.workers),
+    }

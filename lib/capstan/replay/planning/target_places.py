@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.plan import target_path
+from capstan.replay.planning.planner import target_path
+from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.catalog_tables import find_table, is_lasting, register_table
 from capstan.storage.lake import Lake, is_table
@@ -37,9 +38,10 @@ def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, 
 
     Raises:
         InvalidRequestError: `CAP-CATALOG` when the catalog cannot tell, or no longer knows the name
-            of a table that exists.
+            of a table that exists; `CAP-LAKE`, see `require_safe_commits`.
     """
     path, declared = target_path(lake, declarations, into)
+    require_safe_commits(spark, path)
     if declared is None or declared.table is None:
         find_moved(lake, path)
         return

@@ -17,7 +17,8 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.conflicting_rows import require_no_clash
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.preview import preview
 from capstan.storage.lake import Lake

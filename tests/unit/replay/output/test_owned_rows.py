@@ -22,7 +22,8 @@ from capstan.core.config import ProjectConfig, Target
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.output.owned_rows import owned_rows_sql
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope

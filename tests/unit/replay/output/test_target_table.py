@@ -16,7 +16,8 @@ from capstan.replay.execution.job import require_intent
 from capstan.replay.execution.rollback import is_gone
 from capstan.replay.output.target_table import require_all_rows
 from capstan.replay.planning.cursor import follow_identity
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage import delta

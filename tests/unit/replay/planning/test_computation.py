@@ -21,7 +21,8 @@ from capstan.replay.output.certificate import pipeline_json
 from capstan.replay.overlap import published_overlap
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import Cursor, find_cursor
-from capstan.replay.planning.plan import Plan, make_plan, with_region
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_ledger import Snapshot
 from capstan.storage import delta

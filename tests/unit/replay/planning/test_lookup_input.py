@@ -23,7 +23,8 @@ from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.lookup_input import Pin
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stopped_run import at_versions
 from capstan.reporting.formatting import pipeline_text

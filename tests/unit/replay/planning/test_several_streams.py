@@ -25,7 +25,8 @@ from capstan.maintenance.retire import _require_idle
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
-from capstan.replay.planning.plan import Plan, make_plan
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
 from capstan.reporting import listings

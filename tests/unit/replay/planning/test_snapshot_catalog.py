@@ -18,7 +18,7 @@ from capstan.pipeline.registry import Pipelines
 from capstan.pipeline.state.errors import NotWhole
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import find_cursor
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.snapshot_catalog import find_snapshot, list_taken
 from capstan.replay.planning.snapshot_ledger import Snapshot, parts_of, read_parts

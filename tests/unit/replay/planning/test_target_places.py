@@ -12,7 +12,7 @@ from capstan.core.config import ProjectConfig, Target
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning import target_places
-from capstan.replay.planning.plan import make_plan, target_path
+from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import find_all_moved, find_moved, needs_catalog
 from capstan.storage import arrow_writer, delta

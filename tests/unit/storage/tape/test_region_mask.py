@@ -19,7 +19,7 @@ from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.output.certificate import late_in
 from capstan.replay.overlap import _cells, published_overlap
-from capstan.replay.planning.plan import make_plan
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
@@ -129,6 +129,6 @@ def test_only_messages_of_the_range_are_looked_at(tmp_path: Path, domain: str) -
     for region in some(width):
         plan = replace(whole, region=region)
         box = region.simplified().box
-        assert len(_cells(plan)[0]) == 2 * sum(map(box.contains, times))
+        assert len(_cells(plan, plan.inputs[0])[0]) == 2 * sum(map(box.contains, times))
         played = sum(region.contains(Time(time)) for time in times)
         assert published_overlap(plan, []).missing == 2 * played
