@@ -15,7 +15,7 @@ from capstan.replay.run import publish, replay, rollback
 from capstan.spark.guest_session import open_session
 from capstan.spark.session import build_session
 from capstan.storage.lake import Lake
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import Books, intent_json, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
 
 if TYPE_CHECKING:
@@ -36,10 +36,12 @@ def without_log_store() -> SimpleNamespace:
 def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, NAME, ["a"], [(0,)], (1,))
-    Books(lake, NAME, FAR).published("far-00000000-1", [0], Region(Box((None,), (None,))))
+    books, request = Books(lake, NAME, FAR), Request(NAME, FAR)
+    books.published("far-00000000-1", [0], Region(Box((None,), (None,))))
+    books.stepped("far-00000000-1", "intent", intent_json(request, [(1,)]))
     declarations, spark = declared(little_stream(tmp_path)), without_log_store()
     for work in (
-        lambda: replay(spark, lake, declarations, Request(NAME, FAR)),  # type: ignore[arg-type]
+        lambda: replay(spark, lake, declarations, request),  # type: ignore[arg-type]
         lambda: publish(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
         lambda: rollback(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
     ):
