@@ -15,7 +15,7 @@ from capstan.storage.lake import children, folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.tables import kept_changes_path
 from tests.support import lake_contents
-from tests.support.crash_cases import Asked, Work, cases
+from tests.support.crash_cases import REPLAY_POINTS, ROLLBACK_POINTS, Asked, Work, cases
 from tests.support.small_stream import AGAIN, REPLAYED_OVER
 
 if TYPE_CHECKING:
@@ -25,26 +25,10 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
-REPLAYS = (
-    "verify.ledger",
-    "replay.claim",
-    "replay.target",
-    "replay.intent",
-    "replay.staging",
-    "replay.audit",
-    "replay.holds",
-    "replay.publish",
-    "replay.coverage",
-    "replay.certificate",
-)
-POINTS = {"versions": (*REPLAYS, "replay.changes"), "joined": (*REPLAYS, "replay.metrics")}
-ROLLBACKS = (
-    "rollback.claim",
-    "rollback.holds",
-    "rollback.publish",
-    "rollback.coverage",
-    "rollback.ledger",
-)
+POINTS = {
+    "versions": (*REPLAY_POINTS, "replay.changes"),
+    "joined": (*REPLAY_POINTS, "replay.metrics"),
+}
 WORLDS = {"versions": "recorded", "joined": "paired"}
 
 
@@ -63,7 +47,7 @@ REPLAYING = [
 ROLLING_BACK = [
     Work("rollback", point, name=name, world=WORLDS[name]).after(*asked(name))
     for name in POINTS
-    for point in ROLLBACKS
+    for point in ROLLBACK_POINTS
 ]
 
 

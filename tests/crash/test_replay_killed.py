@@ -10,25 +10,14 @@ from capstan.storage import delta
 from capstan.storage.lake import children
 from capstan.storage.ledger import claims, runs
 from tests.support import lake_contents
-from tests.support.crash_cases import Asked, Work, cases
+from tests.support.crash_cases import REPLAY_POINTS, ROLLBACK_POINTS, Asked, Work, cases
 from tests.support.small_stream import BEFORE, REQUESTS, STAGED
 
 pytestmark = pytest.mark.timeout(1800)
 
 # Requests by name, and the points at which a replay of each is cut off.
 POINTS = {
-    "staged": [
-        "verify.ledger",
-        "replay.claim",
-        "replay.target",
-        "replay.intent",
-        "replay.staging",
-        "replay.audit",
-        "replay.holds",
-        "replay.publish",
-        "replay.coverage",
-        "replay.certificate",
-    ],
+    "staged": REPLAY_POINTS,
     "direct": ["replay.publish", "replay.audit", "replay.coverage"],
     "follow": ["replay.audit", "replay.publish"],
     "append": ["replay.publish"],
@@ -56,14 +45,7 @@ PUBLISHES = [
     for point in ("replay.publish", "replay.coverage", "replay.certificate")
 ]
 ROLLBACKS = [
-    Work("rollback", point).after(replaying(BEFORE), replaying(STAGED))
-    for point in (
-        "rollback.claim",
-        "rollback.holds",
-        "rollback.publish",
-        "rollback.coverage",
-        "rollback.ledger",
-    )
+    Work("rollback", point).after(replaying(BEFORE), replaying(STAGED)) for point in ROLLBACK_POINTS
 ]
 ADDING = [
     Work("rollback", "rollback.publish", name=name).after(replaying(REQUESTS[name]))

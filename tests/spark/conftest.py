@@ -9,12 +9,14 @@ import pytest
 
 from capstan.spark.session import build_session
 from capstan.storage.lake import Lake
+from tests.bench.workloads import nexmark_events
+from tests.support.sample_streams import MARKET_EVENTS
 from tests.support.small_spark import LASTING, MASTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 _HERE = Path(__file__).parent
@@ -171,3 +173,13 @@ def spark() -> Iterator[SparkSession]:
 def lake(tmp_path: Path) -> Lake:
     """An empty lake for one test."""
     return Lake.at(tmp_path / "lake")
+
+
+@pytest.fixture(scope="module")
+def events(spark: SparkSession) -> Iterator[DataFrame]:
+    """A small Nexmark market: persons, auctions and bids."""
+    made = nexmark_events.events(
+        spark, MARKET_EVENTS, seed=11, events_per_second=23, partitions=2
+    ).persist()
+    yield made
+    made.unpersist()

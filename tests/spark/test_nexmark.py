@@ -24,29 +24,20 @@ from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from tests.bench.workloads import nexmark, nexmark_events, nexmark_queries, nexmark_sql
 from tests.support.jvmless_lake import lay_records
 from tests.support.local_runner import everything
+from tests.support.sample_streams import MARKET_EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
 # Two minutes of events, or a little more: many windows, and gaps of ten seconds for most bidders.
-EVENTS, PER_SECOND = 3_000, 23
 TIMES = TimeType.of(event=Kind.TIMESTAMP)
 ROWS_AT_LEAST = {
     0: 2_700, 1: 2_700, 2: 5, 3: 3, 4: 5, 5: 60, 7: 13, 8: 3, 9: 90, 11: 100, 14: 500, 18: 500,
     19: 500, 20: 300, 21: 2_700, 22: 2_700,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def events(spark: SparkSession) -> Iterator[DataFrame]:
-    made = nexmark_events.events(
-        spark, EVENTS, seed=11, events_per_second=PER_SECOND, partitions=2
-    ).persist()
-    yield made
-    made.unpersist()
 
 
 def recorded(events: DataFrame, batches: int) -> DataFrame:
@@ -147,7 +138,7 @@ def captured(events: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Cal
         )
         lake = Lake.at(folder / "lake")
         found = capture(spark, lake, stream)
-        assert (found.batches, found.records) == (batches, EVENTS)
+        assert (found.batches, found.records) == (batches, MARKET_EVENTS)
         tapes[batches], closed = close(spark, lake, "nexmark")
         assert closed == 2
         return tapes[batches]

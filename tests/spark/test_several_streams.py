@@ -20,17 +20,14 @@ from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
-from tests.bench.workloads import nexmark_events, nexmark_sql
+from tests.bench.workloads import nexmark_sql
 from tests.bench.workloads.nexmark_streams import REFERENCES
 from tests.support import several_streams
-from tests.support.sample_streams import NAME, lay_in, little_stream, rows
+from tests.support.sample_streams import MARKET_EVENTS, NAME, lay_in, little_stream, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import DataFrame, SparkSession
 
-EVENTS, PER_SECOND = 3_000, 23
 KINDS = {"people": "person", "auctions": "auction", "bids": "bid"}
 SQL = {"market_q3": nexmark_sql.QUERIES[3], "market_q8": nexmark_sql.QUERIES[8]}
 SQL["market_bids"] = """
@@ -127,15 +124,6 @@ class Market:
         return multiset(found)
 
 
-@pytest.fixture(scope="module")
-def events(spark: SparkSession) -> Iterator[DataFrame]:
-    made = nexmark_events.events(
-        spark, EVENTS, seed=11, events_per_second=PER_SECOND, partitions=2
-    ).persist()
-    yield made
-    made.unpersist()
-
-
 @pytest.mark.parametrize(
     "query", ["market_q3", pytest.param("market_q8", marks=pytest.mark.nightly)]
 )
@@ -160,7 +148,7 @@ def test_a_stream_that_lags_holds_the_others_back(
     # Auctions beyond the meet are on tape, and were not read.
     sold = parts["auctions/east"]["records"], parts["auctions/west"]["records"]
     assert min(sold) > 0
-    assert sum(sold) < EVENTS * 3 / 50
+    assert sum(sold) < MARKET_EVENTS * 3 / 50
     assert first.records == sum(part["records"] for part in parts.values())
     market.capture("people", f"unix_micros(dateTime) >= {middle}", ends=True)
     second = market.replay(query, follow="nightly", peers=2)

@@ -29,6 +29,29 @@ CAPTURE_POINTS = (
 )
 """Write points of a capture of the small stream."""
 
+REPLAY_POINTS = (
+    "verify.ledger",
+    "replay.claim",
+    "replay.target",
+    "replay.intent",
+    "replay.staging",
+    "replay.audit",
+    "replay.holds",
+    "replay.publish",
+    "replay.coverage",
+    "replay.certificate",
+)
+"""Write points of a staged replay of the small stream."""
+
+ROLLBACK_POINTS = (
+    "rollback.claim",
+    "rollback.holds",
+    "rollback.publish",
+    "rollback.coverage",
+    "rollback.ledger",
+)
+"""Write points of a rollback."""
+
 
 class Place(Protocol):
     """Place of work."""

@@ -28,6 +28,7 @@ from capstan.core.config import (
 NAME = "little"
 START = datetime(2024, 5, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+MARKET_EVENTS = 3_000
 SCHEMA = pa.schema(
     [
         ("id", pa.int64()),
