@@ -55,8 +55,8 @@ PAGES = (
 
 
 FIELDS = (
-    "into", "since", "until", "known_at", "as_of", "peers", "replay", "workers", "transform",
-    "pipeline", "sink", "mode", "keys",
+    "into", "streams", "since", "until", "known_at", "as_of", "peers", "replay", "workers",
+    "transform", "pipeline", "sink", "mode", "keys",
 )  # fmt: skip
 """What a query can say of a replay beside its stream."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 import pytest
+from fastapi import HTTPException
 
 from capstan.airflow.lake_queries import pin_cut, preview_request, read_request, resolve
 from capstan.airflow.operators.failures import TaskRefusedError
@@ -85,6 +86,55 @@ def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None
         resolve(setting, {"into": "joined", "replay": "joined", "stream": "little"})
     free = {"streams": STREAMS, "into": "other", "pipeline": "paid"}
     assert resolve(setting, free) == read_request(free)
+
+
+def test_a_form_names_streams_of_no_declared_replay(setting: Settings) -> None:
+    asked = {"stream": "little", "streams": "payments=paid, orders=sold", "into": "t"}
+    request = resolve(setting, {**asked, "pipeline": "paid", "replay": None})
+    assert request == Request.of_streams(STREAMS, "t", pipeline="paid")
+    assert preview_request(setting, request).plan.request.streams == STREAMS
+    declared = {**asked, "into": "joined", "replay": "joined"}
+    assert resolve(setting, declared) == resolve(setting, {"into": "joined", "replay": "joined"})
+    other = {**declared, "streams": "orders=paid,payments=sold", "pipeline": "paid"}
+    with pytest.raises(InvalidRequestError, match="CAP-REQUEST: replay joined has stream"):
+        resolve(setting, other)
+    for text, code in {
+        "sold": "CAP-STREAMS: streams 'sold' names no source",
+        "orders=sold,paid": "CAP-STREAMS",
+        "orders=sold": "CAP-STREAMS",
+        "orders=sold,orders=paid": "CAP-STREAMS",
+        "orders=../x,payments=paid": "CAP-NAME",
+        "orders=sold+,payments=paid": "CAP-NAME",
+        "a/b=sold,payments=paid": "CAP-STREAMS",
+    }.items():
+        with pytest.raises(InvalidRequestError, match=code):
+            resolve(setting, {**asked, "streams": text, "pipeline": "paid"})
+
+
+def test_the_page_plans_streams_that_all_may_be_seen(
+    setting: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = {"capstan_replay", "capstan_capture__sold"}
+    monkeypatch.setattr(permissions, "_readable", lambda dags, user: allowed & set(dags))
+    user = permissions.Permissions(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(permissions.Permissions, "may_replay", lambda _user: True)
+    given = {"streams": ["orders=sold,payments=paid"], "pipeline": ["paid"], "into": ["t"]}
+    query: Any = SimpleNamespace(query_params=Query(given), url=SimpleNamespace(path="/"))
+    monkeypatch.setattr(routes, "_page", lambda request, name, lake, **shown: shown)
+    with pytest.raises(HTTPException):
+        routes.fill(query, setting, user)
+    allowed.add("capstan_capture__paid")
+    shown: Any = routes.fill(query, setting, user)
+    assert shown["problem"] == {}
+    assert [part["stream"] for part in shown["plan"]["streams"]] == ["sold", "paid"]
+
+
+class Query(dict[str, list[str]]):
+    """The parameters of a query."""
+
+    def getlist(self, name: str) -> list[str]:
+        """All values of one."""
+        return self[name]
 
 
 def test_a_form_can_choose_other_workers_than_the_declared_ones(setting: Settings) -> None:

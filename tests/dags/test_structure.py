@@ -195,6 +195,9 @@ def test_a_person_is_asked_for_a_reason_and_for_nothing_of_the_form(dags: dict[s
 def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
     found = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
     assert (found["stream"], found["mode"], found["since"]) == ("little", "replace", None)
+    for text in (None, "", "orders=sold+resold, payments=paid"):
+        asked = {"into": "t", "streams": text}
+        assert validated(dags["capstan_replay"], asked)["streams"] == text
     assert validated(dags["capstan_backfill__by_day"], {})["workers"] is None
     assert validated(dags["capstan_audit"], {"newest": 1})["target"] is None
     assert validated(dags["capstan_audit"], {})["newest"] is None
@@ -217,6 +220,8 @@ def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
         {"into": "t", "transform": "other"},
         {"into": "t", "pipeline": "other"},
         {"into": "t", "sink": 1},
+        {"into": "t", "streams": "sold"},
+        {"into": "t", "streams": {"orders": "sold", "payments": "paid"}},
         {"into": "t", "mode": "overwrite"},
         {"into": "t", "as_of": -1},
         {"into": "t", "peers": 0},

@@ -8,7 +8,13 @@ from datetime import UTC, datetime
 
 from capstan.airflow.settings import Settings
 from capstan.capture import stall_check
-from capstan.core.config import Replay, split_streams
+from capstan.core.config import (
+    Replay,
+    check_streams,
+    joined_streams,
+    parse_streams,
+    split_streams,
+)
 from capstan.core.config.names import check_target, did_you_mean, one_of
 from capstan.core.config.validation import read_model
 from capstan.errors import InvalidRequestError
@@ -59,7 +65,8 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
 
     Raises:
         InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
-            `CAP-REQUEST` when a field contradicts the declaration.
+            `CAP-REQUEST` when a field contradicts the declaration; `CAP-STREAMS` for streams
+            without their sources.
     """
     given = read_request(_with_streams(setting, fields))
     if not given.approve and approving_replay(setting, given.into) is not None:
@@ -99,13 +106,19 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
 
 
 def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
-    """The fields of a form, with the streams of the declared replay that it names.
+    """The fields of a form, with its streams by key, or those of the declared replay that it names.
 
-    A form has one stream, which is any of those.
+    The field `stream` of a form is never empty. It does not count beside streams that are given,
+    and is any of those that are declared.
     """
+    keyed = streams_of(fields)
+    if keyed:
+        fields = {**fields, "stream": joined_streams(keyed), "streams": keyed}
     name = fields.get("replay")
     declared = setting.declarations.replays.get(str(name)) if name else None
-    if declared is None or not declared.streams or fields.get("streams"):
+    if declared is None or not declared.streams:
+        return fields
+    if fields.get("streams") not in (None, "", {}, declared.keyed):
         return fields
     if fields.get("stream") not in (None, "", declared.stream, *declared.inputs):
         return fields
@@ -113,6 +126,28 @@ def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[st
     given = {key: value for key, value in fields.items() if value or key not in defaults}
     streams = {"stream": declared.stream, "streams": declared.keyed}
     return {**defaults, **given, **streams}
+
+
+def streams_of(fields: Mapping[str, object]) -> dict[str, str]:
+    """The streams by key that a form names as text; empty if it names none.
+
+    Raises:
+        InvalidRequestError: `CAP-STREAMS` for a stream without its source, and for a single one;
+            `CAP-NAME` for what cannot be a stream.
+    """
+    text = fields.get("streams")
+    if not isinstance(text, str) or not text.strip():
+        return {}
+    keyed = parse_streams(text)
+    if not keyed:
+        raise InvalidRequestError(
+            "CAP-STREAMS",
+            f"streams {text.strip()[:80]!r} names no source",
+            "give each source of the pipeline with its stream, as in "
+            "orders=orders_eu,payments=payments; or leave it out, and choose one stream",
+        )
+    check_streams(keyed)
+    return keyed
 
 
 def approving_replay(setting: Settings, into: str) -> Replay | None:

@@ -9,7 +9,7 @@ from airflow.sdk import Param
 
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
-from capstan.core.config import Mode
+from capstan.core.config import STREAMS_PATTERN, Mode
 
 INPUT, OUTPUT, OPTIONS = "What to replay", "Into which table", "How"
 _TIME = (
@@ -70,6 +70,7 @@ def _input_fields(setting: Settings) -> dict[str, Param]:
             title="Stream",
             section=INPUT,
         ),
+        "streams": _streams(),
         "replay": _replay(setting),
         "workers": workers_field(labels_by_stream(setting), INPUT),
         "since": _text("Since", f"First time to replay: {_TIME}. Empty: from the start.", INPUT),
@@ -82,6 +83,19 @@ def _input_fields(setting: Settings) -> dict[str, Param]:
             "Known at", "Replay what was known at this epoch; for times in `epoch, event`.", INPUT
         ),
     }
+
+
+def _streams() -> Param:
+    return Param(
+        None,
+        type=["string", "null"],
+        pattern=STREAMS_PATTERN,
+        title="Streams",
+        description_md="For a *Pipeline* that reads several streams: each of its sources with its "
+        "stream, as in `orders=orders_eu, payments=payments`; `orders=orders_eu+orders_us` reads "
+        "two as one. *Stream* does not count then. Empty: the one in *Stream*.",
+        section=INPUT,
+    )
 
 
 def _replay(setting: Settings) -> Param:

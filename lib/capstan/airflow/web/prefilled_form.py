@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from airflow.sdk import Param
 
 from capstan.airflow.dags.form import replay_form
-from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve
+from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve, streams_of
 from capstan.airflow.settings import Settings
 from capstan.core.config import join_names, split_names
 
@@ -52,6 +52,17 @@ def fields_of(setting: Settings, given: Mapping[str, Sequence[str]]) -> list[Fie
         given: The query's values, by field name.
     """
     return [_field(name, param, given.get(name)) for name, param in replay_form(setting).items()]
+
+
+def streams_in(fields: Sequence[Field]) -> tuple[str, ...]:
+    """The streams that the replay in the form reads, if no declared replay says others.
+
+    Raises:
+        InvalidRequestError: `CAP-STREAMS` or `CAP-NAME` for text that names none.
+    """
+    values = {field.name: field.value for field in fields}
+    several = streams_of(values)
+    return tuple(dict.fromkeys(several.values())) or (str(values["stream"]),)
 
 
 def plan_of(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:

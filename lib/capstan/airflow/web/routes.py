@@ -19,7 +19,7 @@ from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_declarations import read_page_setting
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
-from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of
+from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
 from capstan.airflow.web.security import guard, refuse
 from capstan.core.config import check_name, split_streams
 from capstan.errors import CapstanError, InvalidRequestError
@@ -256,14 +256,15 @@ def fill(request: Request, settings: Configured, permissions: Allowed) -> Respon
     if not permissions.may_replay() or not visible.declarations.streams:
         raise refuse()
     fields = fields_of(visible, given)
-    stream = next(str(field.value) for field in fields if field.name == "stream")
-    if not permissions.stream(check_name("stream", stream)):
+    streams = [check_name("stream", name) for name in streams_in(fields)]
+    if not all(map(permissions.stream, streams)):
         raise refuse()
     lake = Lake.at(settings.lake)
     plan: dict[str, object] = {}
     problem: dict[str, object] = {}
     try:
-        require_tape(lake, stream)
+        for stream in streams:
+            require_tape(lake, stream)
         plan = hide_runs(plan_of(visible, fields), _visible_runs(lake, permissions, settings))
     except CapstanError as error:
         problem = error.summary()

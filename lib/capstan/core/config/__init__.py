@@ -41,6 +41,7 @@ from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import Check, Range
 from capstan.core.config.sources import Source
 from capstan.core.config.stream_names import (
+    STREAMS_PATTERN,
     check_streams,
     joined_streams,
     keyed_streams,
@@ -55,6 +56,7 @@ from capstan.core.config.transforms import Transform
 __all__ = [
     "MAX_WORKERS",
     "READ_OTHERWISE",
+    "STREAMS_PATTERN",
     "ByColumn",
     "ByKey",
     "ByPartition",

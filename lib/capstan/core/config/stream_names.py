@@ -11,6 +11,13 @@ from collections.abc import Mapping, Sequence
 from capstan.core.config.names import check_name
 from capstan.errors import InvalidRequestError
 
+_SOURCE = r"[^\s=,+/]+"
+_STREAM = r"[a-z][a-z0-9_]{0,63}"
+_FIRST = rf"\s*{_SOURCE}\s*=\s*{_STREAM}"
+_READS = rf"{_FIRST}(\+{_STREAM})*\s*"
+STREAMS_PATTERN = rf"^(\s*|{_FIRST}(\+{_STREAM})+\s*|{_READS}(,{_READS})+)$"
+"""The pattern of the text of several streams, for forms; it may be empty."""
+
 # No name has this character, so that the text of several streams is never the name of one.
 _JOINT = "+"
 _OF = "/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +12,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from capstan.airflow.lake_queries import streams_of
 from capstan.backfill.interval import State
 from capstan.backfill.planner import BackfillRequest, plan_replays
 from capstan.backfill.survey import survey
 from capstan.cli import main
 from capstan.cli.options import workers_by_source
-from capstan.core.config import ProjectConfig, Replay
+from capstan.core.config import STREAMS_PATTERN, ProjectConfig, Replay
 from capstan.core.config.validation import read_request
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
@@ -506,6 +508,31 @@ def test_the_command_line_names_streams_by_source(
     assert plan("orders=orders_eu,orders=payments")["error"] == "CAP-STREAMS"
     assert plan(streams, "--as-of", "one")["error"] == "CAP-USAGE"
     assert plan("orders=../x,payments=payments")["error"] == "CAP-NAME"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "payments=payments, orders=orders_eu",
+        "orders=orders_eu+orders_us",
+        " orders = orders_eu+orders_us , payments=payments ",
+        "orders=orders_eu",
+        "orders=orders_eu+",
+        "orders_eu",
+        "orders=orders_eu,payments",
+        "orders=orders_eu,,payments=payments",
+        "orders=Orders,payments=payments",
+        "a/b=orders_eu,payments=payments",
+        "orders=../x,payments=payments",
+    ],
+)
+def test_a_form_accepts_the_streams_that_a_request_can_have(text: str) -> None:
+    assert re.search(STREAMS_PATTERN, "")
+    try:
+        streams = streams_of({"streams": text})
+    except InvalidRequestError:
+        streams = {}
+    assert bool(re.search(STREAMS_PATTERN, text)) is bool(streams)
 
 
 def test_requests_of_jobs_name_streams_alone(two: Two) -> None:
