@@ -384,6 +384,13 @@ def test_a_rule_of_the_target_is_named(play: Play, mode: Mode) -> None:
     assert play.version(name) == before
 
 
+def test_a_required_column_that_the_rows_lack_is_named(play: Play) -> None:
+    play.sql(OWN.format("STRING", ", loaded_by STRING NOT NULL"), "required")
+    with pytest.raises(CheckFailedError, match=r"CAP-CONSTRAINT: .* loaded_by, .* NOT NULL"):
+        play("required", since=DAY2, until=DAY4)
+    assert play.version("required") == 0
+
+
 def test_only_complete_times(play: Play) -> None:
     with pytest.raises(IncompleteError, match="CAP-INCOMPLETE.*2024-05-05T21:00:00"):
         play("early", since="2024-05-05", until="2024-05-06")

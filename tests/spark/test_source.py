@@ -285,8 +285,10 @@ class TestListing:
             path = source / name
             moment = datetime(2001, 9, 9, tzinfo=UTC) if name == "copied" else None
             lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)), moment)
+            (source / "gone.parquet").unlink(missing_ok=True)
+            (source / "gone.parquet").symlink_to(source.parent / "nothing.parquet")
             found = capture(spark, lake, stream)
-        told = {"hidden": ["_export.parquet"]}
+        told = {"dangling": ["gone.parquet"], "hidden": ["_export.parquet"]}
         assert found.passed is not None
         assert found.passed.files == told
         tape = open_tape(lake, "little")
@@ -496,6 +498,11 @@ class TestShapes:
             ),
             ({"NET": pa.array([1, 2])}, r"file 1\.parquet has .*The column `net` already exists"),
             ({"clock": pa.array([1, 2], pa.time64("us"))}, "TIME is not supported"),
+            (
+                {"Order Total (EUR)": pa.array([1, 2])},
+                r"CAP-COLUMN: stream little: the source has a column 'Order Total \(EUR\)'",
+            ),
+            ({"_WORKER": pa.array([1, 2])}, "CAP-COLUMN: .*'_WORKER': Capstan uses that name"),
         ],
     )
     def test_what_spark_does_not_take_is_refused_by_name(

@@ -25,6 +25,7 @@ from capstan.maintenance import run
 from capstan.pipeline.spark import state_rows
 from capstan.replay.execution.approval import Decision
 from capstan.replay.output import certificate, diff
+from capstan.reporting.listings import LATE_REASONS
 from capstan.storage import delta
 from capstan.storage.ledger import findings, retirements, side_outputs, tables
 from capstan.storage.ledger.certificate import Certificate, NotCovered
@@ -183,7 +184,7 @@ def test_late_reasons_are_those_of_the_code() -> None:
         and call.func.attr == "when"
         and isinstance(call.args[1], ast.Constant)
     }
-    assert set(names(rows(section("`late`"), "reason"))) == coded
+    assert set(names(rows(section("`late`"), "reason"))) == coded == set(LATE_REASONS)
     assert len(coded) == 6
 
 

@@ -1,18 +1,19 @@
 """File listing of a source, compared with the files that captures have read.
 
 Structured Streaming skips some files silently: names that begin with `_` or `.`, files that its
-options exclude, files modified after they were read. Here each skipped file is counted by reason.
+options exclude, files modified after they were read, links to nothing. Here each skipped file is
+counted by reason.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from os import scandir
+from os import DirEntry, scandir
 from os.path import normpath, realpath
 from pathlib import Path
 from urllib.parse import unquote
@@ -48,6 +49,8 @@ class Reason(StrEnum):
     """It was read before, but its size or modification time has changed since."""
     EXCLUDED = "excluded"
     """The declared `source.options` exclude it."""
+    DANGLING = "dangling"
+    """It is a symbolic link to a file that does not exist or cannot be reached."""
     UNREAD = "unread"
     """Nothing excludes it, but no capture has read it."""
 
@@ -85,12 +88,14 @@ class Listing:
         root: The folder, or the file.
         files: The files by path.
         rule: The pattern that files must match if the path has wildcards; else None.
+        dangling: The paths of symbolic links to nothing.
     """
 
     scheme: str
     root: str
     files: Mapping[str, File]
     rule: re.Pattern[str] | None = None
+    dangling: Sequence[str] = ()
 
     @classmethod
     def of(cls, source: Source) -> Listing | None:
@@ -115,18 +120,20 @@ class Listing:
             )
         try:
             if Path(root).is_absolute() and Path(root).is_dir():
-                files = dict(_local_files(root))
+                found = dict(_local_files(root))
             else:
-                files = {
+                found = {
                     path_of(info.path): File(int(info.size or 0), int(info.mtime_ns or 0) // _MS)
                     for info in list_files(folder)
                 }
         except (SystemFailureError, OSError):
             return None
         if rule is not None:
-            files = {path: file for path, file in files.items() if rule.fullmatch(path)}
+            found = {path: file for path, file in found.items() if rule.fullmatch(path)}
+        files = {path: file for path, file in found.items() if file is not None}
+        dangling = sorted(found.keys() - files.keys())
         scheme = source.path.partition("://")[0] + "://" if "://" in source.path else ""
-        return cls("" if scheme == "file://" else scheme, root, files, rule)
+        return cls("" if scheme == "file://" else scheme, root, files, rule, dangling)
 
     @property
     def partitioned(self) -> bool:
@@ -280,17 +287,21 @@ def _skipped(
     # In a folder with partitions the option has no effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
     name_filter = path_patterns.rule_of(options.get("pathglobfilter", "*"))
-    for path, file in listing.files.items():
+    found: dict[str, File | None] = {**listing.files, **dict.fromkeys(listing.dangling)}
+    for path, file in found.items():
         names = listing.below(path)
         if _FOLDERS_OF_WRITERS.intersection(names) or _MARKS.fullmatch(names[-1]):
             continue
         if path in read:
-            if not read[path].matches(file):
+            # A link to a file that was read and is gone is no longer a file of the source.
+            if file is not None and not read[path].matches(file):
                 yield path, Reason.CHANGED
         elif any(name[:1] in "._" and "=" not in name for name in names):
             yield path, Reason.HIDDEN
         elif not name_filter.fullmatch(names[-1]) or (flat and len(names) > 1):
             yield path, Reason.EXCLUDED
+        elif file is None:
+            yield path, Reason.DANGLING
         else:
             yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD
 
@@ -302,8 +313,13 @@ def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
         yield path_of(path), File(*detail["kept"][number]) if "kept" in detail else UNKNOWN
 
 
-def _local_files(folder: str, above: frozenset[str] = frozenset()) -> Iterator[tuple[str, File]]:
-    """The files below a local folder; a link back to its own folder would never end."""
+def _local_files(
+    folder: str, above: frozenset[str] = frozenset()
+) -> Iterator[tuple[str, File | None]]:
+    """The files below a local folder, and None for each symbolic link to nothing.
+
+    A link back to its own folder is refused, as it would never end.
+    """
     here = realpath(folder)
     if here in above:
         raise InvalidRequestError(
@@ -315,9 +331,20 @@ def _local_files(folder: str, above: frozenset[str] = frozenset()) -> Iterator[t
     # Files and folders may be deleted meanwhile.
     with suppress(FileNotFoundError), scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir():
+            if entry.is_symlink() and _is_dangling(entry):
+                yield entry.path, None
+            elif entry.is_dir():
                 yield from _local_files(entry.path, above | {here})
             elif entry.is_file():
                 with suppress(FileNotFoundError):
                     state = entry.stat()
                     yield entry.path, File(state.st_size, state.st_mtime_ns // _MS)
+
+
+def _is_dangling(link: DirEntry[str]) -> bool:
+    """Whether a symbolic link leads to nothing, to itself, or where this process may not look."""
+    try:
+        link.stat()
+    except OSError:
+        return True
+    return False

@@ -21,6 +21,17 @@ from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.verify.verified_ledger import newest_rows
 
+LATE_REASONS = {
+    "malformed": "its text is no record, or has a field that does not parse into its type",
+    "unknown-worker": "it names no worker, or one that is not declared",
+    "no-time": "its time is null or after the year 9999, or cannot be read: text other than ISO "
+    "8601, or with an offset beyond 18 hours",
+    "below-minimum": "its time is before the stream's minimum",
+    "ahead": "its time is more than `max_ahead` after all others",
+    "late": "its time was complete when it came",
+}
+"""Why a record is not on tape, by reason."""
+
 
 def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
     """One row per stream, sorted by name; declared streams without a tape are included.

@@ -157,6 +157,27 @@ def test_a_symbolic_link_loop_is_refused(place: Place) -> None:
         _ = place.listing
 
 
+def test_a_symbolic_link_to_nothing_is_reported(place: Place) -> None:
+    place.lay("a.parquet")
+    for name in ("gone.parquet", "_gone.parquet", "other.csv", "days"):
+        (place.folder / name).symlink_to(place.folder.parent / f"elsewhere {name}")
+    (place.folder / "itself.parquet").symlink_to(place.folder / "itself.parquet")
+    place.read("a.parquet")
+    assert place.passed(pathGlobFilter="*.parquet") == {
+        "dangling": ["gone.parquet", "itself.parquet"],
+        "excluded": ["days", "other.csv"],
+        "hidden": ["_gone.parquet"],
+    }
+    # Once there is something, it is read as any other file; and is no file once it is gone again.
+    place.lay("../elsewhere gone.parquet", "../elsewhere days/b.parquet")
+    (place.folder / "itself.parquet").unlink()
+    fresh = fresh_files(place.source(), place.listing, seen_files(place.tape))
+    assert sorted(map(place.listing.relative, fresh)) == ["days/b.parquet", "gone.parquet"]
+    place.read("gone.parquet", "days/b.parquet")
+    (place.folder.parent / "elsewhere gone.parquet").unlink()
+    assert place.passed() == {"dangling": ["other.csv"], "hidden": ["_gone.parquet"]}
+
+
 def test_files_read_before_the_feed_recorded_them_are_unknown(place: Place) -> None:
     place.lay("a.parquet")
     assert captured_files(place.tape) == {}

@@ -365,6 +365,16 @@ def test_late_lists_what_is_not_on_tape(run):
     ]
 
 
+def test_late_says_what_its_reasons_mean(place, capsys):
+    assert main(["late", "hours", "--lake", str(place)]) == 0
+    shown = capsys.readouterr().out
+    assert "late: its time was complete when it came" in shown
+    assert "no-time: its time is null or after the year 9999, or cannot be read: text" in shown
+    assert "an offset beyond 18 hours" in shown
+    # Of reasons that no record has nothing is said.
+    assert "ahead:" not in shown
+
+
 def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
     root = tmp_path / "lake"
     shutil.copytree(place, root)

@@ -91,7 +91,7 @@ def late(
     ] = False,
 ) -> int:
     """List records that are not on tape, by reason; or put the late ones back."""
-    from capstan.reporting.listings import late_facts
+    from capstan.reporting.listings import LATE_REASONS, late_facts
 
     shell = shell_of(context)
     value = late_facts(shell.lake, stream)
@@ -102,7 +102,9 @@ def late(
         cells = [[row[name.replace(" ", "_")] for name in columns] for row in rows]
         line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
         more = f", {value['put_back']:,} put back" if value["put_back"] else ""
-        shell.output.answer(value, table("", columns, cells), line + more)
+        reasons = dict.fromkeys(row["reason"] for row in rows)
+        meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
+        shell.output.answer(value, table("", columns, cells), *meanings, line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out

@@ -16,6 +16,8 @@ _UNITS = {
 }
 _PART = r"(\d{1,15}) (microsecond|millisecond|second|minute|hour|day|week)s?"
 _DURATION = re.compile(rf"{_PART}(?: {_PART})*")
+# The offset of a time, if it has more than 23 hours.
+_FAR_OFFSET = re.compile(r":\d{2}[\d:.,]*([+-](?:2[4-9]|[3-9]\d)[\d:]*)\s*$")
 
 DURATION_RULE = "give a number and a unit, such as '1 hour', '15 minutes' or '1 day 12 hours'"
 INSTANT_RULE = "give ISO 8601, such as 2013-03-01 or 2013-03-01T05:00:00Z (UTC by default)"
@@ -60,4 +62,6 @@ def parse_instant(text: str) -> datetime:
         instant = datetime.fromisoformat(text.strip())
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not a date or time; {INSTANT_RULE}") from None
+        offset = _FAR_OFFSET.search(text)
+        why = f": its offset {offset[1]} is out of range" if offset else ""
+        raise ValueError(f"{text!r} is not a date or time{why}; {INSTANT_RULE}") from None

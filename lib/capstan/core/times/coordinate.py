@@ -209,8 +209,8 @@ def _zone(text: str | None) -> timezone:
         return UTC
     digits = text[1:].replace(":", "").ljust(4, "0")
     hours, minutes = int(digits[:2]), int(digits[2:])
-    if minutes > 59:
-        message = "an offset has at most 59 minutes"
+    if hours > 23 or minutes > 59:
+        message = f"the offset {text} is out of range: hours are at most 23, minutes at most 59"
         raise ValueError(message)
     offset = timedelta(hours=hours, minutes=minutes)
     return timezone(-offset if text[0] == "-" else offset)

@@ -186,6 +186,24 @@ def test_other_instants_are_refused_with_what_to_write(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "offset"),
+    [
+        ("2024-05-20T10:00+25:00", "+25:00"),
+        ("2024-05-20 10:00:00.5-24:00 ", "-24:00"),
+        ("2024-05-20T10:00:00+3000", "+3000"),
+        ("2024-02-30T10:00+02:00", None),
+        ("2024-05-20-25", None),
+    ],
+)
+def test_an_offset_out_of_range_is_named(text: str, offset: str | None) -> None:
+    with pytest.raises(ValueError, match="is not a date or time") as refused:
+        parse_instant(text)
+    said = f": its offset {offset} is out of range; give ISO"
+    assert (said in str(refused.value)) == (offset is not None)
+    assert ("offset" in str(refused.value)) == (offset is not None)
+
+
+@pytest.mark.parametrize(
     ("text", "names"),
     [
         ("EWR, New York ,,LGA,", ["EWR", "New York", "LGA"]),

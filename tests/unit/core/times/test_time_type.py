@@ -62,6 +62,13 @@ def test_timestamps(value, microseconds):
         assert EVENT.parse(value) == Time.of(microseconds)
 
 
+@pytest.mark.parametrize("offset", ["+25:00", "-24", "+0160"])
+def test_an_offset_out_of_range_is_named(offset):
+    with pytest.raises(InvalidRequestError) as caught:
+        EVENT.parse(f"2013-03-01T10:00{offset}")
+    assert f"(the offset {offset} is out of range: hours are at most 23" in caught.value.message
+
+
 @pytest.mark.parametrize(
     "value", [2**63, -(2**63) - 1, 1.0, 1.5, True, "1", None, {}, [], [1, 2], [[1]]]
 )
