@@ -146,8 +146,13 @@ class Folder:
         return {reason: count for reason, count in counts.items() if count}
 
 
+DAILY = (0, 8)
+"""Histories that together have each act: old and nested files, renamed ones, wrong columns."""
+
+
 @pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(2, 14))]
+    "seed",
+    [pytest.param(seed, marks=[] if seed in DAILY else pytest.mark.nightly) for seed in range(14)],
 )
 def test_what_is_on_tape_is_what_the_folder_has_had(
     spark: SparkSession, tmp_path: Path, seed: int
