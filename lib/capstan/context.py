@@ -139,7 +139,7 @@ class Context(Workplace):
         Args:
             stream: The stream; several by the source of the pipeline that reads them, one or a
                 list for each; or a whole request.
-            into: A table of the lake, a declared target, or a Delta path.
+            into: A table of the lake or of a catalog, a declared target, or a Delta path.
             compare: Also count the rows that it would add, remove and change.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
         """
@@ -148,7 +148,7 @@ class Context(Workplace):
 
         declarations = self.declarations
         request = _replay_request(stream, into, fields)
-        self._locate(request.into)
+        self._locate(request.into, request.pipeline)
         found = preview(self.lake, declarations, request)
         if not compare:
             return ReplayPlan(found)
@@ -172,7 +172,7 @@ class Context(Workplace):
             what: A stream; several by the source of the pipeline that reads them, one or a list
                 for each; a whole request; or a plan, which is carried out at the commits that it
                 has seen.
-            into: A table of the lake, a declared target, or a Delta path.
+            into: A table of the lake or of a catalog, a declared target, or a Delta path.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
 
         Raises:
@@ -194,6 +194,7 @@ class Context(Workplace):
         else:
             request = _replay_request(what, into, fields)
         declarations = self.declarations
+        self._locate_lookups(request.pipeline)
         # What can be refused is refused before a JVM starts.
         make_plan(self.lake, declarations, request)
         with self.session(declarations) as spark:
@@ -223,7 +224,7 @@ class Context(Workplace):
 
         Args:
             stream: The stream; or a whole request.
-            table: A table of the lake, a declared target, or a Delta path.
+            table: A table of the lake or of a catalog, a declared target, or a Delta path.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`.
         """
         from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
@@ -248,7 +249,8 @@ class Context(Workplace):
 
         request = _request(BackfillRequest, "replay", replay, fields)
         declarations = self.declared(required=True)
-        self._locate(declarations.replay(request.replay).target)
+        declared = declarations.replay(request.replay)
+        self._locate(declared.target, declared.pipeline)
         return survey_range(self.lake, declarations, request)
 
     def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
@@ -268,7 +270,8 @@ class Context(Workplace):
 
         request = _request(BackfillRequest, "replay", replay, fields)
         declarations = self.declared(required=True)
-        self._locate(declarations.replay(request.replay).target)
+        declared = declarations.replay(request.replay)
+        self._locate(declared.target, declared.pipeline)
         prepared = prepare(self.lake, declarations, request)
         if request.dry_run or not prepared.replays:
             return prepared
@@ -320,7 +323,7 @@ class Context(Workplace):
         """A target as a DataFrame.
 
         Args:
-            name: A table of the lake, a declared target, or a Delta path.
+            name: A table of the lake or of a catalog, a declared target, or a Delta path.
             version: Its version; None for the newest.
         """
         from capstan.core.config import check_target
@@ -331,17 +334,30 @@ class Context(Workplace):
         path = target_path(self.lake, self.declarations, name)[0]
         return delta.load(self.spark, path, version)
 
-    def _locate(self, into: str) -> None:
-        """Find the table of a target: by its name in a catalog once, or where it was moved to."""
+    def _locate(self, into: str, pipeline: str | None = None) -> None:
+        """Find the table of a target: by its name in a catalog once, or where it was moved to.
+
+        So are the lookup tables of a pipeline.
+        """
         from capstan.replay.planning import target_places
         from capstan.replay.planning.planner import target_path
 
         declarations = self.declarations
+        self._locate_lookups(pipeline)
         if not target_places.needs_catalog(self.lake, declarations, into):
             target_places.find_moved(self.lake, target_path(self.lake, declarations, into)[0])
             return
         with self.session(declarations) as spark:
             target_places.locate_target(spark, self.lake, declarations, into)
+
+    def _locate_lookups(self, pipeline: str | None) -> None:
+        """Find the lookup tables of a pipeline by names in a catalog that are new to the lake."""
+        from capstan.replay.planning import target_places
+
+        declarations = self.declarations
+        if target_places.unseen_lookups(self.lake, declarations, pipeline):
+            with self.session(declarations) as spark:
+                target_places.locate_lookups(spark, self.lake, declarations, pipeline)
 
 
 def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:

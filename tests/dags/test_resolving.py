@@ -91,6 +91,12 @@ def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Settings,
     asked = {**DAY, "into": into.format(lake=setting.lake)}
     assert resolve(setting, asked).approve
     assert not resolve(setting, {**asked, "into": "other"}).approve
+    # Nobody knows yet which table has this name.
+    assert resolve(setting, {**asked, "into": "shop.other"}).approve
+    deltalake.DeltaTable.create(
+        f"{setting.lake}/tables/shop.other", pa.schema([("id", pa.int64())])
+    )
+    assert not resolve(setting, {**asked, "into": "shop.other"}).approve
     with pytest.raises(InvalidRequestError, match="CAP-NAME"):
         resolve(setting, {**asked, "into": "../some"})
 

@@ -15,13 +15,14 @@ from airflow.exceptions import ParamValidationError
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
+from capstan.airflow.assets import table_asset
 from capstan.airflow.dags.backfill import backfill_dags
 from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
-from capstan.core.config import ByKey
+from capstan.core.config import ByKey, ProjectConfig, Target
 from capstan.errors import InvalidRequestError
 from tests.bench.airflow_overhead import TASKS
 from tests.bench.dag_parsing import parse
@@ -132,6 +133,22 @@ def test_schedules_are_named_and_in_utc(dags: dict[str, DAG]) -> None:
     assert not any(dag.catchup for dag in dags.values())
     assert str(backfill.start_date)[:10] == "2024-05-01"
     assert str(backfill.end_date)[:10] == "2024-05-05"
+
+
+def test_a_table_in_a_catalog_has_one_asset_however_it_is_named() -> None:
+    declared = ProjectConfig(
+        Path("streams.yaml"),
+        {},
+        {},
+        {
+            "sold": Target(name="sold", table="Shop.`sold`", asset="s3://shop/sold"),
+            "paid": Target(name="paid", path="/data/paid"),
+        },
+        {},
+    )
+    assert table_asset("spark_catalog.shop.sold", declared).uri == "s3://shop/sold"
+    assert table_asset("Shop.Paid", declared).uri == "capstan://tables/shop.paid"
+    assert table_asset("shop.paid").name == "capstan/tables/shop.paid"
 
 
 def test_spark_tasks_are_in_the_pool_that_is_named(

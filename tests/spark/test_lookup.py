@@ -19,9 +19,12 @@ from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage import delta
 from capstan.storage.lake import Lake, delete_file, delete_folder, is_table
 from capstan.storage.ledger.certificate import Certificate
+from tests.support.contexts import DeclaredContext
 from tests.support.lookup_pipelines import REFERENCES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql import SparkSession
 
 Row = tuple[object, ...]
@@ -64,6 +67,13 @@ class Shop:
         found = frame.select("id", "customer_name", "customer_region").collect()
         assert len(found) == 5
         return {tuple(row) for row in found}
+
+
+@pytest.fixture
+def catalog(spark: SparkSession) -> Iterator[SparkSession]:
+    spark.sql("CREATE DATABASE shop")
+    yield spark
+    spark.sql("DROP DATABASE shop CASCADE")
 
 
 def version(certificate: Certificate) -> int:
@@ -169,3 +179,33 @@ def test_a_followed_pipeline_takes_each_runs_version_and_lookups_build_on_one_an
     assert [each["name"] for each in done.pipeline["lookups"]] == ["customers", "regions"]
     assert shop.replay("sums", pipeline="by_customer", follow="nightly").unchanged
     assert shop.audit(done)
+
+
+def test_a_table_is_named_as_in_a_catalog(shop: Shop, catalog: SparkSession) -> None:
+    asked = {"pipeline": "orders_by_name"}
+    with pytest.raises(InvalidRequestError, match="CAP-CATALOG: the catalog has no table Shop.C"):
+        shop.replay("by_name", **asked)
+    columns = "id STRING, name STRING, region INT"
+    catalog.sql(f"CREATE TABLE shop.customers ({columns}) USING delta")
+    for rows in (FIRST, SECOND):
+        catalog.createDataFrame(rows, columns).write.mode("overwrite").insertInto("shop.customers")
+    request = Request("orders", "by_name", **asked)
+    planned = DeclaredContext(shop.lake, shop.declarations, catalog).plan(request).to_json()
+    assert planned["pipeline"]["lookups"][0]["table"] == "Shop.Customers"
+    first = shop.published("by_name", **asked, lookups={"customers": 1})
+    assert (version(first), shop.rows("by_name")) == (1, BY_FIRST)
+    second = shop.published("by_name", **asked)
+    assert (version(second), shop.rows("by_name")) == (2, BY_SECOND)
+    # While another table has the name, that is not taken for the pinned one.
+    catalog.sql("ALTER TABLE shop.customers RENAME TO shop.former")
+    catalog.sql("CREATE TABLE shop.customers USING delta AS SELECT * FROM shop.former")
+    third = shop.published("other", **asked)
+    assert (version(third), shop.rows("other")) == (0, BY_SECOND)
+    with pytest.raises(InvalidRequestError, match="CAP-LOOKUP"):
+        shop.audit(second)
+    catalog.sql("DROP TABLE shop.customers")
+    catalog.sql("ALTER TABLE shop.former RENAME TO shop.customers")
+    assert shop.audit(second)
+    catalog.sql("DROP TABLE shop.customers")
+    rollback(catalog, shop.lake, shop.declarations, str(second.run))
+    assert shop.rows("by_name") == BY_FIRST

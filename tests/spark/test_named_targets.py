@@ -128,6 +128,27 @@ def test_a_managed_table_that_exists_keeps_its_followed_runs_when_it_is_renamed(
     assert ids(play, "shop.visits") == []
 
 
+def test_a_table_is_named_without_a_declaration(play: Play, shop: SparkSession) -> None:
+    play = declaring(play)
+    first = play.run("shop.trips", **EARLY)
+    assert ids(play, "shop.trips") == list(range(8))
+    assert is_table(f"{play.lake.root}/tables/shop.trips")
+    shop.sql("ALTER TABLE shop.trips RENAME TO shop.tours")
+    # Declared later, and under its new name, it keeps its runs.
+    later = declaring(play, Target(name="tours", table="shop.tours"))
+    assert later("tours", **EARLY).unchanged
+    second = later.run("tours", **LATER)
+    assert play("spark_catalog.shop.Tours", **LATER).unchanged
+    play.rollback(second)
+    assert ids(play, "shop.tours") == list(range(8))
+    certificate = runs.read_history(play.lake, first).certificate
+    assert certificate is not None
+    assert certificate.target == "shop.trips"
+    with pytest.raises(InvalidRequestError, match="CAP-CATALOG: table nowhere.trips"):
+        play("nowhere.trips", **EARLY)
+    assert not is_table(f"{play.lake.root}/tables/nowhere.trips")
+
+
 def test_what_a_catalog_does_not_have_as_a_delta_table_is_refused(
     play: Play, shop: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

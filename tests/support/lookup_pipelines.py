@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import pyarrow as pa
@@ -10,7 +11,8 @@ from capstan.pipeline import TIME, DagBuilder, Lookup, Sink, pipeline
 from capstan.pipeline.operators import Project, Window, sum_of
 from tests.support.sample_streams import HOUR
 
-REFERENCES: Final = {name: f"{__name__}:{name}" for name in ("named_orders", "by_customer")}
+_NAMES = ("named_orders", "orders_by_name", "by_customer")
+REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
 
 CUSTOMERS: Final = Lookup(
@@ -36,6 +38,16 @@ def named_orders() -> DagBuilder:
         .connect("orders", "shown")
         .sink_for("shown", "out")
     )
+
+
+@pipeline(
+    name="orders_by_name",
+    sinks=[Sink("out", keys=("id",))],
+    lookups=[replace(CUSTOMERS, table="Shop.Customers")],
+)
+def orders_by_name() -> DagBuilder:
+    """The same, with the customers in a catalog."""
+    return named_orders()
 
 
 @pipeline(

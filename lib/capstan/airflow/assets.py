@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, Context
 
 from capstan.core.config import ProjectConfig
+from capstan.core.config.names import is_catalog_name, normalised
 
 REPLAYED = AssetAlias("capstan/replayed")
 """Alias for the table that `capstan_replay` changes, which is known at run time only."""
@@ -39,11 +40,19 @@ def table_asset(target: str, declarations: ProjectConfig | None = None) -> Asset
         declarations: The declarations, which may name the asset.
     """
     targets = declarations.targets if declarations is not None else {}
-    declared = targets.get(target) or next((t for t in targets.values() if t.path == target), None)
+    table = normalised(target) if is_catalog_name(target) else None
+    declared = targets.get(target) or next(
+        (
+            each
+            for each in targets.values()
+            if target == each.path or (table and each.table and normalised(each.table) == table)
+        ),
+        None,
+    )
     if declared is not None and declared.asset is not None:
         # Named as Airflow names an asset of which a DAG gives the URI alone.
         return Asset(name=declared.asset, uri=declared.asset)
-    name = target if "/" not in target else f"path/{target.strip('/').replace('://', '/')}"
+    name = table or target if "/" not in target else f"path/{target.strip('/').replace('://', '/')}"
     return Asset(name=f"capstan/tables/{name}", uri=f"capstan://tables/{name}", group="capstan")
 
 

@@ -15,7 +15,7 @@ from capstan.core.config import (
     parse_streams,
     split_streams,
 )
-from capstan.core.config.names import check_target, did_you_mean, one_of
+from capstan.core.config.names import check_target, did_you_mean, is_catalog_name, one_of
 from capstan.core.config.validation import read_model
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
@@ -153,6 +153,9 @@ def streams_of(fields: Mapping[str, object]) -> dict[str, str]:
 def approving_replay(setting: Settings, into: str) -> Replay | None:
     """The declared replay into a target that requires approval, if there is one.
 
+    A table whose place is not known yet, as nobody has declared its name in a catalog, may be that
+    of any of them.
+
     Raises:
         InvalidRequestError: `CAP-NAME` for an invalid target.
     """
@@ -161,6 +164,8 @@ def approving_replay(setting: Settings, into: str) -> Replay | None:
     if not approved:
         return None
     path = target_path(lake, declared, check_target(into))[0]
+    if is_catalog_name(into) and path == lake.table(into) and not is_table(path):
+        return approved[0]
     return next((r for r in approved if target_path(lake, declared, r.target)[0] == path), None)
 
 

@@ -71,8 +71,8 @@ Streams = Annotated[
 Into = Annotated[
     str | None,
     typer.Option(
-        help="The target: a table of the lake, a declared target or a Delta path; default: the "
-        "target of the pipeline's sink.",
+        help="The target: a table of the lake, a declared target, a Delta path, or a table of a "
+        "catalog, such as main.shop.orders; default: the target of the pipeline's sink.",
         metavar="TABLE",
     ),
 ]

@@ -17,7 +17,8 @@ class Lookup:
     Attributes:
         name: Name in requests and certificates.
         source: Name of the source in the graph whose records it completes.
-        table: A table of the lake by its name, or the path of a Delta table.
+        table: A table of the lake by its name, the path of a Delta table, or a table of a catalog
+            by its name, such as `main.shop.customers`.
         left_on: Key columns of the records.
         right_on: Key columns of the table, in the same order and of the same types.
         columns: Columns of the table that the records get; the source declares them.

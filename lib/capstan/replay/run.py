@@ -22,7 +22,7 @@ from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import locate_target
+from capstan.replay.planning.target_places import locate_lookups, locate_target
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake
@@ -60,6 +60,7 @@ def replay(
     """
     started = time.monotonic()
     locate_target(spark, lake, declarations, request.into)
+    locate_lookups(spark, lake, declarations, request.pipeline)
     follows = request.follow is not None
     cursor: Cursor | None = None
     previous: History | None = None

@@ -39,7 +39,7 @@ class TableAudit:
 
     Attributes:
         stream: The stream.
-        table: A table of the lake, a declared target, or a Delta path.
+        table: A table of the lake or of a catalog, a declared target, or a Delta path.
         workers: Labels or numbers; None for all, including rows of unknown workers.
         since: The first time, as the command line writes it; None from the start.
         until: The first time that is no longer audited; None for all complete times.

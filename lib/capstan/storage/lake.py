@@ -17,6 +17,7 @@ from uuid import uuid4
 from pyarrow import NativeFile, fs
 
 from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_name
+from capstan.core.config.names import is_catalog_name, normalised
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
 
@@ -104,9 +105,15 @@ class Lake:
         return TapePaths(f"{self.root}/streams/{check_name('stream', name)}")
 
     def table(self, target: str) -> str:
-        """The path of a downstream table: a name in this lake, or any other Delta path as given."""
+        """The path of a downstream table: a name in this lake, or any other Delta path as given.
+
+        That of a name in a catalog is where the table is made if the catalog does not have it.
+        """
         if "/" in target:
             return target.rstrip("/")
+        if is_catalog_name(target):
+            # No other name has dots, so it is not the folder of another table.
+            return f"{self.root}/tables/{normalised(target)}"
         return f"{self.root}/tables/{check_name('table', target)}"
 
     def target(self, target: str) -> str:

@@ -130,7 +130,8 @@ def _output_fields(setting: Settings) -> dict[str, Param]:
         "into": Param(
             type="string",
             title="Target",
-            description_md="A table of the lake, a declared target, or the path of a Delta table.",
+            description_md="A table of the lake, a declared target, the path of a Delta table, or "
+            "its name in a catalog, such as `main.shop.orders`.",
             section=OUTPUT,
             minLength=1,
             examples=list(targets),

@@ -32,7 +32,8 @@ class AuditOperator(CapstanSubmitOperator):
         Args:
             runs: One run or several, such as the output of a replay task's XCom `run`. Templated.
             stream: The stream whose rows `table` should have. Templated.
-            table: A table of the lake, a declared target, or a Delta path. Templated.
+            table: A table of the lake or of a catalog, a declared target, or a Delta path.
+                Templated.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`. Templated.
             rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
         """

@@ -32,7 +32,7 @@ class ReplayArguments(Protocol):
 
     Attributes:
         stream: The stream; by default that of `replay`.
-        target: A table of the lake, a declared target, or a Delta path.
+        target: A table of the lake or of a catalog, a declared target, or a Delta path.
         replay: The declared replay that this is a run of.
         workers: Labels or numbers.
         since: The first time.

@@ -55,7 +55,8 @@ class PlanOperator(PlanReplayOperator):
         """Create a plan task.
 
         Args:
-            target: A table of the lake, a declared target, or a Delta path. Templated.
+            target: A table of the lake or of a catalog, a declared target, or a Delta path.
+                Templated.
             stream: The stream; by default that of `replay`. Templated.
             replay: The declared replay that this is a run of.
             workers: Labels or numbers; all by default. Templated.

@@ -19,7 +19,13 @@ from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
 from capstan.core.config.durations import parse_duration, parse_instant
-from capstan.core.config.names import check_column, check_name, check_target, did_you_mean, one_of
+from capstan.core.config.names import (
+    check_column,
+    check_declared_target,
+    check_name,
+    did_you_mean,
+    one_of,
+)
 from capstan.errors import InvalidRequestError
 
 CONFIG = ConfigDict(extra="forbid")
@@ -211,7 +217,7 @@ StreamsBySource = dict[str, Annotated[tuple[Text, ...], _ONE_OR_MORE, AfterValid
 LabelsBySource = dict[str, Labels]
 SparkSettings = dict[Annotated[str, AfterValidator(_spark_setting)], str]
 Uri = Annotated[str, AfterValidator(_uri)]
-TableOrPath = Annotated[str, AfterValidator(_checked(check_target))]
+TableOrPath = Annotated[str, AfterValidator(_checked(check_declared_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]
 Length = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_not_negative)]
 PositiveLength = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_positive)]

@@ -11,6 +11,7 @@ from capstan.errors import InvalidRequestError
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _ATTEMPT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_IN_CATALOG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}(?:\.[A-Za-z_][A-Za-z0-9_]{0,127}){1,3}")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 # Space and control characters end a path early in some tools; the others end SQL text.
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
@@ -91,14 +92,42 @@ def check_attempt(name: str) -> str:
 def check_target(text: str) -> str:
     """Return a target: a table's name, or the absolute path or URI of a Delta table.
 
-    Slashes at the end are taken off. Nothing is opened: a path may be of a table yet to be made.
-    A table has one path: two that differ are of two tables.
+    A name with dots is that of a table in a catalog, as a name in the lake has none. Slashes at the
+    end are taken off. Nothing is opened: a path may be of a table yet to be made. A table has one
+    path: two that differ are of two tables.
 
     Raises:
         InvalidRequestError: `CAP-NAME` when it is neither, could step out of the folder it names,
             or says in a roundabout way what a shorter path says.
     """
-    return _name_or_path(text, "target")
+    return text if is_catalog_name(text) else _name_or_path(text, "target")
+
+
+def check_declared_target(text: str) -> str:
+    """Return the name or path of a target in `streams.yaml`, as `check_target`.
+
+    Raises:
+        InvalidRequestError: `CAP-NAME`, as `check_target`, and for a name in a catalog.
+    """
+    if not is_catalog_name(text):
+        return _name_or_path(text, "target")
+    raise InvalidRequestError(
+        "CAP-NAME",
+        f"{_shown(text)} is the name of a table in a catalog",
+        f"declare a target with `table: {text}`, and name that target",
+        kind="target",
+        name=text,
+    )
+
+
+def is_catalog_name(text: str) -> bool:
+    """Whether `text` is the name of a table in a catalog, with its schema, that needs no quotes."""
+    return _IN_CATALOG.fullmatch(text) is not None and "." in normalised(text)
+
+
+def normalised(name: str) -> str:
+    """A name of a catalog's table without quotes, in lower case: equal for the same table."""
+    return name.replace("`", "").lower().removeprefix("spark_catalog.")
 
 
 def check_table(text: str) -> str:
@@ -107,7 +136,7 @@ def check_table(text: str) -> str:
     Raises:
         InvalidRequestError: `CAP-NAME`, as `check_target`.
     """
-    return _name_or_path(text, "table")
+    return text if is_catalog_name(text) else _name_or_path(text, "table")
 
 
 def _name_or_path(text: str, kind: str) -> str:

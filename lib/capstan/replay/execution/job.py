@@ -16,7 +16,7 @@ from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import locate_target
+from capstan.replay.planning.target_places import locate_lookups, locate_target
 from capstan.storage import delta
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
@@ -188,8 +188,9 @@ def located(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: s
     """
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
-        into = Intent.from_json(intent.detail).request.into
-        locate_target(spark, lake, declarations, into)
+        request = Intent.from_json(intent.detail).request
+        locate_target(spark, lake, declarations, request.into)
+        locate_lookups(spark, lake, declarations, request.pipeline, required=False)
     return runs.read_history(lake, run)
 
 

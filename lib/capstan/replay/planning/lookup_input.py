@@ -1,7 +1,8 @@
 """The lookup tables that a replay reads, each at its pinned version.
 
 A version is pinned with the table's Delta id, so that another table at the same path, whose
-versions begin anew, is not taken for it.
+versions begin anew, is not taken for it. A table that is named as in a catalog is found by this id
+even after it was moved or renamed.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.pipeline import Lookup, Pipeline, Sink
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table, sizes_of
+from capstan.storage.ledger.tables import read_places
 
 if TYPE_CHECKING:
     import deltalake
@@ -127,10 +130,11 @@ def pin_lookups(
     for lookup in pipeline.lookups:
         if lookup.source not in sources or (pins is not None and lookup.name not in pins):
             continue
-        path = lake.table(lookup.table)
         if pins is not None:
-            inputs.append(LookupInput(lookup, path, pins[lookup.name]))
+            pin = pins[lookup.name]
+            inputs.append(LookupInput(lookup, _pinned_path(lake, lookup, pin), pin))
             continue
+        path = _path(lake, lookup)
         version = asked.get(lookup.name, lookup.version)
         # Two lookups of one table read one version, whatever is committed meanwhile.
         pin = found.get((path, version)) or _pin(lookup, path, version)
@@ -139,9 +143,43 @@ def pin_lookups(
     return tuple(inputs)
 
 
-def at_pins(inputs: Sequence[LookupInput], pins: Mapping[str, Pin]) -> tuple[LookupInput, ...]:
+def at_pins(
+    lake: Lake, inputs: Sequence[LookupInput], pins: Mapping[str, Pin]
+) -> tuple[LookupInput, ...]:
     """The same lookups at other versions, where these are known."""
-    return tuple(replace(each, pin=pins.get(each.lookup.name, each.pin)) for each in inputs)
+    return tuple(
+        replace(each, path=_pinned_path(lake, each.lookup, pin), pin=pin)
+        if (pin := pins.get(each.lookup.name)) is not None
+        else each
+        for each in inputs
+    )
+
+
+def _path(lake: Lake, lookup: Lookup) -> str:
+    """The path of a lookup's table; of a name in a catalog, where it was last seen."""
+    if not is_catalog_name(lookup.table):
+        return lake.table(lookup.table)
+    place = read_places(lake).named(normalised(lookup.table))
+    if place is None:
+        raise InvalidRequestError(
+            "CAP-LOOKUP",
+            f"lookup {lookup.name}: the place of {lookup.table} is not known in this lake yet",
+            "run `capstan plan` or `capstan replay` once, which look it up in the catalog",
+            lookup=lookup.name,
+            table=lookup.table,
+        )
+    return place.path
+
+
+def _pinned_path(lake: Lake, lookup: Lookup, pin: Pin) -> str:
+    """The path of a lookup's table that had a version; it may be that of another or of none."""
+    if not is_catalog_name(lookup.table):
+        return lake.table(lookup.table)
+    places = read_places(lake)
+    named = places.named(normalised(lookup.table))
+    if named is None or named.table != pin.id:
+        named = next(reversed(places.of_table(pin.id)), named)
+    return lake.table(lookup.table) if named is None else named.path
 
 
 def _pin(lookup: Lookup, path: str, version: int | None) -> Pin:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from capstan.core.config import ProjectConfig, Target
+from capstan.core.config.names import is_catalog_name, normalised
 from capstan.core.times.region import Region
 from capstan.replay.planning.computation import (
     PipelineComputation,
@@ -28,7 +29,6 @@ from capstan.replay.planning.stream_input import (
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.time_range import requested_box
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.table_places import normalised
 from capstan.storage.ledger.tables import read_places
 
 
@@ -100,17 +100,37 @@ def make_plan(
 def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
     """The path of a target and its declaration, even when the target is named by its path.
 
+    A target that is named as in a catalog has that name in its declaration, whether somebody has
+    declared it or not.
+
     Raises:
         InvalidRequestError: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE`
             for an invalid declaration; of a path, for any invalid one, as that may be its own.
     """
-    declarations.require_sound("targets", None if "/" in into else into)
+    any_of_all = "/" in into or is_catalog_name(into)
+    declarations.require_sound("targets", None if any_of_all else into)
     places = {
         name: declared_path(lake, name, target) for name, target in declarations.targets.items()
     }
+    if is_catalog_name(into):
+        return _table_in_catalog(lake, declarations.targets, places, into)
     path = places.get(into) or lake.table(into)
     name = into if into in places else next((n for n, at in places.items() if at == path), None)
     return lake.target(path), declarations.targets[name] if name is not None else None
+
+
+def _table_in_catalog(
+    lake: Lake, targets: Mapping[str, Target], places: Mapping[str, str], into: str
+) -> tuple[str, Target]:
+    """The path and the declaration of a target that is named as in a catalog."""
+    for name, target in targets.items():
+        if target.table is not None and normalised(target.table) == normalised(into):
+            return lake.target(places[name]), target
+    undeclared = Target(name="undeclared", table=into)
+    path = declared_path(lake, into, undeclared)
+    # A target that is declared otherwise may be that table. The catalog is asked by this name.
+    same = next((targets[name] for name, at in places.items() if at == path), undeclared)
+    return lake.target(path), replace(same, table=into)
 
 
 def declared_path(lake: Lake, name: str, target: Target) -> str:

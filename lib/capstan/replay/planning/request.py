@@ -29,7 +29,8 @@ class Request:
 
     Attributes:
         stream: The stream to replay; of several, the text of `joined_streams`.
-        into: The target: a table of the lake, a declared target, or a Delta path.
+        into: The target: a table of the lake, a declared target, a Delta path, or a table of a
+            catalog by its name, such as `main.shop.orders`.
         workers: Labels or numbers; None for all. Of several streams, those whose workers the rows
             keep have them; see `workers_of`.
         since: The first time, as the command line writes it; None from the start.

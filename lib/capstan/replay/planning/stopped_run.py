@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def at_versions(plan: Plan, pins: Mapping[str, Pin]) -> Plan:
     """The plan at other versions of lookup tables, such as those of an earlier attempt."""
-    lookups = at_pins(plan.computation.lookups, pins)
+    lookups = at_pins(plan.lake, plan.computation.lookups, pins)
     return replace(plan, computation=replace(plan.computation, lookups=lookups))
 
 

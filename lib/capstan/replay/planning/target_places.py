@@ -1,4 +1,4 @@
-"""Targets that have a name in a catalog, or were moved: found, and their places recorded.
+"""Tables that have a name in a catalog, or were moved: found, and their places recorded.
 
 A table keeps its runs by its Delta table id, and by the transactions of those runs in its log.
 """
@@ -6,11 +6,14 @@ A table keeps its runs by its Delta table id, and by the transactions of those r
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
+from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError
+from capstan.pipeline import pipelines
 from capstan.replay.planning.planner import target_path
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
@@ -18,7 +21,7 @@ from capstan.storage.catalog_tables import find_table, is_lasting, register_tabl
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
-from capstan.storage.ledger.table_places import Place, normalised
+from capstan.storage.ledger.table_places import Place
 from capstan.storage.ledger.tables import append_rows, read_places, read_rows
 
 if TYPE_CHECKING:
@@ -46,18 +49,77 @@ def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, 
         find_moved(lake, path)
         return
     found = find_table(spark, declared.table)
-    name = normalised(declared.table)
     if found is not None:
-        _record_found(lake, name, lake.target(found.path), found.table)
-        return
-    known = read_places(lake).named(name)
-    if known is not None and _holds(known) and is_lasting(spark, declared.table):
+        _record_found(lake, normalised(declared.table), lake.target(found.path), found.table)
+    else:
+        _require_forgotten(spark, lake, declared.table)
+
+
+def unseen_lookups(lake: Lake, declarations: ProjectConfig, pipeline: str | None) -> bool:
+    """Whether a pipeline has a lookup table in a catalog that the lake has not seen yet.
+
+    Raises:
+        InvalidRequestError: `CAP-PIPELINE` for an unknown pipeline.
+    """
+    names = _lookup_names(declarations, pipeline)
+    return bool(names) and any(read_places(lake).named(normalised(n)) is None for n in names)
+
+
+def locate_lookups(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: ProjectConfig,
+    pipeline: str | None,
+    *,
+    required: bool = True,
+) -> None:
+    """Find the lookup tables of a pipeline in their catalogs, and record places that have changed.
+
+    Args:
+        spark: The session.
+        lake: The lake.
+        declarations: The declared pipelines.
+        pipeline: The pipeline's name; None for no pipeline.
+        required: Whether they must be there. A run that is rolled back does without them.
+
+    Raises:
+        InvalidRequestError: `CAP-CATALOG` when a catalog does not have one as a Delta table;
+            `CAP-PIPELINE` for an unknown pipeline.
+    """
+    with nullcontext() if required else suppress(InvalidRequestError):
+        for name in _lookup_names(declarations, pipeline):
+            found = find_table(spark, name)
+            if found is not None:
+                _record_found(lake, normalised(name), found.path, found.table)
+                continue
+            _require_forgotten(spark, lake, name)
+            if read_places(lake).named(normalised(name)) is None:
+                raise InvalidRequestError(
+                    "CAP-CATALOG",
+                    f"the catalog has no table {name}, which pipeline {pipeline} looks up",
+                    "check the name, and the catalogs of the Spark session",
+                    table=name,
+                )
+
+
+def _lookup_names(declarations: ProjectConfig, pipeline: str | None) -> list[str]:
+    if pipeline is None:
+        return []
+    declarations.require_sound("pipelines", pipeline)
+    lookups = pipelines(references=declarations.pipelines).get(pipeline).lookups
+    return [lookup.table for lookup in lookups if is_catalog_name(lookup.table)]
+
+
+def _require_forgotten(spark: SparkSession, lake: Lake, table: str) -> None:
+    """Check that a catalog without a table has not lost the name of one that is still there."""
+    known = read_places(lake).named(normalised(table))
+    if known is not None and _holds(known) and is_lasting(spark, table):
         raise InvalidRequestError(
             "CAP-CATALOG",
-            f"the catalog no longer has {declared.table}, but its table is still at {known.path}",
+            f"the catalog no longer has {table}, but its table is still at {known.path}",
             "declare the name that it has now; or register it again: CREATE TABLE "
-            f"{declared.table} USING delta LOCATION '{known.path}'",
-            table=declared.table,
+            f"{table} USING delta LOCATION '{known.path}'",
+            table=table,
             path=known.path,
         )
 

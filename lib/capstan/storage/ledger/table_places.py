@@ -79,8 +79,3 @@ class Places:
         """The table that last had a name in a catalog, as `normalised`."""
         found = [place for place in self._by_target.values() if name and place.name == name]
         return found[-1] if found else None
-
-
-def normalised(name: str) -> str:
-    """A name of a catalog's table without quotes, in lower case: equal for the same table."""
-    return name.replace("`", "").lower().removeprefix("spark_catalog.")

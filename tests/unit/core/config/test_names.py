@@ -18,6 +18,7 @@ from capstan.core.config import (
     parse_instant,
     split_names,
 )
+from capstan.core.config.names import check_declared_target
 from capstan.errors import InvalidRequestError
 
 HOSTILE = [
@@ -72,6 +73,15 @@ def test_other_columns_are_refused(name: str) -> None:
         check_column(name)
 
 
+@pytest.mark.parametrize("name", ["shop.orders", "main.shop.Orders_2", "a.b.c.d", "_a._b"])
+def test_targets_with_dots_are_tables_of_a_catalog(name: str) -> None:
+    assert check_target(name) == name
+    with pytest.raises(InvalidRequestError, match="is the name of a table in a catalog") as caught:
+        check_declared_target(name)
+    assert f"table: {name}" in caught.value.hint
+    assert check_declared_target("/data/a.b") == "/data/a.b"
+
+
 @pytest.mark.parametrize(
     ("given_", "target"),
     [
@@ -113,7 +123,18 @@ def test_targets_are_names_paths_or_uris(given_: str, target: str) -> None:
         "/data/a\x00b",
         "/data/a\x85b",
         "/" + "a" * 1024,
-        *(name for name in HOSTILE if "/" not in name),
+        *(name for name in HOSTILE if "/" not in name and name != "a.b"),
+        "shop.",
+        ".orders",
+        "shop..orders",
+        "a.b.c.d.e",
+        "shop.`orders`",
+        "spark_catalog.orders",
+        "shop.2024",
+        "shop.orders; DROP TABLE x",
+        "shop.orders ",
+        "shop.orders\n",
+        "shop.füge",
     ],
 )
 def test_other_targets_are_refused(text: str) -> None:

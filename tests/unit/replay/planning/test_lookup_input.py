@@ -20,6 +20,7 @@ from capstan.core.config import ProjectConfig
 from capstan.core.config.validation import read_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.certificate import draft_certificate
+from capstan.replay.planning import target_places
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.lookup_input import Pin
@@ -27,6 +28,7 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stopped_run import at_versions
+from capstan.replay.planning.target_places import unseen_lookups
 from capstan.reporting.formatting import pipeline_text
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
@@ -43,6 +45,7 @@ class Shop:
     """A complete stream of orders, and a table of customers with three versions."""
 
     def __init__(self, root: Path) -> None:
+        self.pipeline = "named_orders"
         self.lake = Lake.at(root)
         lay_tape(self.lake, "orders", ["a", "b"], [(n * HOUR_US,) for n in range(3)], None)
         paths = self.lake.stream("orders")
@@ -58,7 +61,7 @@ class Shop:
         deltalake.write_deltalake(self.customers, rows, mode="overwrite")
 
     def request(self, **asked: Any) -> Request:
-        return Request("orders", "t", **{"pipeline": "named_orders", **asked})
+        return Request("orders", "t", **{"pipeline": self.pipeline, **asked})
 
     def plan(self, pins: dict[str, Pin] | None = None, **asked: Any) -> Plan:
         return make_plan(self.lake, DECLARED, self.request(**asked), pins=pins)
@@ -195,6 +198,54 @@ def test_another_table_at_the_path_is_not_taken_for_the_pinned_one(shop: Shop) -
     with pytest.raises(InvalidRequestError, match="^CAP-LOOKUP: .*another than the one whose"):
         require_readable(pinned)
     assert shop.plan().identity != pinned.identity
+
+
+class TestNamedInACatalog:
+    """Lookup tables by their names in a catalog, as it tells their paths and ids."""
+
+    @pytest.fixture
+    def named(self, shop: Shop) -> Shop:
+        shop.pipeline = "orders_by_name"
+        return shop
+
+    def found(self, shop: Shop, path: str, name: str = "shop.customers") -> str:
+        table = str(deltalake.DeltaTable(path).metadata().id)
+        target_places._record_found(shop.lake, name, path, table)
+        return table
+
+    def test_it_is_read_where_it_was_last_seen(self, named: Shop) -> None:
+        with pytest.raises(InvalidRequestError, match="CAP-LOOKUP.*is not known in this lake yet"):
+            named.plan()
+        assert unseen_lookups(named.lake, DECLARED, "orders_by_name")
+        assert not unseen_lookups(named.lake, DECLARED, "named_orders")
+        table = self.found(named, named.customers)
+        assert not unseen_lookups(named.lake, DECLARED, "orders_by_name")
+        [lookup] = named.plan().computation.lookups
+        assert (lookup.path, lookup.pin) == (named.customers, Pin(table, 2))
+        assert named.version(lookups={"customers": 1}) == 1
+        assert lookup.to_json()["table"] == "Shop.Customers"
+
+    def test_a_pinned_version_is_found_by_its_id(self, named: Shop, tmp_path: Path) -> None:
+        self.found(named, named.customers)
+        before = named.plan()
+        pins = before.computation.lookup_pins
+        # Moved; then another table gets the name, and this one another name.
+        moved, other = str(tmp_path / "moved"), str(tmp_path / "other")
+        shutil.move(named.customers, moved)
+        self.found(named, moved)
+        assert named.plan().identity == before.identity
+        deltalake.write_deltalake(other, deltalake.DeltaTable(moved).to_pyarrow_table())
+        self.found(named, other)
+        assert named.plan().identity != before.identity
+        self.found(named, moved, "shop.former")
+        [again] = named.plan(pins).computation.lookups
+        assert (again.path, again.unreadable) == (moved, None)
+        [returned] = at_versions(named.plan(), pins).computation.lookups
+        assert returned == again
+        # What is gone is not taken for another table; a rollback does without.
+        unknown = {"customers": Pin("gone", 2)}
+        [gone] = named.plan(unknown).computation.lookups
+        assert gone.unreadable is not None
 
 
 def test_a_stopped_run_goes_on_at_its_version(shop: Shop) -> None:

@@ -146,6 +146,30 @@ class TestNames:
         self.found(lake, "shop.orders", place)
         assert len(read_rows(lake, "tables")) == rows == 1
 
+    def test_a_name_need_not_be_declared(self, lake: Lake, tmp_path: Path) -> None:
+        none = ProjectConfig(tmp_path, {}, {}, {}, {})
+        made_at = f"{lake.root}/tables/shop.orders"
+        path, target = target_path(lake, none, "spark_catalog.Shop.orders")
+        assert (path, target.table if target else "") == (made_at, "spark_catalog.Shop.orders")
+        assert needs_catalog(lake, none, "shop.orders")
+        by_name = Target(name="t", table="SHOP.`orders`", time="day")
+        config = ProjectConfig(tmp_path, {}, {}, {"t": by_name}, {})
+        assert target_path(lake, config, "shop.Orders") == (lake.table("t"), by_name)
+        place = str(tmp_path / "warehouse" / "orders")
+        make_table(place)
+        self.found(lake, "shop.orders", place)
+        assert target_path(lake, none, "shop.ORDERS")[0] == place
+        assert not needs_catalog(lake, none, "shop.orders")
+
+        # A declaration of that table holds, whether it has the name, another one or the path.
+        for given in (by_name, Target(name="t", path=place, time="day")):
+            config = ProjectConfig(tmp_path, {}, {}, {"t": given}, {})
+            path, found = target_path(lake, config, "shop.orders")
+            assert found is not None
+            assert (path, found.name, found.time) == (place, "t", "day")
+            assert found.table is not None
+            assert target_path(lake, config, "shop.others")[1] != given
+
     def test_a_renamed_table_keeps_its_runs(self, lake: Lake, tmp_path: Path) -> None:
         first, second = str(tmp_path / "orders"), str(tmp_path / "sales")
         make_table(first)

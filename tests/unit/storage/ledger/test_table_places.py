@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from capstan.core.config.names import normalised
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
@@ -16,7 +17,7 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
-from capstan.storage.ledger.table_places import Place, Places, normalised
+from capstan.storage.ledger.table_places import Place, Places
 from capstan.storage.ledger.tables import append_rows, read_rows, stored_target
 from tests.support.jvmless_lake import Books
 
