@@ -88,18 +88,28 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: kafka broker classes compose
 	$(PYTEST) $(ARGS)
 
+# Crash tests that are repeated with their lakes on S3; by day, two points of each kind of work.
+KILLED_ON_S3 := $(addprefix tests/crash/test_,capture_killed.py replay_killed.py maintain_killed.py)
+BY_DAY := (killed_capture and (records:3 or events:1)) \
+	or (same_target and (staged-replay.staging or staged-replay.publish)) \
+	or (held_run and (replay.publish or replay.coverage)) \
+	or (takes_back_once and (rollback.publish or rollback.coverage) and not append and not merge) \
+	or (killed_maintenance and (written or compacted))
+
 ## Set up, then run the remaining tests: further cases of the same rules.
-test-all: kafka broker classes compose
+test-all: kafka s3 broker objects classes compose
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
+	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
 
 ## Set up, then run test and test-all in one run, sharing the set-up.
-test-both: kafka broker classes compose
+test-both: kafka s3 broker objects classes compose
 	$(PYTEST) -m "not nightly and not bench" $(ARGS)
+	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
 
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
 nightly: kafka s3 broker objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
-	CAPSTAN_TEST_LAKES=s3 $(BIN)/python -m pytest -m "not bench" $(addprefix tests/crash/test_,capture_killed.py replay_killed.py maintain_killed.py)
+	CAPSTAN_TEST_LAKES=s3 $(BIN)/python -m pytest -m "not bench" $(KILLED_ON_S3)
 
 # Number of kills, and the seed that selects them: make chaos N=200 SEED=7
 N ?= 200
@@ -148,7 +158,7 @@ log-store: base
 	$(BIN)/python -m tests.support.log_store_jar
 
 ## Run the benchmarks (ARGS=... for options).
-bench: setup
+bench: setup s3 objects
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ## Lock the dependencies, in a temporary environment (ARGS=--upgrade for newer versions).

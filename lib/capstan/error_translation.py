@@ -37,7 +37,44 @@ class _Failure:
     patterns: tuple[str, ...]
 
 
+# The names of S3's failures in Hadoop's connector, in Arrow and in delta-rs. They come first: the
+# messages also name the file that was wanted, which is not damaged.
+_STORE_FAILURES = (
+    _Failure(
+        "CAP-NO-ACCESS",
+        "the object store denied access",
+        f"check the keys that this process uses, and the policy of the bucket; {_RETRY}",
+        (
+            r"java\.nio\.file\.AccessDeniedException: \S*s3",
+            r"AWS Error (?:ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH)",
+            "NoAuthWithAWSException",
+            "InvalidAccessKeyId",
+            "SignatureDoesNotMatch",
+            "ExpiredToken",
+            "lacked the necessary privileges to complete",
+        ),
+    ),
+    _Failure(
+        "CAP-LAKE",
+        "the bucket does not exist",
+        f"check the URI, and `AWS_ENDPOINT_URL` where the store is not Amazon's; {_RETRY}",
+        ("UnknownStoreException", "NoSuchBucket", "AWS Error NO_SUCH_BUCKET"),
+    ),
+    _Failure(
+        "CAP-LAKE",
+        "the object store did not answer, or failed, several times in a row",
+        f"check that it is reachable from here; {_RETRY}",
+        (
+            "SdkClientException",
+            r"s3a\.AWS\w+Exception",
+            r"AWS Error (?:NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)",
+            r"AWS Error (?:THROTTLING|REQUEST_TIMEOUT|UNKNOWN)",
+            "Generic S3 error",
+        ),
+    ),
+)
 _FAILURES = (
+    *_STORE_FAILURES,
     _Failure(
         "CAP-DISK-FULL",
         "no space is left",
@@ -136,7 +173,8 @@ def translate(error: BaseException) -> CapstanError | None:
 
     Returns:
         A Capstan error as it is. For a known failure, a `SystemFailureError`: `CAP-DISK-FULL`,
-        `CAP-NO-ACCESS`, or `CAP-DAMAGED` for a missing or unreadable file or log. Any other error
+        `CAP-NO-ACCESS`, `CAP-LAKE` for an object store that fails, or `CAP-DAMAGED` for a missing
+        or unreadable file or log. Any other error
         of the operating system about a path is `CAP-NO-ACCESS`. Its `fields` have the `path` if
         the message names one. `CAP-PACKAGE` for a package of an extra that is not installed. None
         for an unknown exception.

@@ -38,6 +38,7 @@ from tests.bench.replay import replays
 from tests.bench.scaling import scaling
 from tests.bench.several_streams import joins
 from tests.bench.state_rescale import rescales
+from tests.bench.store_requests import requests
 from tests.bench.verify_rate import judging
 
 NAMES = (
@@ -60,6 +61,7 @@ NAMES = (
     "pipeline",
     "state",
     "scale",
+    "requests",
     "airflow",
 )
 _REPLAYS = frozenset({"direct", "staged", "verify"})
@@ -129,6 +131,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"pipeline"}), lambda: pipelines(bench)),
         (frozenset({"state"}), lambda: [*states(bench), *rescales(bench)]),
         (frozenset({"scale"}), lambda: scaling(bench)),
+        (frozenset({"requests"}), lambda: requests(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
     return (part() for names, part in parts if names & wanted)

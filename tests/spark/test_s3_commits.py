@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import filecmp
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JJavaError
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.jars import LOG_STORE_JAR
@@ -90,6 +91,14 @@ def test_a_writer_whose_answer_is_lost_knows_its_own_entry(s3: Objects) -> None:
 
 
 @pytest.fixture
+def told(s3: Objects, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The bucket, which this process knows the way to."""
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
+    return f"s3a://{BUCKET}"
+
+
+@pytest.fixture
 def proxied(spark: SparkSession, s3: Objects) -> Iterator[tuple[SparkSession, Any]]:
     """A session whose way to S3 leads over a proxy, and the proxy."""
     with faulty(s3.endpoint) as proxy:
@@ -140,6 +149,41 @@ def test_a_store_that_cannot_be_written_is_no_answer(
     proxy.decide = lambda method, _path: fault if method == "PUT" else "none"
     with pytest.raises(SystemFailureError, match="CAP-LAKE: cannot reach s3a://"):
         require_safe_commits(session, f"s3a://{BUCKET}/failing")
+
+
+def test_a_listing_begins_at_the_entry_that_is_asked_for(
+    proxied: tuple[SparkSession, Any], s3: Objects, told: str
+) -> None:
+    session, proxy = proxied
+    jvm, table = cast(Any, session)._jvm, f"{told}/listed"
+    hadoop = cast(Any, session)._jsparkSession.sessionState().newHadoopConf()
+    store = jvm.capstan.delta.ConditionalS3LogStore(hadoop)
+
+    def listed(version: int) -> list[str]:
+        start = jvm.org.apache.hadoop.fs.Path(f"{table}/_delta_log/{version:020}.")
+        found = list(store.listFrom(start, hadoop))
+        assert all(each.getLen() == 2 and each.getModificationTime() > 0 for each in found)
+        return [each.getPath().toString().removeprefix(f"{table}/_delta_log/") for each in found]
+
+    with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
+        listed(0)
+    names = [f"{version:020}.json" for version in range(1_200)]
+    names[1_190:1_191] = [f"{1_190:020}.checkpoint.parquet", f"{1_190:020}.json"]
+    for name in [*names, "_last_checkpoint", "_sidecars/part.parquet"]:
+        s3.put(f"listed/_delta_log/{name}", b"{}")
+    entries = [*names, "_last_checkpoint"]
+    for version, lists in ((1_190, 1), (0, 2)):
+        proxy.requests.clear()
+        assert listed(version) == entries[version:]
+        assert proxy.requests == {"LIST": lists}
+    # Nothing that old: what comes after is asked for, and the log is there.
+    assert listed(1_200) == ["_last_checkpoint"]
+    # The same two facts without a JVM, where only the newest entries matter.
+    s3.put("listed/_delta_log/_last_checkpoint", b'{"version": 1190}')
+    assert places.is_table(table)
+    assert places.newest_entry(table).split()[0] == names[-1]
+    assert not places.is_table(f"{told}/none")
+    assert places.newest_entry(f"{told}/none") == ""
 
 
 def test_in_a_folder_one_creator_fails(spark: SparkSession, tmp_path: Path) -> None:

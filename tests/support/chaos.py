@@ -12,18 +12,21 @@ everything is done once more without interruption, and checked: every row fed is
 exactly once; every tape is sound, including its records; tables followed or filled piece by piece
 equal those of a single run; and every published run passes its audit, and was published once.
 
-Progress is stored in the folder, so the same command continues after an interruption.
+Progress is stored in the folder, so the same command continues after an interruption. With `--s3`
+the lakes are on an S3 server of this process, which forgets them when it ends.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -40,6 +43,7 @@ from tests.support.airflow_chaos import Scheduled
 from tests.support.driver_actions import act
 from tests.support.driver_under_test import Step
 from tests.support.process_kills import BROKERS, Topics, kill_executors
+from tests.support.s3_server import BUCKET, objects
 from tests.support.sample_streams import START, lay, rows
 
 if TYPE_CHECKING:
@@ -108,8 +112,12 @@ class Progress:
 class Chaos:
     """Lakes in a folder, and short-lived drivers that work on them."""
 
-    def __init__(self, folder: Path, seed: int, rounds: Sequence[str] = ROUNDS) -> None:
+    def __init__(
+        self, folder: Path, seed: int, rounds: Sequence[str] = ROUNDS, lakes: str = ""
+    ) -> None:
         self.folder = folder
+        # Where the lakes are; the sources are always in the folder.
+        self._lakes = lakes or str(folder)
         self._rounds = rounds
         self._file = folder / "progress.json"
         self._topics = Topics(folder / "topics")
@@ -268,7 +276,7 @@ class Chaos:
                 lake_contents.require_published_once(lake, run)
 
     def _lake(self, number: int) -> str:
-        return str(self.folder / f"lake-{number}" / "lake")
+        return f"{self._lakes}/lake-{number}/lake"
 
     def _source(self, number: int) -> Path:
         return self.folder / f"lake-{number}" / "source"
@@ -282,24 +290,38 @@ class Chaos:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the chaos test from a shell; returns the exit code."""
-    from capstan.spark.session import build_session
-    from tests.support.small_spark import MASTER, SHRUNK
-
     parser = argparse.ArgumentParser(prog="chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, help="seed for a new folder; 2013 by default")
     parser.add_argument("--folder", type=Path, default=Path("chaos"))
     parser.add_argument("--rounds", nargs="+", choices=sorted(set(ROUNDS)), default=ROUNDS)
+    parser.add_argument("--s3", action="store_true", help="keep the lakes on an S3 server")
     options = parser.parse_args(arguments)
-    chaos = Chaos(
-        options.folder.absolute(), 2013 if options.seed is None else options.seed, options.rounds
-    )
-    if options.seed not in (None, chaos.progress.seed):
-        parser.error(
-            f"the test in {options.folder} continues with seed {chaos.progress.seed}: "
-            "omit the seed, or name another folder"
-        )
-    chaos.run(options.kills)
+    folder = options.folder.absolute()
+    if options.s3 and folder.exists():
+        parser.error(f"the S3 server of {options.folder} is gone: name another folder")
+    with ExitStack() as servers:
+        lakes = ""
+        if options.s3:
+            folder.mkdir(parents=True)
+            os.environ.update(servers.enter_context(objects(folder)).variables)
+            lakes = f"s3a://{BUCKET}"
+        seed = 2013 if options.seed is None else options.seed
+        chaos = Chaos(folder, seed, options.rounds, lakes)
+        if options.seed not in (None, chaos.progress.seed):
+            parser.error(
+                f"the test in {options.folder} continues with seed {chaos.progress.seed}: "
+                "omit the seed, or name another folder"
+            )
+        _kill_and_finish(chaos, options.kills)
+    return 0
+
+
+def _kill_and_finish(chaos: Chaos, kills: int) -> None:
+    from capstan.spark.session import build_session
+    from tests.support.small_spark import MASTER, SHRUNK
+
+    chaos.run(kills)
     spark = build_session("chaos", master=MASTER, extra=SHRUNK)
     try:
         chaos.finish(spark)
@@ -310,7 +332,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{done.kills} kills ({parts}) in {done.rounds} rounds, seed {done.seed}: nothing is wrong"
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -31,7 +31,8 @@ def build(jar: Path) -> None:
         RuntimeError: When they do not compile; the text is the compiler's.
     """
     (compiler,) = jars.fetch(COMPILER)
-    used = [*jars.delta_jars(), *(pyspark_home() / "jars").glob("hadoop-client-api-*.jar")]
+    hadoop = (pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
+    used = [*jars.delta_jars(), *hadoop, *jars.fetch(jars.S3)]
     with tempfile.TemporaryDirectory(prefix="capstan-") as folder:
         done = subprocess.run(
             [

@@ -47,6 +47,52 @@ HOLE = (
 )
 
 
+S3A = (
+    "An error occurred while calling o9.load.\n: {}: getFileStatus on s3a://b/l/t/_delta_log/0: "
+    "software.amazon.awssdk.{} (Service: S3, Status Code: {})\n\tat org.apache.hadoop.fs.s3a.X(X:1)"
+)
+S3_READING = (
+    "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file s3a://b/l/t/p.parquet.  "
+    "SQLSTATE: KD001\nCaused by: org.apache.hadoop.fs.s3a.AWSClientIOException: "
+    "re-open on s3a://b/l/t/p.parquet: software.amazon.awssdk.core.exception.SdkClientException"
+)
+S3_ARROW = (
+    "When uploading object with key 'l/x' in bucket 'b': AWS Error {} during PutObject operation: "
+    "curlCode: 7, Could not connect to server"
+)
+S3_RUST = (
+    "Generic S3 error: Error performing GET http://s/b/l/t/_delta_log/_last_checkpoint in 9.1s, "
+    "after 10 retries, max_retries: 10, retry_timeout: 180s  - HTTP error: error sending request"
+)
+S3_RUST_DENIED = (
+    "The operation lacked the necessary privileges to complete for path l/t/_delta_log: Error "
+    "performing GET http://s/b/l: Server returned non-2xx status code: 403 Forbidden"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (S3A.format("org.apache.hadoop.fs.s3a.AWSStatus500Exception", "S3Exception", 500), "LAKE"),
+        (S3A.format("org.apache.hadoop.fs.s3a.AWSServiceThrottledException", "S", 503), "LAKE"),
+        (S3A.format("java.net.ConnectException", "core.exception.SdkClientException", 0), "LAKE"),
+        (S3A.format("org.apache.hadoop.fs.s3a.UnknownStoreException", "NoSuchB", 404), "LAKE"),
+        (S3A.format("java.nio.file.AccessDeniedException: s3a://b/l", "S3", 403), "NO-ACCESS"),
+        (S3_READING, "LAKE"),
+        (S3_ARROW.format("NETWORK_CONNECTION"), "LAKE"),
+        (S3_ARROW.format("SLOW_DOWN"), "LAKE"),
+        (S3_ARROW.format("ACCESS_DENIED"), "NO-ACCESS"),
+        (S3_RUST, "LAKE"),
+        (S3_RUST_DENIED, "NO-ACCESS"),
+    ],
+)
+def test_a_store_that_fails_is_not_a_damaged_file(text: str, code: str) -> None:
+    found = translate(Py4JJavaError(text))
+    assert isinstance(found, SystemFailureError)
+    assert found.code == f"CAP-{code}"
+    assert "object store" in found.message or "bucket" in found.message
+
+
 @pytest.mark.parametrize(
     ("error", "code", "path"),
     [

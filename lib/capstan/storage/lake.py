@@ -20,6 +20,7 @@ from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_na
 from capstan.core.config.names import is_catalog_name, normalised
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.storage.stored_log import is_log, newest_commit
 
 LEDGERS = (
     "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
@@ -28,6 +29,8 @@ LEDGERS = (
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
+# The pauses between so many attempts add up to a minute at most; Hadoop and delta-rs wait as long.
+_ATTEMPTS = 8
 _RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs", "kept"})
 
 
@@ -230,8 +233,22 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
 @cache
 def _bucket(name: str) -> fs.FileSystem:
     """The file system of an S3 bucket, with its region looked up once."""
-    filesystem, _ = fs.FileSystem.from_uri(f"s3://{name}")
-    return filesystem
+    found, _ = fs.FileSystem.from_uri(f"s3://{name}")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
+    scheme, _, host = endpoint.rpartition("://")
+    return fs.S3FileSystem(
+        region=found.region,
+        endpoint_override=host.rstrip("/") or None,
+        scheme=scheme or "https",
+        # A small file is one request instead of three.
+        allow_delayed_open=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
+
+
+def is_stored(path: str) -> bool:
+    """Whether `path` is in an object store, where each look is a request."""
+    return "://" in path.removeprefix("file://")
 
 
 def exists(path: str) -> bool:
@@ -242,8 +259,11 @@ def exists(path: str) -> bool:
 
 def is_table(path: str) -> bool:
     """Whether a Delta table exists at `path`, judged by its log folder alone."""
+    filesystem, log = _open(f"{path}/_delta_log")
+    if not isinstance(filesystem, fs.LocalFileSystem):
+        return is_log(filesystem, log)
     # While a writer creates the table, the folder has a temporary file but no commit.
-    return any(name[:1].isdecimal() for name in children(f"{path}/_delta_log"))
+    return bool(_log_entries(path))
 
 
 def children(path: str) -> list[str]:
@@ -259,17 +279,26 @@ def children(path: str) -> list[str]:
 
 
 def newest_entry(table: str) -> str:
-    """Name and modification time of the newest entry in a table's log; empty without a table.
+    """Name and identity of the newest entry in a table's log; empty without a table.
 
-    The value changes with each commit, and when a table is deleted and created again.
+    The identity is the modification time, or the tag in an object store. The value changes with
+    each commit, and when a table is deleted and created again.
     """
-    log = f"{table}/_delta_log"
-    name = max((name for name in children(log) if name[:1].isdecimal()), default="")
-    if not name:
+    filesystem, log = _open(f"{table}/_delta_log")
+    if not isinstance(filesystem, fs.LocalFileSystem) and (
+        newest := newest_commit(filesystem, log)
+    ):
+        return newest
+    entries = _log_entries(table)
+    if not entries:
         return ""
-    filesystem, inside = _open(f"{log}/{name}")
-    (info,) = filesystem.get_file_info([inside])
-    return f"{name} {info.mtime_ns}"
+    info = filesystem.get_file_info(f"{log}/{entries[-1]}")
+    return f"{info.base_name} {info.mtime_ns}"
+
+
+def _log_entries(table: str) -> list[str]:
+    """Names of the commits and checkpoints in a table's log, sorted; none without a table."""
+    return [name for name in children(f"{table}/_delta_log") if name[:1].isdecimal()]
 
 
 def size_of(path: str) -> int:
@@ -337,9 +366,15 @@ def read_text(path: str) -> str:
 def write_text(path: str, text: str) -> None:
     """Write the file at `path`, and create its folders."""
     filesystem, inside = _open(path)
-    filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
+    _create_parent(filesystem, inside)
     with filesystem.open_output_stream(inside) as stream:
         stream.write(text.encode("utf-8"))
+
+
+def _create_parent(filesystem: fs.FileSystem, inside: str) -> None:
+    # S3 has keys, not folders.
+    if not isinstance(filesystem, fs.S3FileSystem):
+        filesystem.create_dir(inside.rpartition("/")[0], recursive=True)
 
 
 def write_whole(path: str, content: bytes) -> None:
@@ -347,7 +382,7 @@ def write_whole(path: str, content: bytes) -> None:
     filesystem, inside = _open(path)
     parent, _, name = inside.rpartition("/")
     temporary = f"{parent}/.{name}.{uuid4().hex}"
-    filesystem.create_dir(parent, recursive=True)
+    _create_parent(filesystem, inside)
     with filesystem.open_output_stream(temporary) as stream:
         stream.write(content)
     filesystem.move(temporary, inside)

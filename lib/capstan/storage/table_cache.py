@@ -1,8 +1,9 @@
-"""Cache of opened tables for a process that serves pages.
+"""Cache of opened tables, for a process that serves pages and for tables in an object store.
 
-Opening a table means reading its log, and one page needs the same few tables many times. A cached
-value is valid as long as the newest log entry is the same. Other processes do not cache: they read
-each table as it is.
+Opening a table means reading its log, and one page or run needs the same few tables many times. A
+cached value is valid as long as the newest log entry is the same. In a folder, other processes do
+not cache: they read each table as it is. In an object store a look at the newest entry is two
+requests, and opening a table one for each commit since the last checkpoint.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from capstan.storage.lake import newest_entry
+from capstan.storage.lake import is_stored, newest_entry
 
 Value = TypeVar("Value")
 
@@ -73,6 +74,8 @@ class VersionedCache(Generic[Value]):
 
 _CAPACITY = 1024
 _cache: VersionedCache[object] | None = None
+# One run uses some twenty tables; the least recently used of a longer process are opened again.
+_stored: VersionedCache[object] = VersionedCache(64)
 
 
 def enable() -> None:
@@ -88,7 +91,7 @@ def disable() -> None:
 
 
 def is_enabled() -> bool:
-    """Whether the cache is enabled."""
+    """Whether the cache of this process is enabled; tables in an object store are always cached."""
     return _cache is not None
 
 
@@ -100,7 +103,7 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
         table: The path of the table.
         read: Reads the value. Its exceptions are not cached.
     """
-    cache = _cache
+    cache = _cache or (_stored if is_stored(table) else None)
     # The log may grow before it is read. Then the value is newer than its state, and read again.
     newest = newest_entry(table) if cache is not None else ""
     if cache is None or not newest:

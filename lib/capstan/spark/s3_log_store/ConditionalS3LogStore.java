@@ -6,11 +6,14 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.FileAlreadyExistsException;
 import java.util.Iterator;
+import java.util.List;
 import java.util.UUID;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataOutputStream;
+import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
+import org.apache.hadoop.fs.s3a.S3AFileSystem;
 
 /**
  * A Delta log store for S3 that lets one of several concurrent commits succeed.
@@ -58,6 +61,24 @@ public final class ConditionalS3LogStore extends HadoopFileSystemLogStore {
       }
       // The object is ours; only the response was lost.
     }
+  }
+
+  /**
+   * Lists the entries of a log from a path on, in the order of their names.
+   *
+   * @throws FileNotFoundException when there is no log.
+   */
+  @Override
+  public Iterator<FileStatus> listFrom(Path path, Configuration hadoopConf) throws IOException {
+    FileSystem fs = path.getFileSystem(hadoopConf);
+    if (!(fs instanceof S3AFileSystem)) {
+      return super.listFrom(path, hadoopConf);
+    }
+    List<FileStatus> entries = S3LogListing.from((S3AFileSystem) fs, path);
+    if (entries.isEmpty() && !fs.exists(path.getParent())) {
+      throw new FileNotFoundException("No such log: " + path.getParent());
+    }
+    return entries.iterator();
   }
 
   private static void put(
