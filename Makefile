@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors log-store bench lock clean
+.PHONY: help setup kafka s3 avro demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors log-store bench lock clean
 
 ## Show this list.
 help:
@@ -46,6 +46,10 @@ kafka: base
 ## Fetch Spark's S3 connector.
 s3: base
 	@$(BIN)/python -m capstan.spark.jars s3
+
+## Fetch Spark's Avro source, which has from_avro.
+avro: base
+	@$(BIN)/python -m capstan.spark.jars avro
 
 # S3 server for tests, in a separate environment: its packages need older dependencies.
 .PHONY: objects
@@ -107,7 +111,7 @@ test-both: kafka s3 broker objects classes compose
 	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
 
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
-nightly: kafka s3 broker objects classes
+nightly: kafka s3 avro broker objects classes
 	PYTHONHASHSEED=$(SEED) $(BIN)/python -m pytest -m "nightly or bench" --hypothesis-seed=$(SEED) $(ARGS)
 	CAPSTAN_TEST_LAKES=s3 $(BIN)/python -m pytest -m "not bench" $(KILLED_ON_S3)
 

@@ -55,6 +55,7 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
         _jars(),
         _connector("Kafka", jars.KAFKA),
         _connector("S3", jars.S3),
+        _connector("Avro", jars.AVRO),
         _package("pyarrow"),
         _package("deltalake"),
         _airflow(),

@@ -7,8 +7,10 @@ import re
 import shutil
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import deltalake
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -141,6 +143,36 @@ ORDER = "id BIGINT, kind STRING, at TIMESTAMP, amount DECIMAL(9, 2)"
 DECODE = f"from_json(value, '{ORDER}')"
 
 
+DECLARED_AVRO = """
+streams:
+  little:
+    source:
+      format: delta
+      path: {place}
+      select: >-
+        from_avro(substring(value, 6), '{{"type": "record", "name": "visit", "fields": [
+        {{"name": "id", "type": "long"}}, {{"name": "kind", "type": "string"}},
+        {{"name": "at", "type": {{"type": "long", "logicalType": "timestamp-millis"}}}}]}}').*
+    workers: {{by: column, column: kind}}
+    time: {{domain: event, column: at, every: 1 hour, lateness: 2 hours}}
+"""
+
+
+def avro(number: int, kind: str, seconds: int) -> bytes:
+    """A record with a long, a string, and a time some seconds after the start, as Avro has it."""
+    millis = (SECONDS + seconds) * 1000
+    return avro_long(number) + avro_long(len(kind)) + kind.encode() + avro_long(millis)
+
+
+def avro_long(number: int) -> bytes:
+    """Zigzag, then seven bits a byte, the least first."""
+    rest, out = number << 1 if number >= 0 else (-number << 1) - 1, bytearray()
+    while rest > 127:
+        out.append(rest & 127 | 128)
+        rest >>= 7
+    return bytes([*out, rest])
+
+
 def text_stream(folder: Path, *lines: str, **source: object) -> Stream:
     """A stream of lines of text, one file for each call."""
     folder.mkdir(exist_ok=True)
@@ -208,6 +240,35 @@ class TestSelect:
         tape = open_tape(lake, "little")
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 1")
         assert [kind for *_, kind in compared(spark, lake, stream)] == [False, False]
+
+    @pytest.mark.nightly
+    def test_avro_is_decoded(self, spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+        sent = [(1, "order", 0), (2, "visit", 90), (-70, "order", 3600)]
+        values = [b"\x00\x00\x00\x00\x07" + avro(*each) for each in sent]
+        place = str(tmp_path / "src")
+        deltalake.write_deltalake(place, pa.table({"value": values}))
+        text = DECLARED_AVRO.format(place=place)
+        (tmp_path / "streams.yaml").write_text(text, encoding="utf-8")
+        stream = load_config(tmp_path / "streams.yaml", lake=lake.root).streams["little"]
+        assert capture(spark, lake, stream).records == 3
+        times = [START + timedelta(seconds=seconds) for *_, seconds in sent]
+        wanted = sorted(zip((1, 2, -70), ("order", "visit", "order"), times, strict=True))
+        assert records(lake, "id", "kind", "at") == wanted
+        assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
+
+        # A value that is no such record ends the capture, or is null where that is asked for.
+        more = pa.table({"value": [values[0][:7], values[1]]})
+        deltalake.write_deltalake(place, more, mode="append")
+        with pytest.raises(InvalidRequestError, match=r"CAP-SELECT.*from_avro cannot decode"):
+            capture(spark, lake, stream)
+        assert len(records(lake, "id")) == 3
+        assert stream.source.select is not None
+        permissive = "}', map('mode', 'PERMISSIVE')).*"
+        select = tuple(text.replace("}').*", permissive) for text in stream.source.select)
+        assert select != stream.source.select
+        source = replace(stream.source, select=select)
+        done = capture(spark, lake, replace(stream, source=source))
+        assert (done.records, done.late) == (1, {"unknown-worker": 1})
 
     def test_rows_of_arrays_and_columns_of_parquet(
         self, spark: SparkSession, lake: Lake, tmp_path: Path

@@ -44,8 +44,8 @@ In the tables below, `{name}` stands for a value, `{...}` for a longer text, and
 for parts that some messages lack. Errors without a table are recorded in a ledger, or carry the
 text of another program.
 
-In a clone, `make setup`, `make kafka` and `make s3` take the place of `capstan setup` and of
-`pip install`; the hints of a clone name these.
+In a clone, `make setup`, `make kafka`, `make s3` and `make avro` take the place of `capstan setup`
+and of `pip install`; the hints of a clone name these.
 
 To update this page after a change of an error, run `make errors`.
 """

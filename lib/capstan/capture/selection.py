@@ -21,6 +21,7 @@ from capstan.capture.text_parsers import TextParser, kind_of, listed, parts_of
 from capstan.core.config.sql_rules import without_stars
 from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import clock_literal
+from capstan.spark.project_home import set_up
 from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ _DATA_ERROR = re.compile(
     r"SQLSTATE: (?:22\w{3}|P0001)",
     re.DOTALL,
 )
+# The error of `from_avro` has no condition.
+_NOT_AVRO = "Malformed records are detected in record parsing. Current parse Mode: "
 _LONGEST = 200
 
 
@@ -75,13 +78,23 @@ def selected(
         raise _refused(
             stream,
             f"cannot be computed: {error_translation.root_message(error)}",
-            f"use SQL over the columns of the source: {', '.join(columns)}",
+            f"run {set_up('avro')} first"
+            if "AVRO_NOT_LOADED" in str(error)
+            else f"use SQL over the columns of the source: {', '.join(columns)}",
         ) from error
 
 
 def selection_failed(stream: str, source: Source, error: Exception) -> InvalidRequestError | None:
     """The error for a record on which an expression failed; None for any other error."""
-    found = _DATA_ERROR.search(str(error)) if source.selection is not None else None
+    text = str(error) if source.selection is not None else ""
+    if _NOT_AVRO in text:
+        return _refused(
+            stream,
+            "fails for a record: from_avro cannot decode its value",
+            "give from_avro the schema that the values were written with, and nothing that stands "
+            "before them; or add map('mode', 'PERMISSIVE'), by which such a value is null",
+        )
+    found = _DATA_ERROR.search(text)
     if found is None:
         return None
     return _refused(

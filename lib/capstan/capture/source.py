@@ -201,6 +201,8 @@ def _setup_hint(source: Source) -> str:
     """The command that fetches jars missing for a source; empty if none are missing."""
     if source.format == "kafka" and not jars.KAFKA.fetched():
         return f"run {set_up('kafka')} first"
+    if source.format == "avro" and not jars.AVRO.fetched():
+        return f"run {set_up('avro')} first"
     on_s3 = source.path is not None and source.path.startswith("s3a://")
     return f"run {set_up('s3')} first" if on_s3 and not jars.S3.fetched() else ""
 

@@ -1,8 +1,8 @@
 """Jars that Spark needs in addition to its own: fetched once by its resolver, kept in the project.
 
-Delta needs only two jars and the Kafka connector four. Their other dependencies are part of Spark,
-and older copies of the same classes would shadow Spark's. Hadoop's S3 connector depends on Amazon's
-whole SDK in one jar of 690 MB; the parts that it uses have 13.
+Delta needs only two jars, the Kafka connector four and the Avro source one. Their other
+dependencies are part of Spark, and older copies of the same classes would shadow Spark's. Hadoop's
+S3 connector depends on Amazon's whole SDK in one jar of 690 MB; the parts that it uses have 13.
 """
 
 from __future__ import annotations
@@ -145,6 +145,12 @@ KAFKA = Jars(
         "org.xerial.snappy:*",
     ),
 )
+AVRO = Jars(
+    "avro",
+    "avro",
+    (f"org.apache.spark:spark-avro_2.13:{SPARK_VERSION}",),
+    ("org.scala-lang.modules:*", "org.tukaani:*"),
+)
 S3 = Jars(
     "s3",
     "s3",
@@ -200,7 +206,8 @@ def spark_jars() -> tuple[Path, ...]:
     Raises:
         SystemFailureError: `CAP-JARS` when one is missing or truncated.
     """
-    return (*delta_jars(), log_store_jar(), *KAFKA.fetched(), *S3.fetched())
+    optional = (*KAFKA.fetched(), *S3.fetched(), *AVRO.fetched())
+    return (*delta_jars(), log_store_jar(), *optional)
 
 
 def log_store_jar() -> Path:
@@ -343,7 +350,7 @@ def main(jars: Jars = DELTA) -> int:
 
 def _fetch_named(names: list[str]) -> int:
     """Fetch what is named, Delta's jars where nothing is; the exit code of the process."""
-    known = {jars.name: jars for jars in (KAFKA, S3)}
+    known = {jars.name: jars for jars in (KAFKA, S3, AVRO)}
     unknown = sorted(set(names) - set(known))
     if unknown:
         print(f"jars: {', '.join(unknown)}: there are {', '.join(known)}", file=sys.stderr)

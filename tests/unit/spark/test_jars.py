@@ -13,7 +13,7 @@ import pytest
 
 from capstan.errors import SystemFailureError
 from capstan.spark import jars
-from capstan.spark.jars import DELTA, KAFKA, S3, Jars, delta_jars, spark_jars
+from capstan.spark.jars import AVRO, DELTA, KAFKA, S3, Jars, delta_jars, spark_jars
 from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import project_home, set_up
 
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     }
     lines = [
         f"{digest}  {folder}/{name}\n"
-        for folder in ("jars", "kafka", "s3")
+        for folder in ("jars", "kafka", "s3", "avro")
         for name, digest in published.items()
     ]
     hashes = tmp_path / "published.sha256"
@@ -145,7 +145,7 @@ def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
         delta_jars()
 
 
-@pytest.mark.parametrize(("name", "given"), [("KAFKA", KAFKA), ("S3", S3)])
+@pytest.mark.parametrize(("name", "given"), [("KAFKA", KAFKA), ("S3", S3), ("AVRO", AVRO)])
 def test_a_connector_is_there_whole_or_not_at_all(
     cache: Path, monkeypatch: pytest.MonkeyPatch, name: str, given: Jars
 ) -> None:
@@ -178,6 +178,12 @@ def test_another_log_store_under_its_name_is_refused(
         jars._digest.cache_clear()
 
 
+def test_the_avro_source_needs_nothing_that_spark_lacks() -> None:
+    assert list(AVRO.files) == [f"org.apache.spark_spark-avro_2.13-{jars.SPARK_VERSION}.jar"]
+    for name in ("avro", "xz", "scala-parallel-collections_2.13"):
+        assert list((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
+
+
 def test_the_connector_to_s3_is_of_spark_s_own_hadoop() -> None:
     assert list((pyspark_home() / "jars").glob(f"hadoop-client-api-{jars.HADOOP_VERSION}.jar"))
     # All of Amazon's SDK in one jar is fifty times as much.
@@ -198,7 +204,7 @@ def test_what_is_named_is_fetched_or_nothing(
     assert [jars._fetch_named(names) for names in ([], ["kafka"], ["s3", "kafka"])] == [0, 0, 0]
     assert fetched == ["jars", "kafka", "s3", "kafka"]
     assert jars._fetch_named(["kafka", "kafak"]) == 2
-    assert capsys.readouterr().err == "jars: kafak: there are kafka, s3\n"
+    assert capsys.readouterr().err == "jars: kafak: there are kafka, s3, avro\n"
     assert len(fetched) == 4
 
 

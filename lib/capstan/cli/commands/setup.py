@@ -22,12 +22,13 @@ class Connector(StrEnum):
 
     KAFKA = "kafka"
     S3 = "s3"
+    AVRO = "avro"
 
 
 def setup(
     context: typer.Context,
     connectors: Annotated[
-        list[Connector] | None, typer.Argument(help="Connectors of Spark: kafka, s3.")
+        list[Connector] | None, typer.Argument(help="Connectors of Spark: kafka, s3, avro.")
     ] = None,
 ) -> int:
     """Fetch what Spark needs, and make the class archive by which it starts sooner.
@@ -39,7 +40,8 @@ def setup(
     from capstan.spark.java import find_java
 
     shell = shell_of(context)
-    wanted = [{"kafka": jars.KAFKA, "s3": jars.S3}[name] for name in connectors or ()]
+    known = {"kafka": jars.KAFKA, "s3": jars.S3, "avro": jars.AVRO}
+    wanted = [known[name] for name in connectors or ()]
     with redirect_stdout(sys.stderr), watching(shell.output, Work("setup")):
         java = find_java()
         jars.delta_jars()
