@@ -160,13 +160,11 @@ def _folder_lake(lake: Path) -> Diagnosis:
 
 
 def _uri_lake(lake: str) -> Diagnosis:
-    from pyarrow import fs
+    from capstan.storage.lake import delete_file, write_text
 
-    filesystem, inside = fs.FileSystem.from_uri(lake.replace("s3a://", "s3://", 1))
-    probe = f"{inside.rstrip('/')}/.capstan-{uuid.uuid4().hex}"
-    with filesystem.open_output_stream(probe) as stream:
-        stream.write(b"capstan")
-    filesystem.delete_file(probe)
+    probe = f"{lake.rstrip('/')}/.capstan-{uuid.uuid4().hex}"
+    write_text(probe, "capstan")
+    delete_file(probe)
     return Diagnosis("Lake", True, f"{lake} is writable")
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import deltalake
 import pytest
@@ -19,6 +22,7 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
+from capstan.airflow import s3_connection
 from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.web import prefetch
@@ -35,6 +39,7 @@ from capstan.storage import table_cache
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START
+from tests.support.s3_server import BUCKET, objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,23 +89,26 @@ def auth() -> Iterator[Choosy]:
 @pytest.fixture
 def lake(place: Place) -> Lake:
     """A lake with a stream of which a day is replayed, one failed, and the rest is not."""
-    lake, begin = Lake.at(place.lake), int(START.timestamp()) * 1_000_000
+    return fill(Lake.at(place.lake))
+
+
+def fill(lake: Lake) -> Lake:
+    begin = int(START.timestamp()) * 1_000_000
     hours = [(begin + n * 3_600_000_000,) for n in range(0, 96, 3)]
     lay_tape(lake, "little", ["north", "<b>south</b>"], hours, (begin + 4 * DAY_US,))
-    records = place.lake / "streams" / "little"
     for table in ("records", "late"):
-        _empty(records / table)
+        _empty(f"{lake.stream('little').root}/{table}")
     kept = Books(lake, "little", lake.table("by_day"))
     kept.published(RUN, [0, 1], Region(Box((begin,), (begin + DAY_US,))))
     kept.failed("by_day-0b0b0b0b-1", None, Region(Box((begin + DAY_US,), (begin + 2 * DAY_US,))))
     return lake
 
 
-def _empty(folder: Path) -> None:
+def _empty(table: str) -> None:
     from tests.support import recorded_tapes
 
-    schema = recorded_tapes._LATE if folder.name == "late" else recorded_tapes._RECORDS
-    recorded_tapes.write(str(folder), schema.empty_table())
+    schema = recorded_tapes._LATE if table.endswith("/late") else recorded_tapes._RECORDS
+    recorded_tapes.write(table, schema.empty_table())
 
 
 @pytest.fixture
@@ -122,6 +130,45 @@ def seeing(client: TestClient, auth: Choosy) -> Callable[..., TestClient]:
         return client
 
     return log_in
+
+
+@pytest.mark.nightly
+def test_pages_of_a_lake_on_s3_are_those_of_a_lake_in_a_folder(
+    seeing: Callable[..., TestClient],
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the keys of a connection: the process has no variables that lead there."""
+    client = seeing(*ALL)
+    pages = {path: timeless(client.get(f"{PREFIX}{path}").text) for path in PAGES}
+    there = f"s3a://{BUCKET}/lake"
+    with objects(tmp_path) as s3:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in s3.variables.items():
+                patch.setenv(name, value)
+            fill(Lake.at(there))
+        extra = {"endpoint_url": s3.endpoint, "region_name": "us-east-1"}
+        keys = {"login": "nobody", "password": "m4rk"}
+        connection = {"conn_type": "aws", **keys, "extra": extra}
+        monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
+        monkeypatch.setenv(s3_connection.VARIABLE, "store")
+        monkeypatch.setenv("CAPSTAN_LAKE", there)
+        monkeypatch.setattr(s3_connection, "_read", None)
+        s3_connection.use()
+        for path, wanted in pages.items():
+            answer = client.get(f"{PREFIX}{path}")
+            assert answer.status_code == 200, (path, answer.text)
+            assert "m4rk" not in answer.text
+            found = timeless(answer.text)
+            for form in (str, partial(quote, safe="")):
+                found = found.replace(form(there), form(str(place.lake)))
+            assert found == wanted, path
+
+
+def timeless(page: str) -> str:
+    """A page without times of the clock; those of the stream are in 2024."""
+    return re.sub(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?", "then", page)
 
 
 def routes() -> list[str]:

@@ -243,7 +243,8 @@ class Books:
         self.stepped(run, "intent", intent, identity=identity)
         self._version += 1
         # A publish counts only while its table exists.
-        if "://" not in self.target and not is_table(self.target):
+        own = self.target.startswith(f"{self.lake.root}/")
+        if (own or "://" not in self.target) and not is_table(self.target):
             _write(self.target, pa.table({"n": [1]}), {})
         self._cover(run, workers, kept or region, "published", cut)
         done = {"attempt": 1, "target_version": self._version}

@@ -6,7 +6,6 @@ See `tests/formats/README.md`.
 
 from __future__ import annotations
 
-import importlib
 import io
 import json
 import os
@@ -26,7 +25,8 @@ from tests.support.lake_figures import Json
 
 ROOT = Path("/tmp/capstan-kept-lake")
 """The lake's fixed location: ledgers name tables by absolute path."""
-LAKE = ROOT / "lake"
+LAKE = os.environ.get("CAPSTAN_KEPT_LAKE") or f"{ROOT}/lake"
+"""The lake: the folder in `ROOT`, or a place elsewhere, with the same sources."""
 
 PIPELINES = ("hourly", "managed", "totals")
 """The pipelines of `tests/support/shop.py`."""
@@ -89,7 +89,7 @@ pipelines:
   managed: tests.support.shop:managed
 targets:
   copies: {description: Orders as they are on tape}
-  outside: {path: ROOT/outside, worker: place, time: at, columns: [id, amount]}
+  outside: {path: OUTSIDE, worker: place, time: at, columns: [id, amount]}
   cheap:
     checks: [{name: cheap, sql: amount < 50}]
   by_day:
@@ -115,7 +115,14 @@ replays:
 
 def declare(count: int, folder: Path = ROOT) -> None:
     """Write `streams.yaml`, with `count` workers for the stream `clicks`."""
-    text = DECLARED.replace("ROOT", str(ROOT)).replace("COUNT", str(count))
+    values = {
+        "ROOT": str(ROOT),
+        "OUTSIDE": f"{LAKE.removesuffix('/lake')}/outside",
+        "COUNT": str(count),
+    }
+    text = DECLARED
+    for name, value in values.items():
+        text = text.replace(name, value)
     (folder / "streams.yaml").write_text(text, encoding="utf-8")
 
 
@@ -167,7 +174,7 @@ def run(command: str) -> Json:
     """Run a command with `--json`; returns its exit code and its output."""
     from capstan.cli import main
 
-    places = ["--lake", str(LAKE), "--streams", str(ROOT / "streams.yaml"), "--json"]
+    places = ["--lake", LAKE, "--streams", str(ROOT / "streams.yaml"), "--json"]
     printed = io.StringIO()
     with redirect_stdout(printed):
         code = main([*places, *shlex.split(command)])
@@ -178,15 +185,18 @@ def approve(name: str) -> Json:
     """Publish a held run with an approval, as Airflow's app does."""
     from pyspark.sql import SparkSession
 
-    submit = importlib.import_module("capstan.submit")
+    from capstan.jobs import handlers
+    from capstan.jobs.main import main
+    from capstan.spark.session import build_session
+
     result = ROOT / "result.json"
     asked = {"run": name, "approved": True, "by": "Ada", "at": "2024-06-01T10:00:00+00:00",
              "reason": "looked at"}  # fmt: skip
-    words = ["--request", json.dumps(asked), "--lake", str(LAKE), "--result", str(result),
+    words = ["--request", json.dumps(asked), "--lake", LAKE, "--result", str(result),
              "--streams", str(ROOT / "streams.yaml")]  # fmt: skip
     # The app would stop the session of all tests.
     with mock.patch.object(SparkSession, "stop"), redirect_stdout(io.StringIO()):
-        code = submit.main(submit.publish, words, lambda _: SparkSession.getActiveSession())
+        code = main(handlers.publish, words, lambda _: build_session())
     printed = json.loads(result.read_text("utf-8"))
     result.unlink()
     return {"code": code, "printed": printed}
@@ -229,15 +239,15 @@ LAID_OVER = (
 def make() -> Iterator[tuple[str, Json]]:
     """Make the lake at `ROOT`; yields the name and the result of each command."""
     remove()
-    LAKE.mkdir(parents=True)
+    ROOT.mkdir(parents=True)
     declare(2)
-    yield from _fill_tapes()
+    yield from fill_tapes()
     for name, words in REPLAYS.items():
         yield f"replay {name}", run(f"replay {words}")
     yield from _fill_ledgers()
 
 
-def _fill_tapes() -> Iterator[tuple[str, Json]]:
+def fill_tapes() -> Iterator[tuple[str, Json]]:
     lay("orders", 0, rows(range(50)))
     lay("clicks", 0, rows(range(40), HALF / 6))
     lay("batches", 0, rows(range(12)))

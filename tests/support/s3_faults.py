@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -38,11 +39,13 @@ class Faults:
         endpoint: Its URL.
         decide: Called with method and path of each request; returns what happens to it.
         requests: The number of requests by kind: a method, or LIST.
+        keys: The access keys that requests were signed with.
     """
 
     endpoint: str = ""
     decide: Callable[[str, str], Fault] = lambda _method, _path: "none"
     requests: Counter[str] = field(default_factory=Counter)
+    keys: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def handle(self, method: str, path: str) -> Fault:
@@ -140,6 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.control()
             return
         fault = self.faults.handle(self.command, self.path)
+        signed = re.search("Credential=([^/]+)/", self.headers.get("Authorization", ""))
+        self.faults.keys.add(signed[1] if signed else "")
         if self.headers.get("Expect", "").lower() == "100-continue":
             self.send_response_only(100)
             self.end_headers()

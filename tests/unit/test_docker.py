@@ -208,7 +208,9 @@ def test_who_waits_for_another_can(compose):
             wanted = "service_completed_successfully" if ends else "service_healthy"
             assert how["condition"] == wanted, f"{name} waits for {other}"
             # What only a profile brings is not there for the others.
-            assert set(services[other].get("profiles", [])) <= set(service.get("profiles", []))
+            optional = how.get("required") is False
+            own = set(service.get("profiles", []))
+            assert optional or set(services[other].get("profiles", [])) <= own
 
 
 def test_volumes_and_pictures_are_named(compose):
@@ -314,6 +316,22 @@ def test_secrets_are_made_once_and_for_their_owner_alone(tmp_path):
     assert "/docker/.env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
+def test_with_s3_the_lake_is_in_the_store_of_its_profile(tmp_path, compose):
+    path = tmp_path / "s3.env"
+    subprocess.run([DOCKER / "make-env", "--s3", path], check=True, capture_output=True)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    with_s3 = document(dict(line.split("=", 1) for line in lines))
+    assert compose["services"]["scheduler"]["environment"]["CAPSTAN_LAKE"] == "/lake"
+    [profile] = [line.split("=")[1] for line in lines if line.startswith("COMPOSE_PROFILES=")]
+    [store] = [n for n, s in with_s3["services"].items() if profile in s.get("profiles", [])]
+    for name, service in own(with_s3).items():
+        assert service["environment"]["CAPSTAN_LAKE"] == "s3a://capstan/lake", name
+        assert service["environment"]["CAPSTAN_S3_ENDPOINT"] == f"http://{store}:9000", name
+        # The master reads nothing there.
+        assert "s3_password" in service["secrets"] or name == "spark-master", name
+        assert service["build"]["args"]["CONNECTORS"].split() == ["kafka", "s3"]
+
+
 def run(program, *arguments, **environment):
     return subprocess.run(
         [DOCKER / program, *arguments],
@@ -368,6 +386,16 @@ def test_the_entry_point_carries_out_a_command_or_refuses(secrets, tmp_path):
     }
     done = run("entry", "echo", "said", **where)
     assert (done.returncode, done.stdout) == (0, "said\n")
+    done = run("entry", "printenv", "AWS_SECRET_ACCESS_KEY", **where)
+    assert (done.returncode, done.stdout) == (1, "")
+    done = run("entry", "env", **where, CAPSTAN_S3_ENDPOINT="http://minio:9000")
+    assert {line for line in done.stdout.splitlines() if line.startswith("AWS_")} == {
+        "AWS_ACCESS_KEY_ID=capstan",
+        "AWS_SECRET_ACCESS_KEY=a s3_password: p@ss/w%rd",
+        "AWS_ENDPOINT_URL=http://minio:9000",
+        "AWS_REGION=us-east-1",
+        "AWS_ALLOW_HTTP=true",
+    }
     settings = tmp_path / "conf" / "spark-defaults.conf"
     assert settings.stat().st_mode & 0o777 == 0o600
     assert "spark.authenticate true" in settings.read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from capstan.errors import CapstanError
 from capstan.spark.project_home import replacing
 
 
@@ -20,13 +21,13 @@ def read_lake_file(lake: str, name: str) -> str | None:
 
             return read_text(f"{lake}/{name}")
         return Path(lake, name).read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    except (OSError, ValueError, CapstanError):
         return None
 
 
 def write_lake_file(lake: str, name: str, text: str) -> None:
     """Write a file at the top of the lake, atomically; a failure to write is ignored."""
-    with suppress(OSError):
+    with suppress(OSError, CapstanError):
         if "://" in lake:
             from capstan.storage.lake import write_text
 

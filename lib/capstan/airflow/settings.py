@@ -7,6 +7,7 @@
 | `CAPSTAN_WORK` | requests and results of task tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
 | `CAPSTAN_CONNECTION` | the Spark connection | `spark_default` |
+| `CAPSTAN_AWS_CONNECTION` | the Airflow connection with the credentials of S3 | `AWS_*` variables |
 | `CAPSTAN_DAG_PREFIX` | the prefix of DAG ids, for the API server as well | `capstan_` |
 | `CAPSTAN_KEEP` | how long to keep staged output that was not published | `30 days` |
 | `CAPSTAN_NOTIFY` | notifiers of failed tasks: `package.module:name`, comma-separated | none |
@@ -20,10 +21,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from capstan.airflow import s3_connection
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home
+
+s3_connection.use()
 
 KEEP = "30 days"
 """Default of `CAPSTAN_KEEP`."""

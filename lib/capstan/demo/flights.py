@@ -74,7 +74,7 @@ class Feed:
         written: The number of new files.
     """
 
-    files: tuple[Path, ...]
+    files: tuple[str, ...]
     rows: int
     written: int
 
@@ -127,14 +127,15 @@ def read_flights(archive: Path | None = None) -> pa.Table:
     return _with_times(table).sort_by([(name, "ascending") for name in order])
 
 
-def feed(folder: Path, *, days: range | None = None) -> Feed:
+def feed(folder: str | Path, *, days: range | None = None) -> Feed:
     """Write the flights to `folder`, one Parquet file per UTC day of arrival.
 
     Files are named by day: `2013-01-01.parquet`. They are written atomically, and existing ones are
     kept, so an interrupted feed continues where it stopped.
 
     Args:
-        folder: The folder of the files; it is created if needed.
+        folder: The folder of the files; it is created if needed. A URI such as
+            `s3a://bucket/flights` works as well; modification times are the store's own there.
         days: The days, counted from 0 for 2013-01-01; None for all 366. Write them in order:
             readers of new files follow modification times.
 
@@ -155,16 +156,25 @@ def feed(folder: Path, *, days: range | None = None) -> Feed:
             f"the feed has no days {wanted.start} to {wanted.stop - 1}",
             f"days are 0 to {len(slices) - 1}",
         )
-    files, rows, written = [], 0, 0
+    place = os.fspath(folder)
+    present, rows = set(_present(place)), 0
+    files = []
     for day in wanted:
-        name, part = slices[day]
-        path = folder / f"{name}.parquet"
-        if not path.exists():
-            _write_file(path, part, day)
-            written += 1
+        name, part = f"{slices[day][0]}.parquet", slices[day][1]
+        path = f"{place}/{name}"
+        if name not in present:
+            _write(path, part, day)
         files.append(path)
         rows += part.num_rows
+    written = len({path.rpartition("/")[2] for path in files} - present)
     return Feed(tuple(files), rows, written)
+
+
+def _present(place: str) -> list[str]:
+    """The names of the files in a folder."""
+    from capstan.storage.lake import children
+
+    return children(place)
 
 
 def _with_times(table: pa.Table) -> pa.Table:
@@ -189,6 +199,21 @@ def _by_day(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         start += day["counts"]
 
 
+def _write(path: str, part: pa.Table, day: int) -> None:
+    if "://" not in path:
+        _write_file(Path(path), part, day)
+        return
+    from capstan.storage.lake import write_whole
+
+    content = io.BytesIO()
+    pq.write_table(part, content, store_schema=False)
+    try:
+        # Files written within a second have the same time there; readers then go by name.
+        write_whole(path, content.getvalue())
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
 def _write_file(path: Path, part: pa.Table, day: int) -> None:
     # Readers of new files follow modification times. One second per day keeps the order, and keeps
     # the year within the week after which Spark forgets older files (maxFileAge).
@@ -199,8 +224,12 @@ def _write_file(path: Path, part: pa.Table, day: int) -> None:
             pq.write_table(part, unfinished, store_schema=False)
             os.utime(unfinished, (modified, modified))
     except OSError as error:
-        raise SystemFailureError(
-            "CAP-FLIGHTS",
-            f"{path}: cannot be written: {error.strerror or error}",
-            "name another folder, or free some space",
-        ) from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: str | Path, error: OSError) -> SystemFailureError:
+    return SystemFailureError(
+        "CAP-FLIGHTS",
+        f"{path}: cannot be written: {error.strerror or error}",
+        "name another folder, or free some space",
+    )

@@ -2,7 +2,7 @@
 
 Ledgers and listings are read without a JVM, by Arrow and delta-rs. Both take the endpoint, the
 region and the credentials from `AWS_*` variables, or find them as Amazon's tools do. The connector
-reads credentials from these variables, but neither the endpoint nor the region.
+reads keys from these variables, but neither the endpoint nor the region, and no profiles.
 """
 
 from __future__ import annotations
@@ -11,10 +11,19 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+from capstan.spark.aws_chain import needs_chain
 from capstan.spark.safe_commits import LOG_STORES
 
 _PREFIX = "spark.hadoop.fs.s3a."
 _STORES = "spark.delta.logStore."
+# Hadoop's own sources, then Amazon's chain, which has profiles and the tokens of roles as well.
+_PROVIDERS = ",".join(
+    [
+        "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+        "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider",
+    ]
+)
 _NAME = re.compile(r"^\s*(spark\.[^\s=:]+)")
 
 
@@ -23,7 +32,8 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
 
     Args:
         environment: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, and `AWS_REGION` or
-            `AWS_DEFAULT_REGION`.
+            `AWS_DEFAULT_REGION`. Without keys, but with a profile or the token of a role, Amazon's
+            chain of credentials is added to Hadoop's.
         given: Names of settings that the user made; they stay as they are.
 
     Returns:
@@ -39,6 +49,8 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
         settings |= {f"{_PREFIX}endpoint": endpoint, f"{_PREFIX}path.style.access": "true"}
     if region:
         settings[f"{_PREFIX}endpoint.region"] = region
+    if needs_chain(environment):
+        settings[f"{_PREFIX}aws.credentials.provider"] = _PROVIDERS
     return {name: value for name, value in settings.items() if name not in given}
 
 

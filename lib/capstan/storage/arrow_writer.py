@@ -22,6 +22,7 @@ from capstan.storage import delta
 from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
+from capstan.storage.s3_access import storage_options
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
 _CHECKPOINTS = {"delta.checkpointInterval": "10"}
@@ -68,6 +69,7 @@ def create_table(
                 partition_by=list(partitions) or None,
                 configuration=configuration,
                 raise_if_key_not_exists=False,
+                storage_options=storage_options(path),
             )
         except DeltaError:
             # Without a folder lock, another writer may have created it concurrently.
@@ -105,7 +107,7 @@ def append(
     )
     with committing(path):
         for _ in range(_ATTEMPTS):
-            table = deltalake.DeltaTable(path)
+            table = deltalake.DeltaTable(path, storage_options=storage_options(path))
             if txn is not None:
                 last = table.transaction_version(txn.app)
                 if last is not None and last >= txn.version:
@@ -126,7 +128,7 @@ def append(
 def set_properties(path: str, properties: Mapping[str, str]) -> None:
     """Set properties of a table; the values may hold any text."""
     with committing(path):
-        table = deltalake.DeltaTable(path)
+        table = deltalake.DeltaTable(path, storage_options=storage_options(path))
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
@@ -136,14 +138,19 @@ def add_property(path: str, name: str, value: str) -> bool:
     Of several writers at once, one succeeds.
     """
     with committing(path):
-        table = deltalake.DeltaTable(path)
+        table = deltalake.DeltaTable(path, storage_options=storage_options(path))
         if name in table.metadata().configuration:
             return False
         try:
             table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         except CommitFailedError:
             # Without a folder lock, another writer may have committed since.
-            if name in deltalake.DeltaTable(path).metadata().configuration:
+            if (
+                name
+                in deltalake.DeltaTable(path, storage_options=storage_options(path))
+                .metadata()
+                .configuration
+            ):
                 return False
             raise
     return True

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from string import punctuation
@@ -20,6 +19,7 @@ from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_na
 from capstan.core.config.names import is_catalog_name, normalised
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.storage import s3_access
 from capstan.storage.stored_log import is_log, newest_commit
 
 LEDGERS = (
@@ -29,8 +29,6 @@ LEDGERS = (
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
-# The pauses between so many attempts add up to a minute at most; Hadoop and delta-rs wait as long.
-_ATTEMPTS = 8
 _RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs", "kept"})
 
 
@@ -219,7 +217,7 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
     try:
         if scheme in _S3:
             # The key is used as it is: a URI would decode `%` and `?` in file names.
-            return _bucket(inside.partition("/")[0]), inside
+            return s3_access.bucket(inside.partition("/")[0]), inside
         # Spark writes non-ASCII letters into a URI unquoted; Arrow rejects them.
         path = f"{scheme}://{quote(inside, safe=punctuation)}" if separator else path
         filesystem, inside = fs.FileSystem.from_uri(path)
@@ -228,22 +226,6 @@ def _open(path: str) -> tuple[fs.FileSystem, str]:
             "CAP-LAKE", f"cannot reach {path}: {root_message(error)}", "check the URI"
         ) from error
     return filesystem, inside
-
-
-@cache
-def _bucket(name: str) -> fs.FileSystem:
-    """The file system of an S3 bucket, with its region looked up once."""
-    found, _ = fs.FileSystem.from_uri(f"s3://{name}")
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or ""
-    scheme, _, host = endpoint.rpartition("://")
-    return fs.S3FileSystem(
-        region=found.region,
-        endpoint_override=host.rstrip("/") or None,
-        scheme=scheme or "https",
-        # A small file is one request instead of three.
-        allow_delayed_open=True,
-        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-    )
 
 
 def is_stored(path: str) -> bool:
@@ -366,26 +348,28 @@ def read_text(path: str) -> str:
 def write_text(path: str, text: str) -> None:
     """Write the file at `path`, and create its folders."""
     filesystem, inside = _open(path)
-    _create_parent(filesystem, inside)
-    with filesystem.open_output_stream(inside) as stream:
-        stream.write(text.encode("utf-8"))
-
-
-def _create_parent(filesystem: fs.FileSystem, inside: str) -> None:
-    # S3 has keys, not folders.
-    if not isinstance(filesystem, fs.S3FileSystem):
-        filesystem.create_dir(inside.rpartition("/")[0], recursive=True)
+    _write(filesystem, inside, text.encode("utf-8"))
 
 
 def write_whole(path: str, content: bytes) -> None:
     """Write the file at `path` atomically, and create its folders."""
     filesystem, inside = _open(path)
+    if isinstance(filesystem, fs.S3FileSystem):
+        # A put is atomic there, and a move is a copy.
+        _write(filesystem, inside, content)
+        return
     parent, _, name = inside.rpartition("/")
     temporary = f"{parent}/.{name}.{uuid4().hex}"
-    _create_parent(filesystem, inside)
-    with filesystem.open_output_stream(temporary) as stream:
-        stream.write(content)
+    _write(filesystem, temporary, content)
     filesystem.move(temporary, inside)
+
+
+def _write(filesystem: fs.FileSystem, inside: str, content: bytes) -> None:
+    # S3 has no folders; Arrow would put an empty object in place of each.
+    if not isinstance(filesystem, fs.S3FileSystem):
+        filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
+    with filesystem.open_output_stream(inside) as stream:
+        stream.write(content)
 
 
 def delete_file(path: str) -> None:

@@ -239,7 +239,6 @@ def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
     path = tmp_path / "streams.yaml"
     path.write_text("streams: {}\n", encoding="utf-8")
     assert refused("demo", "--streams", str(path))["error"] == "CAP-STREAM"
-    assert refused("demo", "--lake", "s3a://bucket/lake")["error"] == "CAP-LAKE"
     assert list(lake.iterdir()) == []
 
 

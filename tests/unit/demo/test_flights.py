@@ -92,17 +92,17 @@ def test_the_stated_number_of_rows_is_late(rows: pl.DataFrame, files: int, late:
 
 def test_a_file_for_each_day_of_arrival(year: flights.Feed, rows: pl.DataFrame) -> None:
     assert (len(year.files), year.rows, year.written) == (366, 336_776, 366)
-    names = [path.name for path in year.files]
+    names = [Path(path).name for path in year.files]
     assert names == sorted(names)
     assert (names[0], names[-1]) == ("2013-01-01.parquet", "2014-01-01.parquet")
-    modified = [path.stat().st_mtime_ns for path in year.files]
+    modified = [Path(path).stat().st_mtime_ns for path in year.files]
     assert modified == sorted(set(modified))
     # Beyond a week behind the newest, Spark passes over files it has not seen.
     assert modified[-1] - modified[0] < 7 * 86_400 * 10**9
     stored = pl.concat([pl.read_parquet(path) for path in year.files])
     assert stored.equals(rows)
     march = pl.read_parquet(year.files[59])
-    assert set(march["arrived"].dt.strftime("%Y-%m-%d")) == {year.files[59].stem}
+    assert set(march["arrived"].dt.strftime("%Y-%m-%d")) == {Path(year.files[59]).stem}
 
 
 def test_files_hold_typed_columns_in_utc(year: flights.Feed) -> None:
@@ -125,16 +125,16 @@ def test_the_declared_schema_is_the_feeds() -> None:
 
 def test_a_feed_goes_on_where_it_stopped(tmp_path: Path) -> None:
     first = flights.feed(tmp_path, days=range(2))
-    assert [path.name for path in first.files] == ["2013-01-01.parquet", "2013-01-02.parquet"]
-    before = [path.read_bytes() for path in first.files]
-    first.files[1].unlink()
+    assert [Path(path).name for path in first.files] == ["2013-01-01.parquet", "2013-01-02.parquet"]
+    before = [Path(path).read_bytes() for path in first.files]
+    Path(first.files[1]).unlink()
     (tmp_path / ".2013-01-02.parquet.1").write_bytes(b"cut short")
-    stamp = first.files[0].stat()
+    stamp = Path(first.files[0]).stat()
     again = flights.feed(tmp_path, days=range(3))
     assert (again.written, len(again.files)) == (2, 3)
-    assert [path.read_bytes() for path in again.files[:2]] == before
-    assert again.files[0].stat().st_ino == stamp.st_ino
-    assert again.files[1].stat().st_mtime > stamp.st_mtime
+    assert [Path(path).read_bytes() for path in again.files[:2]] == before
+    assert Path(again.files[0]).stat().st_ino == stamp.st_ino
+    assert Path(again.files[1]).stat().st_mtime > stamp.st_mtime
     assert flights.feed(tmp_path, days=range(3)).written == 0
 
 

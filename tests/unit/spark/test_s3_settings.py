@@ -57,3 +57,13 @@ def test_names_in_the_file_of_defaults(tmp_path: Path) -> None:
     (tmp_path / "spark-defaults.conf").write_text(text, encoding="utf-8")
     found = names_in_defaults({"SPARK_CONF_DIR": str(tmp_path)})
     assert found == {"spark.a", "spark.c", "spark.e"}
+
+
+def test_profiles_are_found_unless_there_are_keys_or_a_choice() -> None:
+    name = "spark.hadoop.fs.s3a.aws.credentials.provider"
+    providers = s3_settings({"AWS_PROFILE": "shop"})[name].split(",")
+    # Hadoop's own come first: keys in its settings still count.
+    assert "Simple" in providers[1]
+    assert providers[-1].endswith(".DefaultCredentialsProvider")
+    assert name not in s3_settings({"AWS_PROFILE": "shop", "AWS_ACCESS_KEY_ID": "one"})
+    assert name not in s3_settings({"AWS_PROFILE": "shop"}, [name])

@@ -29,6 +29,7 @@ from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
+from capstan.storage.s3_access import exported
 
 _APP_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
@@ -124,7 +125,9 @@ class CapstanSubmitOperator(JobResults, SparkSubmitOperator):
             folder.prepare(request)
             self._prepare(folder, declared_conf(self.settings.declarations, request))
         try:
-            return self._submit(context, folder)
+            # The driver finds S3 by its environment, like every other process without Airflow.
+            with exported():
+                return self._submit(context, folder)
         finally:
             # After failures too: the stream's progress, and that its run failed.
             send_stream_metrics(self.settings, request.get("stream"))

@@ -214,7 +214,9 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
 
     for parameter in context.command.params:
         name = parameter.name or ""
-        if name not in _RECAPTURED and context.params.get(name) != parameter.default:
+        # An option that can be repeated has no default, and an empty list when it was not given.
+        value = context.params.get(name) or None
+        if name not in _RECAPTURED and value != (parameter.default or None):
             raise InvalidRequestError(
                 "CAP-USAGE",
                 f"{parameter.opts[0]} cannot be combined with --into-stream",

@@ -136,7 +136,7 @@ def demo(context: typer.Context) -> int:
     if shell.streams is None:
         shell.streams = str(main_job.DECLARATIONS)
     declarations = shell.declarations(required=True)
-    main_job.require_declared(declarations, shell.lake)
+    main_job.require_declared(declarations)
     began = time.monotonic()
     results: list[dict[str, object]] = []
     _say(shell, f"in the lake {shell.lake.root}")

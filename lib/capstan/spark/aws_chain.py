@@ -1,0 +1,27 @@
+"""Whether credentials of S3 are where Amazon's tools look, and not in variables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
+"""The variables that have credentials themselves."""
+_ELSEWHERE = (
+    "AWS_PROFILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+)
+
+
+def needs_chain(environment: Mapping[str, str]) -> bool:
+    """Whether a process has no keys in its variables, but a profile, or a role of Amazon's."""
+    if environment.get(KEYS[0]):
+        return False
+    if any(environment.get(name) for name in _ELSEWHERE):
+        return True
+    home = environment.get("HOME")
+    names = ("credentials", "config")
+    return bool(home) and any(Path(str(home), ".aws", name).is_file() for name in names)

@@ -1,0 +1,109 @@
+"""The way to S3 for Arrow and delta-rs, which read and write there without a JVM.
+
+Both read the `AWS_*` variables of this process. A source may be set that has other values, such as
+an Airflow connection; these never become variables of this process, and are not stored anywhere.
+`exported` hands them to a process that is started.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from capstan.spark.aws_chain import KEYS, needs_chain
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+Variables = Mapping[str, str]
+"""Values by the name of the variable that Amazon's tools read, such as `AWS_ACCESS_KEY_ID`."""
+
+_SCHEMES = ("s3://", "s3a://")
+# The pauses between so many attempts add up to a minute at most; Hadoop and delta-rs wait as long.
+_ATTEMPTS = 8
+_source: Callable[[], Variables] | None = None
+
+
+def take_from(source: Callable[[], Variables] | None) -> None:
+    """Set the source of other values than those of the environment, called when S3 is used."""
+    global _source  # noqa: PLW0603
+    _source = source
+
+
+def variables() -> Variables:
+    """The values that take precedence over the environment; empty without a source."""
+    return _source() if _source is not None else {}
+
+
+def storage_options(path: str) -> dict[str, str] | None:
+    """The options of delta-rs for a table; None where its own defaults do."""
+    if not path.startswith(_SCHEMES):
+        return None
+    given = variables()
+    if given:
+        return dict(given)
+    # delta-rs has Amazon's own chain, but uses it only for Amazon's own endpoint.
+    return {"AWS_FORCE_CREDENTIAL_LOAD": "true"} if needs_chain(os.environ) else None
+
+
+def bucket(name: str) -> fs.FileSystem:
+    """Arrow's file system of a bucket, with its region looked up once."""
+    return _bucket(name, tuple(sorted(variables().items())))
+
+
+@contextmanager
+def exported() -> Iterator[None]:
+    """Put `variables` into the environment, inside the `with` block, for a process that starts."""
+    given = variables()
+    # Keys of another source would not fit to these, nor a token.
+    hidden = set(KEYS) | {"AWS_PROFILE"} if KEYS[0] in given else set()
+    before = {name: os.environ.get(name) for name in {*given, *hidden}}
+    try:
+        for name in before:
+            os.environ.pop(name, None)
+        os.environ.update(given)
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+@lru_cache(maxsize=32)
+def _bucket(name: str, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    from pyarrow import fs
+
+    values = {**_place(), **dict(given)}
+    endpoint = values.get("AWS_ENDPOINT_URL") or ""
+    scheme, _, host = endpoint.rpartition("://")
+    region = values.get("AWS_REGION")
+    if not region and not host:
+        region = fs.resolve_s3_region(name)
+    options = {
+        "access_key": values.get("AWS_ACCESS_KEY_ID"),
+        "secret_key": values.get("AWS_SECRET_ACCESS_KEY"),
+        "session_token": values.get("AWS_SESSION_TOKEN"),
+        "region": region,
+        "endpoint_override": host.rstrip("/"),
+    }
+    return fs.S3FileSystem(
+        **{key: value for key, value in options.items() if value},
+        scheme=scheme or "https",
+        # A small file is one request instead of three.
+        allow_delayed_open=True,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
+    )
+
+
+def _place() -> Variables:
+    """Where S3 is, by the variables of this process; Arrow finds its credentials itself."""
+    endpoints = [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")]
+    regions = [os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION")]
+    return {
+        "AWS_ENDPOINT_URL": next(filter(None, endpoints), ""),
+        "AWS_REGION": next(filter(None, regions), ""),
+    }
