@@ -80,7 +80,8 @@ def capstan(variables: Mapping[str, str], *words: str) -> Json:
 def test_doctor_tries_a_lake_there(s3: Objects) -> None:
     found = capstan(s3.variables, "--lake", f"s3a://{BUCKET}/new/lake", "doctor", "--deep")
     assert found["ok"]
-    assert s3.keys("new/lake") == []
+    # Arrow leaves a mark of the folder when it deletes a file.
+    assert set(s3.keys("new/lake")) <= {"new/lake/"}
 
 
 def test_the_demo_runs_there(s3: Objects) -> None:
