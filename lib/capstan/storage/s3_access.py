@@ -51,7 +51,7 @@ def storage_options(path: str) -> dict[str, str] | None:
 
 def bucket(name: str) -> fs.FileSystem:
     """Arrow's file system of a bucket, with its region looked up once."""
-    return _bucket(name, tuple(sorted(variables().items())))
+    return _bucket(name, tuple(sorted({**_place(), **variables()}.items())))
 
 
 @contextmanager
@@ -74,10 +74,10 @@ def exported() -> Iterator[None]:
 
 
 @lru_cache(maxsize=32)
-def _bucket(name: str, given: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+def _bucket(name: str, found: tuple[tuple[str, str], ...]) -> fs.FileSystem:
     from pyarrow import fs
 
-    values = {**_place(), **dict(given)}
+    values = dict(found)
     endpoint = values.get("AWS_ENDPOINT_URL") or ""
     scheme, _, host = endpoint.rpartition("://")
     region = values.get("AWS_REGION")

@@ -48,6 +48,16 @@ def test_arrow_and_delta_rs_are_told(given: None) -> None:
     assert s3_access.storage_options("abfss://container@account/table") is None
 
 
+def test_another_endpoint_is_another_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    found = []
+    for port in (9, 10, 9):
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
+        found.append(_open("s3a://bucket/file")[0])
+    assert found[0] is found[2]
+    assert found[0] is not found[1]
+
+
 def test_a_process_that_is_started_has_them_and_this_one_has_not(
     given: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
