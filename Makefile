@@ -162,7 +162,8 @@ log-store: base
 	$(BIN)/python -m tests.support.log_store_jar
 
 ## Run the benchmarks (ARGS=... for options).
-bench: setup s3 objects
+# The class archive covers all jars, so connectors come before it.
+bench: s3 objects setup
 	$(BIN)/python -m tests.bench $(ARGS)
 
 ## Lock the dependencies, in a temporary environment (ARGS=--upgrade for newer versions).
