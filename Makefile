@@ -161,8 +161,8 @@ errors: setup
 log-store: base
 	$(BIN)/python -m tests.support.log_store_jar
 
-## Run the benchmarks (ARGS=... for options).
 # The class archive covers all jars, so connectors come before it.
+## Run the benchmarks (ARGS=... for options).
 bench: s3 objects setup
 	$(BIN)/python -m tests.bench $(ARGS)
 
