@@ -19,8 +19,10 @@ def is_log(filesystem: fs.FileSystem, log: str) -> bool:
 
     It has its first commit, or names its last checkpoint: a clean-up deletes only older commits.
     """
-    known = _commit(filesystem, log, _seen.get(log, 0))
-    return known is not None or _last_checkpoint(filesystem, log) is not None
+    # A table that was created again begins at its first commit, whatever was seen before.
+    versions = dict.fromkeys((_seen.get(log, 0), 0))
+    known = any(_commit(filesystem, log, version) for version in versions)
+    return known or _last_checkpoint(filesystem, log) is not None
 
 
 def newest_commit(filesystem: fs.FileSystem, log: str) -> str | None:

@@ -89,4 +89,5 @@ def test_a_log_that_begins_again_is_read_from_its_start(tmp_path: Path) -> None:
     for entry in (tmp_path / "log").iterdir():
         entry.unlink()
     add(tmp_path, range(2))
+    assert is_log(cast(Any, Counted(tmp_path)), "log")
     assert newest(Counted(tmp_path)) == 1
