@@ -1,4 +1,4 @@
-"""Whether credentials of S3 are where Amazon's tools look, and not in variables."""
+"""What the environment of a process says of S3: where it is, and where its credentials are."""
 
 from __future__ import annotations
 
@@ -25,3 +25,10 @@ def needs_chain(environment: Mapping[str, str]) -> bool:
     home = environment.get("HOME")
     names = ("credentials", "config")
     return bool(home) and any(Path(str(home), ".aws", name).is_file() for name in names)
+
+
+def endpoint_and_region(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Endpoint and region of S3 as the `AWS_*` variables name them; empty where they do not."""
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+    region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or ""
+    return endpoint, region

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from capstan.spark.aws_chain import needs_chain
+from capstan.spark.aws_chain import endpoint_and_region, needs_chain
 from capstan.spark.safe_commits import LOG_STORES
 
 _PREFIX = "spark.hadoop.fs.s3a."
@@ -39,8 +39,7 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
     Returns:
         Settings by name.
     """
-    endpoint = _first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-    region = _first(environment, "AWS_REGION", "AWS_DEFAULT_REGION")
+    endpoint, region = endpoint_and_region(environment)
     # Delta takes a store for one scheme or for all, not both.
     own = any(name.startswith(_STORES) for name in given)
     settings = {} if own else dict(LOG_STORES)
@@ -65,7 +64,3 @@ def names_in_defaults(environment: Mapping[str, str]) -> frozenset[str]:
         return frozenset()
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     return frozenset(match[1] for match in map(_NAME.match, lines) if match)
-
-
-def _first(environment: Mapping[str, str], *names: str) -> str:
-    return next((environment[name] for name in names if environment.get(name)), "")

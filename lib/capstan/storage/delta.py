@@ -27,7 +27,7 @@ from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
-from capstan.storage.s3_access import storage_options
+from capstan.storage.opened_table import opened
 from capstan.storage.table_cache import cached
 from capstan.storage.tape.region_sql import quoted
 
@@ -71,12 +71,9 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
             read; `CAP-DAMAGED` or `CAP-NO-ACCESS` if the cause is known.
     """
     try:
-        options = storage_options(path)
         if version is None:
-            return cached(
-                "table", path, lambda: deltalake.DeltaTable(path, storage_options=options)
-            )
-        return deltalake.DeltaTable(path, version=version, storage_options=options)
+            return cached("table", path, lambda: opened(path))
+        return opened(path, version)
     except TableNotFoundError as error:
         raise SystemFailureError(
             "CAP-TABLE",

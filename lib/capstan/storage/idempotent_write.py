@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-import deltalake
-
 from capstan.storage.commit_lock import committing
 from capstan.storage.lake import is_table
-from capstan.storage.s3_access import storage_options
+from capstan.storage.opened_table import opened
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -88,9 +86,7 @@ def write_once(
 def _is_committed(path: str, txn: Txn) -> bool:
     if not is_table(path):
         return False
-    last = deltalake.DeltaTable(path, storage_options=storage_options(path)).transaction_version(
-        txn.app
-    )
+    last = opened(path).transaction_version(txn.app)
     return last is not None and last >= txn.version
 
 

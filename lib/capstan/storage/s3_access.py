@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from capstan.spark.aws_chain import KEYS, needs_chain
+from capstan.spark.aws_chain import KEYS, endpoint_and_region, needs_chain
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -101,9 +101,5 @@ def _bucket(name: str, found: tuple[tuple[str, str], ...]) -> fs.FileSystem:
 
 def _place() -> Variables:
     """Where S3 is, by the variables of this process; Arrow finds its credentials itself."""
-    endpoints = [os.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")]
-    regions = [os.environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION")]
-    return {
-        "AWS_ENDPOINT_URL": next(filter(None, endpoints), ""),
-        "AWS_REGION": next(filter(None, regions), ""),
-    }
+    endpoint, region = endpoint_and_region(os.environ)
+    return {"AWS_ENDPOINT_URL": endpoint, "AWS_REGION": region}
