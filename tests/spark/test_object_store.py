@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
+import polars
 import pyarrow as pa
 import pytest
 
@@ -26,6 +27,7 @@ from capstan.storage.job_attempts import JobAttempt, clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support import lake_contents, small_stream
+from tests.support.docs import blocks, page
 from tests.support.driver_actions import act
 from tests.support.s3_server import BUCKET, Objects, objects
 from tests.support.sample_streams import NAME, lay, little_stream, rows
@@ -177,7 +179,9 @@ def test_jobs_leave_their_results_there(told: str) -> None:
 
 
 @nightly
-def test_a_lake_there_is_as_one_here(reached: SparkSession, told: str, tmp_path: Path) -> None:
+def test_a_lake_there_is_as_one_here(
+    reached: SparkSession, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     small_stream.feed(tmp_path / "source")
     lake = Lake.at(f"{told}/lake")
     arguments = {"lake": lake.root, "source": str(tmp_path / "source")}
@@ -196,3 +200,11 @@ def test_a_lake_there_is_as_one_here(reached: SparkSession, told: str, tmp_path:
     act(reached, "maintain", {**arguments, "sizes": {}})
     assert lake_contents.tape(lake) == tape
     lake_contents.require_sound(reached, lake)
+    # Others read the tables there, with the same variables.
+    table = lake.table("staged")
+    count = len(lake_contents.rows(table))
+    [program] = blocks(page("deployment"), "python")
+    known: dict[str, Any] = {}
+    exec(program.replace("s3a://bucket/lake/tables/orders", table), known)
+    assert known["orders"].select(polars.len()).collect().item() == count > 0
+    assert f" {count} " in capsys.readouterr().out

@@ -6,12 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import kept_lake, lake_verbs
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims
+from tests.support import kept_lake, lake_contents, lake_verbs
+from tests.support.driver_under_test import PATIENCE
+from tests.support.s3_faults import faulty_process
 from tests.support.s3_server import BUCKET, Objects, objects
 
 if TYPE_CHECKING:
@@ -22,6 +27,15 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 Figures = dict[str, dict[str, "Json"]]
+
+_SHOP = """
+streams:
+  shop:
+    source: {{format: json, path: "{source}", schema: "id long, at timestamp"}}
+    workers: {{by: key, columns: [id], count: 2}}
+    time: {{domain: event, column: at, every: 1 hour, lateness: 1 day}}
+    late: dead-letter
+"""
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +76,26 @@ def test_what_was_done_was_done(here: Figures) -> None:
     assert failed == {"refused", cheap}
 
 
-def capstan(variables: Mapping[str, str], *words: str) -> Json:
+def started(variables: Mapping[str, str], *words: str) -> subprocess.Popen[str]:
     own = {name: value for name, value in os.environ.items() if not name.startswith("CAPSTAN_")}
     program = Path(sys.executable).with_name("capstan")
-    done = subprocess.run(
+    return subprocess.Popen(
         [str(program), "--json", *words],
         env={**own, **variables},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found: Json = json.loads(done.stdout)
+
+
+def capstan(variables: Mapping[str, str], *words: str) -> Json:
+    return result(started(variables, *words))
+
+
+def result(process: subprocess.Popen[str]) -> Json:
+    printed, errors = process.communicate()
+    assert process.returncode == 0, printed + errors
+    found: Json = json.loads(printed)
     return found
 
 
@@ -91,3 +113,47 @@ def test_the_demo_runs_there(s3: Objects) -> None:
     captured = next(step for step in steps if step["step"] == "capture")
     assert (captured["fed"], sum(captured["late"].values())) == (336_776, 25)
     assert [step["changed"] for step in steps] == [True, True, False, True, True, True]
+
+
+def test_a_store_that_is_gone_for_a_minute_leaves_nothing_half_done(
+    s3: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3.variables.items():
+        monkeypatch.setenv(name, value)
+    lake = Lake.at(f"s3a://{BUCKET}/minute")
+    declared = tmp_path / "streams.yaml"
+    declared.write_text(_SHOP.format(source=tmp_path / "source"))
+    (tmp_path / "source").mkdir()
+    lines = [json.dumps({"id": n, "at": f"2024-05-01T{n % 24:02}:00:00Z"}) for n in range(500)]
+    (tmp_path / "source" / "1.json").write_text("\n".join(lines))
+    with faulty_process(s3.endpoint) as proxy:
+        variables = {
+            **Objects(proxy.endpoint).variables,
+            "CAPSTAN_LAKE": lake.root,
+            "CAPSTAN_STREAMS": str(declared),
+        }
+        command = "replay", "shop", "--into", "copied"
+        capstan(variables, "capture", "shop")
+        capstan(variables, "close", "shop")
+        proxy.counted()
+        began, process, requests = time.monotonic(), started(variables, *command), 0
+        # It makes more than 500 requests.
+        while requests < 250:
+            requests += proxy.counted().total()
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.1)
+        proxy.fail_every(1, ["reset"])
+        time.sleep(60)
+        asked = proxy.counted()
+        proxy.recover()
+        printed, errors = process.communicate()
+        # It has asked again, with pauses, and has waited or given up.
+        assert 10 <= asked.total() < 500, asked
+        assert process.returncode in (0, 5), errors
+        if process.returncode:
+            assert json.loads(printed)["error"] == "CAP-LAKE"
+        for claim in claims.active(lake):
+            capstan(variables, "unlock", claim.run)
+        assert capstan(variables, *command)["published"]
+    rows = lake_contents.rows(lake.table("copied"))
+    assert len(rows) == len(set(rows)) == 500

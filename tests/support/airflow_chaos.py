@@ -24,10 +24,11 @@ import yaml
 from capstan.airflow.local import processes
 from capstan.airflow.local.home import Home
 from capstan.airflow.local.processes import Process, find, runs, send
-from capstan.storage.lake import Lake, is_table
+from capstan.spark.project_home import project_home
+from capstan.storage.lake import Lake, is_stored, is_table, list_files
 from tests.support import small_stream
 from tests.support.airflow_api import Refused, Rest, until
-from tests.support.live_airflow import Launched, command_of, launch
+from tests.support.live_airflow import Launched, command_of, is_of_app, launch
 from tests.support.sample_streams import HOUR, START
 
 WAYS = ("task", "worker", "app")
@@ -43,6 +44,8 @@ _ENVIRONMENT = {
     "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
     # On a busy machine, a slow answer must not use up a retry: the default is 5 seconds.
     "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+    # A task that plans a replay imports its pipeline, which is one of `tests`.
+    "PYTHONPATH": str(project_home()),
 }
 _CAPTURE = f"capstan_capture__{small_stream.NAME}"
 _FILL, _COPY, _MAINTAIN = "capstan_backfill__filled", "capstan_replay", "capstan_maintain"
@@ -238,7 +241,12 @@ class Scheduled:
         return victim
 
     def _commits(self) -> int:
-        return sum(1 for _ in Path(self._lake.root).glob("**/_delta_log/*.json"))
+        if is_stored(self._lake.root):
+            files = [info.path for info in list_files(self._lake.root)]
+        else:
+            # It passes over folders that vanish meanwhile.
+            files = list(map(str, Path(self._lake.root).glob("**/_delta_log/*.json")))
+        return sum(file.endswith(".json") and "/_delta_log/" in file for file in files)
 
 
 def _send(to: Iterable[Process], number: signal.Signals) -> None:
@@ -259,7 +267,7 @@ def _at_work(airflow: Launched, dag: str) -> Iterator[AtWork]:
         except psutil.NoSuchProcess:
             continue
         children = [child for c in started if (child := find(c.pid)) is not None]
-        app = tuple(child for child in children if "spark" in command_of(child))
+        app = tuple(child for child in children if is_of_app(child))
         if worker is not None and any(_PYTHON.match(command_of(child)) for child in app):
             run, task = str(row["dag_run_id"]), str(row["task_id"])
             yield AtWork(dag, run, task, int(str(row["try_number"])), process, worker, app)

@@ -63,7 +63,7 @@ class Launched:
 
     def spark(self) -> list[Process]:
         """The processes of its Airflow that belong to a Spark app: the JVM and its Python."""
-        return [process for process in self.home.left() if "spark" in command_of(process)]
+        return [process for process in self.home.left() if is_of_app(process)]
 
     @contextmanager
     def frozen(self, when: Callable[[], bool]) -> Iterator[list[Process]]:
@@ -126,6 +126,12 @@ def launch(
         process.terminate()
         process.wait(60)
         raise
+
+
+def is_of_app(process: Process) -> bool:
+    """Whether a process belongs to a Spark app: the JVM, or its Python."""
+    command = command_of(process)
+    return "spark" in command or "/capstan/jobs/" in command
 
 
 def command_of(process: Process) -> str:

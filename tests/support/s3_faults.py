@@ -208,8 +208,13 @@ class _Handler(BaseHTTPRequestHandler):
         if status != 204:
             self.send_header("Content-Length", length)
         self.end_headers()
-        if self.command != "HEAD":
+        if self.command == "HEAD":
+            return
+        try:
             self.wfile.write(content)
+        except ConnectionError:
+            # A reader that has what it needs leaves before the end of an object.
+            self.close_connection = True
 
     def hang_up(self) -> None:
         self.close_connection = True

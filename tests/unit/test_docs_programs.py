@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 def test_every_program_is_run_by_a_test() -> None:
     """Queries by `tests/spark/test_demo.py`, `attach` by `test_capture_into.py`, sources by
-    `test_declared_sources.py`, notebooks by `test_context.py`, DAGs by `tests/dags/test_guest.py`
-    and `test_other_operators.py`, the others below."""
+    `test_declared_sources.py`, readers of S3 by `test_object_store.py`, notebooks by
+    `test_context.py`, DAGs by `tests/dags/test_guest.py` and `test_other_operators.py`, the others
+    below."""
     looking = blocks(page("quickstart"), "python")
     assert all("lake/" in block for block in looking)
     pages = (
-        "airflow", "attach", "configuration", "interop", "notebook", "on-your-cluster", "pipelines",
+        "airflow", "attach", "configuration", "deployment", "interop", "notebook",
+        "on-your-cluster", "pipelines",
     )  # fmt: skip
     others = [block for name in pages for block in blocks(page(name), "python")]
     every = [block for text in PAGES.values() for block in blocks(text, "python")]

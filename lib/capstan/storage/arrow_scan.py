@@ -16,7 +16,7 @@ from pyarrow import dataset, parquet
 from capstan import error_translation
 from capstan.errors import SystemFailureError
 from capstan.storage import delta
-from capstan.storage.lake import folder, open_file
+from capstan.storage.small_files import folder, open_file
 
 _BATCH_ROWS = 1 << 18
 
@@ -38,14 +38,17 @@ def rows_of(path: str) -> dataset.FileSystemDataset:
     return delta.open_table(path).to_pyarrow_dataset(filesystem=folder(path))
 
 
-def rows_of_files(path: str, files: Iterable[str]) -> dataset.FileSystemDataset:
+def rows_of_files(
+    path: str, table: deltalake.DeltaTable, files: Iterable[str]
+) -> dataset.FileSystemDataset:
     """The rows of some files of an unpartitioned table, without their bounds.
 
     Args:
         path: The table.
+        table: The table, opened.
         files: File paths as in the log.
     """
-    schema = pa.schema(delta.open_table(path).schema().to_arrow())
+    schema = pa.schema(table.schema().to_arrow())
     return dataset.FileSystemDataset.from_paths(
         list(map(unquote, files)),
         schema=schema,

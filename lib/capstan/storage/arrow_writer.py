@@ -117,6 +117,8 @@ def append(
                 deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
             except CommitFailedError:
                 continue
+            # The commit has brought it up to date, and nothing here changes it after that.
+            delta.keep_table(path, table)
             return True
     raise RangeLockedError(
         "CAP-CONFLICT",

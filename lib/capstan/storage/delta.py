@@ -28,7 +28,7 @@ from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
 from capstan.storage.opened_table import opened
-from capstan.storage.table_cache import cached
+from capstan.storage.table_cache import cached, keep
 from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ KEEP_VERSIONS = {
 }
 
 
+# The kind of value in the cache of tables.
+_OPENED = "table"
 # The key of a column's default value, in its metadata.
 _DEFAULT = "CURRENT_DEFAULT"
 
@@ -72,7 +74,7 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
     """
     try:
         if version is None:
-            return cached("table", path, lambda: opened(path))
+            return cached(_OPENED, path, lambda: opened(path))
         return opened(path, version)
     except TableNotFoundError as error:
         raise SystemFailureError(
@@ -87,6 +89,11 @@ def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
         code, hint = ("CAP-TABLE", check_log) if known is None else (known.code, known.hint)
         message = f"cannot read the Delta table at {path}: {error_translation.root_message(error)}"
         raise SystemFailureError(code, message, hint, path=path) from error
+
+
+def keep_table(path: str, table: deltalake.DeltaTable) -> None:
+    """Keep a table as it is after a commit of this process, for `open_table`."""
+    keep(_OPENED, path, table.version(), table)
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

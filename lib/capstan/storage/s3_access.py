@@ -22,8 +22,10 @@ Variables = Mapping[str, str]
 """Values by the name of the variable that Amazon's tools read, such as `AWS_ACCESS_KEY_ID`."""
 
 _SCHEMES = ("s3://", "s3a://")
-# The pauses between so many attempts add up to a minute at most; Hadoop and delta-rs wait as long.
+# A store that fails is asked again for about a minute: by Arrow so many times, with growing pauses,
+# and by delta-rs with pauses of at most five seconds. Hadoop's own settings are similar.
 _ATTEMPTS = 8
+_RETRIES = {"max_retries": "500", "retry_timeout": "60s", "backoff_config.max_backoff": "5s"}
 _source: Callable[[], Variables] | None = None
 
 
@@ -43,10 +45,10 @@ def storage_options(path: str) -> dict[str, str] | None:
     if not path.startswith(_SCHEMES):
         return None
     given = variables()
-    if given:
-        return dict(given)
-    # delta-rs has Amazon's own chain, but uses it only for Amazon's own endpoint.
-    return {"AWS_FORCE_CREDENTIAL_LOAD": "true"} if needs_chain(os.environ) else None
+    if not given and needs_chain(os.environ):
+        # delta-rs has Amazon's own chain, but uses it only for Amazon's own endpoint.
+        given = {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
+    return {**_RETRIES, **given}
 
 
 def bucket(name: str) -> fs.FileSystem:

@@ -57,12 +57,16 @@ class VersionedCache(Generic[Value]):
             if entry is not None:
                 return entry[1]
             value = read()
-            with self._lock:
-                self._values[key] = state, value
-                self._values.move_to_end(key)
-                while len(self._values) > self.capacity:
-                    self._values.popitem(last=False)
+            self.put(key, state, value)
         return value
+
+    def put(self, key: Hashable, state: object, value: Value) -> None:
+        """Keep the value of a key in a state."""
+        with self._lock:
+            self._values[key] = state, value
+            self._values.move_to_end(key)
+            while len(self._values) > self.capacity:
+                self._values.popitem(last=False)
 
     def _entry(self, key: Hashable, state: object) -> tuple[object, Value] | None:
         entry = self._values.get(key)
@@ -103,10 +107,28 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
         table: The path of the table.
         read: Reads the value. Its exceptions are not cached.
     """
-    cache = _cache or (_stored if is_stored(table) else None)
+    cache = _cache_of(table)
     # The log may grow before it is read. Then the value is newer than its state, and read again.
     newest = newest_entry(table) if cache is not None else ""
     if cache is None or not newest:
         return read()
     value: Value = cache.get((kind, table), newest, read)  # type: ignore[assignment]
     return value
+
+
+def keep(kind: str, table: str, version: int, value: Value) -> None:
+    """Keep a value for `cached`, if the table still has this version.
+
+    Args:
+        kind: The kind of value, as for `cached`.
+        table: The path of the table.
+        version: The version that the value was read from.
+        value: The value. Nobody changes it any more.
+    """
+    cache = _cache_of(table)
+    if cache is not None and (newest := newest_entry(table)).startswith(f"{version:020}."):
+        cache.put((kind, table), newest, value)
+
+
+def _cache_of(table: str) -> VersionedCache[object] | None:
+    return _cache or (_stored if is_stored(table) else None)

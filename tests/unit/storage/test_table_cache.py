@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import deltalake
+import pyarrow as pa
 import pytest
 
+from capstan.storage import arrow_writer, delta, table_cache
 from capstan.storage.table_cache import VersionedCache
 
 THREADS = 8
@@ -68,3 +73,42 @@ def test_another_state_is_read_anew_and_what_was_asked_for_last_stays():
     assert [value("b", 1), value("a", 2), value("c", 1), value("a", 2)] == [1, 2, 1, 2]
     assert value("b", 1) == 1
     assert reads == [("a", 1), ("a", 2), ("b", 1), ("c", 1), ("b", 1)]
+
+
+@pytest.fixture
+def enabled() -> Iterator[None]:
+    table_cache.enable()
+    yield
+    table_cache.disable()
+
+
+def test_a_table_is_not_opened_again_after_an_append(
+    tmp_path: Path, enabled: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = str(tmp_path / "table"), pa.table({"n": pa.array([1], pa.int64())})
+    arrow_writer.create_table(path, arrow_writer.struct(n="long"))
+    before = delta.open_table(path)
+    openings: list[str] = []
+    opened = delta.opened
+    monkeypatch.setattr(delta, "opened", lambda path: openings.append(path) or opened(path))
+    assert arrow_writer.append(path, rows)
+    after = delta.open_table(path)
+    assert openings == []
+    assert (after.version(), len(after.file_uris())) == (1, 1)
+    # Whoever holds the table sees it as it was.
+    assert (before.version(), before.file_uris()) == (0, [])
+    # A commit of another process is seen.
+    deltalake.write_deltalake(path, rows, mode="append")
+    assert delta.open_table(path).version() == 2
+    assert openings == [path]
+
+
+def test_a_table_that_others_have_changed_meanwhile_is_not_kept(
+    tmp_path: Path, enabled: None
+) -> None:
+    path, rows = str(tmp_path / "table"), pa.table({"n": pa.array([1], pa.int64())})
+    deltalake.write_deltalake(path, rows)
+    old = deltalake.DeltaTable(path)
+    deltalake.write_deltalake(path, rows, mode="append")
+    delta.keep_table(path, old)
+    assert delta.open_table(path).version() == 1

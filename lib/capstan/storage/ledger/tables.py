@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+import deltalake
 import pyarrow as pa
 from pyarrow import dataset
 from pyspark.sql import types as T
@@ -128,9 +129,10 @@ def read_rows(
     if is_enabled():
         files = cached("rows", path, lambda: _all_rows(path))
     else:
-        files = rows_of_files(path, _matching_files(path, equal, ranges or {}))
-    table = files.to_table(columns=selected, filter=condition).sort_by(order)
-    rows: list[LedgerRow] = table.select(columns or table.column_names).to_pylist()
+        table = delta.open_table(path)
+        files = rows_of_files(path, table, _matching_files(table, equal, ranges or {}))
+    found = files.to_table(columns=selected, filter=condition).sort_by(order)
+    rows: list[LedgerRow] = found.select(columns or found.column_names).to_pylist()
     if places and (columns is None or "target" in columns):
         for row in rows:
             row["target"] = row["target"] and places.path_of(row["target"])
@@ -180,10 +182,12 @@ def _conditions(
 
 
 def _matching_files(
-    path: str, equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
+    ledger: deltalake.DeltaTable,
+    equal: Mapping[str, object],
+    ranges: Mapping[str, tuple[object, object]],
 ) -> list[str]:
     """Files of a ledger that may have matching rows, by their column bounds."""
-    files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+    files = pa.table(ledger.get_add_actions(flatten=True))
     bounds = {column: _value_bounds(value) for column, value in equal.items()}
     for column, (least, most) in {**bounds, **ranges}.items():
         files = prune(files, column, least, most)
