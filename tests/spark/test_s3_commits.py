@@ -50,6 +50,7 @@ def writer_of(table: str, version: int) -> str:
 
 
 @nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("writers", [2, 4])
 def test_each_version_has_one_winner(
     s3: Objects, monkeypatch: pytest.MonkeyPatch, writers: int
