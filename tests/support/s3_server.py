@@ -22,6 +22,7 @@ from tests.support.driver_under_test import PATIENCE
 
 BUCKET = "capstan-tests"
 """The existing bucket."""
+_PROGRAM = Path(__file__).with_name("s3_program.py")
 _KEYS = {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}
 # It does not check signatures but requires one, and reads no fields from a body that is not a form.
 _HEADERS = {
@@ -104,7 +105,7 @@ def objects(folder: Path) -> Iterator[Objects]:
     log = folder / "objects.log"
     with log.open("wb") as printed:
         process = subprocess.Popen(
-            [str(program), "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+            [str(program), "-P", str(_PROGRAM), "-H", "127.0.0.1", "-p", str(port)],
             env={**os.environ, **_KEYS},
             stdin=subprocess.DEVNULL,
             stdout=printed,
