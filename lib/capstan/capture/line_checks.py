@@ -76,6 +76,21 @@ def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
     return line.contains(quote) & (odd | escaped)
 
 
+def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
+    """Whether a text of CSV goes on behind the line break that ends its first record.
+
+    Args:
+        text: The text.
+        options: The options of its parser, with names in lower case.
+    """
+    end, quote = options.get("linesep", "\n"), options.get("quote", '"')
+    body = F.regexp_replace(text, r"[\x00-\x20]+$", "")
+    one = F.lit(False)
+    if quote:
+        one = F.regexp_replace(text, r"[\r\n]+$", "").rlike(_whole_line(quote, options, end))
+    return F.when(~body.contains(end), False).otherwise(~one)
+
+
 def _require_closed_quotes(
     spark: SparkSession,
     stream: Stream,
@@ -112,13 +127,20 @@ def _require_closed_quotes(
     )
 
 
-def _whole_line(quote: str, options: Mapping[str, str]) -> str:
-    """A pattern, in Java's syntax, for lines in which every quoted field ends."""
+def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
+    """A pattern, in Java's syntax, for lines in which every quoted field ends.
+
+    Args:
+        quote: The quote.
+        options: The options of the source, with names in lower case.
+        end: What ends a record where it is not quoted; None if lines are already taken apart.
+    """
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     escape = options.get("escape", "\\")
     sep, q, e = map(_java_literal, (separator, quote, escape))
     special, pairs = (f"{q}{e}", f"{q}{q}|{e}.") if escape else (q, f"{q}{q}")
-    rest = f"(?:(?!{sep}).)*+"
+    stop = sep if end is None else f"{sep}|{_java_literal(end)}"
+    rest = f"(?:(?!{stop}).)*+"
     quoted = f"{q}[^{special}]*+(?:(?:{pairs})[^{special}]*+)*+{q}{rest}"
     blanks = r"\s*+" if options.get("ignoreleadingwhitespace", "").lower() == "true" else ""
     field = f"{blanks}(?:{quoted}|(?!{q}){rest})"

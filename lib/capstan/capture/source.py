@@ -63,7 +63,7 @@ def read_source(
         return call_source(spark, stream)
     try:
         _require_place(stream, listing)
-        raw_text.require_mode(stream)
+        raw_text.require_options(stream)
         return _rows(spark, stream, listing, columns, known)
     except CapstanError:
         raise
@@ -147,7 +147,7 @@ def load(
     text = raw_text.Text.of(stream.source, listing, columns)
     if text is None:
         return reader.schema(columns).load(stream.source.path)
-    return text.with_raw_text(reader.schema(text.schema).load(stream.source.path))
+    return text.rows(reader)
 
 
 def _require_place(stream: Stream, listing: Listing | None) -> None:

@@ -205,6 +205,8 @@ def compared_lines(compared: Reconciliation) -> list[str]:
     lines += [f"  {compared.gone:,} batches are no longer in the source"] if compared.gone else []
     if compared.passed is not None and compared.passed.counts:
         lines.append(f"  files of the source that are not on tape: {compared.passed.text}")
+    if compared.no_row:
+        lines.append(f"  {compared.no_row:,} further records of the source make no row")
     if compared.otherwise:
         lines.append(f"  {compared.otherwise:,} batches had another select or where: not compared")
     lines += [f"  nothing is known of batches before {compared.unknown}"] * bool(compared.unknown)
