@@ -62,10 +62,17 @@ def check_scope(plan: Plan) -> None:
             "mode merge needs the columns that identify a row",
             "give --keys, or declare keys for the transform or for the pipeline's sink",
         )
-    both = sorted(set(plan.request.sequence_by) & set(plan.keys))
+    rule = plan.change_rule
+    both = [] if rule is None else [c.column for c in rule.sequence if c.column in plan.keys]
     if both:
         raise InvalidRequestError(
             "CAP-SEQUENCE",
             f"column {both[0]} is a key, so it cannot order the changes of a key",
             "name another column in sequence_by",
+        )
+    if rule is not None and rule.truncate_when is not None and not plan.everyone:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            "truncate_when needs all workers: a truncate of one of them removes rows of all",
+            "leave out the workers, or replay without truncate_when",
         )
