@@ -31,6 +31,7 @@ from capstan.core.config.names import (
     check_name,
     did_you_mean,
     one_of,
+    split_names,
 )
 from capstan.core.config.sequences import KINDS, SequenceColumn, sequence_text
 from capstan.errors import InvalidRequestError
@@ -204,6 +205,13 @@ def name_of(kind: str) -> AfterValidator:
     return AfterValidator(_checked(lambda text: check_name(kind, text)))
 
 
+def _listed(given: object) -> object:
+    """A list of names: as it is, of one mapping, or of text with commas."""
+    if not isinstance(given, str):
+        return (given,) if isinstance(given, Mapping) else given
+    return tuple(split_names(given))
+
+
 _ONE_OR_MORE = _from_text(lambda text: (text,))
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
@@ -227,7 +235,7 @@ Sequences = Annotated[
         ],
         ...,
     ],
-    BeforeValidator(lambda given: (given,) if isinstance(given, str | Mapping) else given),
+    BeforeValidator(_listed),
     AfterValidator(_distinct),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": _SEQUENCE}}, *_SEQUENCE]}),
 ]
