@@ -150,15 +150,20 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
     if kind == "timestamp" and stream.time.expression is None:
         return time
     if kind == "string":
-        # Spark reads a bare time of day as a time of today, which would change tomorrow.
-        text = F.regexp_extract(time, _DATED, 0)
-        # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
-        minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
-        completed = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
-        # Few rows have such times; the others are parsed only once.
-        time = F.coalesce(text.try_cast("timestamp"), completed.try_cast("timestamp"))
+        time = moment_of(time)
     # A tried sum is null whatever fails inside it, including the expression.
     return F.try_add(time.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
+
+
+def moment_of(text: Column) -> Column:
+    """The moment that a text tells, as TIMESTAMP; null when it tells none."""
+    # Spark reads a bare time of day as a time of today, which would change tomorrow.
+    text = F.regexp_extract(text, _DATED, 0)
+    # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
+    minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
+    completed = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
+    # Few rows have such times; the others are parsed only once.
+    return F.coalesce(text.try_cast("timestamp"), completed.try_cast("timestamp"))
 
 
 def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Column, str]:
