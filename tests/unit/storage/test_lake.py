@@ -46,6 +46,8 @@ def test_a_place_that_readers_of_delta_take_for_another_is_refused(name: str) ->
         # Number 1 is the worker of label 3: what is meant by 1 would hang on what has come.
         (["2", "3", "a"], ["3", "2"], [1, 0]),
         (["2", "3", "a"], ["1"], None),
+        (["1.0", "2.0", "3.0"], ["1"], None),
+        (["1.0", "2.0", "3.0"], ["2.0", "1.0"], [1, 0]),
         ([str(n) for n in range(1, 100)], ["0"], None),
     ],
 )
