@@ -18,6 +18,7 @@ from capstan.replay.execution.change_merge import audit_changes, require_newest_
 from capstan.replay.execution.job import located, restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
+from capstan.replay.output.standing import record_whole
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
@@ -222,6 +223,7 @@ def audit_run(
     history = located(spark, lake, declarations, history.last.run)
     job = restore(spark, lake, declarations, history)
     plan, audited = job.plan, waiting(history)
+    newest = delta.version_of(plan.target)
     if audited is not None and version is None:
         staged = delta.load(spark, str(audited.detail["staging"]))
         audit = target_table.audit(spark, plan, staged)
@@ -229,6 +231,9 @@ def audit_run(
         require_newest_version(version)
         audit = audit_changes(job)
     else:
-        audit = target_table.audit_target(spark, plan, version)
+        at = newest if version is None else version
+        audit = target_table.audit_target(spark, plan, at)
     record_findings(plan, audit, history.last.run, job.attempt, version)
+    if audit.passed and newest is not None and history.published and version in (None, newest):
+        record_whole(plan, history.last.run, newest)
     return plan, audit

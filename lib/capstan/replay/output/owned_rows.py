@@ -78,17 +78,30 @@ def _placed(
             if is_own:
                 continue
             scope = replace(scope, region=everything)
-        if not is_own and by_label:
-            scope = replace(scope, workers=_numbers(plan, scope, labels.get(entry.stream)))
+        workers = workers_here(plan, entry, labels, by_label=by_label)
+        scope = replace(scope, workers=workers)
         if scope.overlaps(within):
             yield is_own, scope
 
 
-def _numbers(plan: Plan, scope: Scope, labels: Mapping[int, str] | None) -> tuple[int, ...] | None:
-    """The plan's numbers of the workers that share a label with a scope of another stream."""
-    if scope.workers is None or labels is None:
+def workers_here(
+    plan: Plan, covered: Covered, labels: Labels, *, by_label: bool
+) -> tuple[int, ...] | None:
+    """The workers that a published run has in a plan's target, by the plan's numbers; None for all.
+
+    Args:
+        plan: The plan.
+        covered: The published run.
+        labels: The worker labels of other streams, as far as they are known.
+        by_label: Whether the target keeps labels, which workers of other streams can share.
+    """
+    workers = covered.scope.workers
+    if covered.stream == plan.stream or not by_label:
+        return workers
+    known = labels.get(covered.stream)
+    if workers is None or known is None:
         return None
-    wanted = {labels.get(worker) for worker in scope.workers}
+    wanted = {known.get(worker) for worker in workers}
     return tuple(worker for worker, label in plan.layout.labels.items() if label in wanted)
 
 

@@ -34,6 +34,8 @@ from capstan.storage.ledger.tables import stored_target
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
 
+_PART_HINT = "capture more first, shorten the range, or replay its complete part with --partial"
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -250,9 +252,7 @@ class Plan:
         raise IncompleteError(
             "CAP-INCOMPLETE",
             f"stream {self._behind}: {lacks}, the frontier is at {', '.join(map(str, times))}",
-            "capture more first"
-            if self.is_empty
-            else "capture more first, shorten the range, or replay its complete part with --partial",
+            "capture more first" if self.is_empty else _PART_HINT,
             stream=self.stream,
             frontier=times,
         )
