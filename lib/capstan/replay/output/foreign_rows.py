@@ -125,7 +125,7 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
 def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-ADOPT",
-        f"target {plan.request.into} {rows} that no replay of this output has written"
+        f"target {plan.request.into} {rows} that this output was not the last to write"
         f"{_others(plan)}",
         "inspect them, then replace them with --adopt"
         if plan.change_rule is None
