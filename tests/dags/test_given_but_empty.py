@@ -20,6 +20,7 @@ from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import plan_request
 from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import read_setting
+from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from conftest import FakeSubmit, Place
@@ -78,6 +79,15 @@ def test_lake_and_declarations_render_to_something(taped: Place, context: Any) -
             )
         with pytest.raises(TaskRefusedError, match=f"{name} renders to nothing"):
             made.render_template_fields({**context(), "params": {"value": None}})
+
+
+def test_settings_have_no_empty_place(taped: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ({"lake": ""}, {"lake": " "}, {"streams": ""}):
+        with pytest.raises(InvalidRequestError, match=f"{next(iter(given))} is empty"):
+            read_setting(taped.root / "dags" / "any.py", **given)
+    monkeypatch.setenv("CAPSTAN_LAKE", "")
+    with pytest.raises(InvalidRequestError, match="lake is empty"):
+        read_setting(taped.root / "dags" / "any.py")
 
 
 def test_other_operators_refuse_what_is_empty(

@@ -92,7 +92,7 @@ def reread(request: Model) -> Model:
     return read_request(type(request), given)
 
 
-def read_field(name: str, kind: object, value: object) -> Any:
+def read_field(name: str, kind: Any, value: object) -> Any:
     """The value of one field of a request, of an annotated type such as `Names`.
 
     Raises:
