@@ -11,6 +11,7 @@ from pyspark.sql.types import DateType, StructType
 from capstan.audit import Audit, Shape, shape_of
 from capstan.audit.table_shape import columns_error
 from capstan.core.config import ProjectConfig
+from capstan.core.config.request_fields import Names, TimeText
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.approval import waiting
@@ -55,13 +56,13 @@ class TableAudit:
 
     stream: str
     table: str
-    workers: tuple[str, ...] | None = None
-    since: str | None = None
-    until: str | None = None
+    workers: Names | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
     as_of: int | None = None
     worker_column: str | None = None
     time_column: str | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Names | None = None
     version: int | None = None
 
 

@@ -26,6 +26,7 @@ from capstan.core.config.names import (
     did_you_mean,
     one_of,
 )
+from capstan.core.config.request_fields import names_in
 from capstan.errors import InvalidRequestError
 
 CONFIG = ConfigDict(extra="forbid")
@@ -198,16 +199,17 @@ def name_of(kind: str) -> AfterValidator:
 
 
 _ONE_OR_MORE = _from_text(lambda text: (text,))
+_NAMES = BeforeValidator(names_in)
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
-Columns = Annotated[tuple[Column, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Columns = Annotated[tuple[Column, ...], _NAMES, AfterValidator(_distinct)]
 # Columns, or fields inside of them, such as `_time.event`.
 Fields = Annotated[
     tuple[Annotated[str, AfterValidator(_checked(_field))], ...],
     _ONE_OR_MORE,
     AfterValidator(_distinct),
 ]
-Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Labels = Annotated[tuple[str, ...], _NAMES, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]

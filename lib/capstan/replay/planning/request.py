@@ -18,6 +18,7 @@ from capstan.core.config import (
     problem_with_workers,
 )
 from capstan.core.config.change_rules import problem_with_changes
+from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
 from capstan.core.config.sql_rules import problem_with_columns
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
@@ -66,9 +67,9 @@ class Request:
 
     stream: str
     into: str
-    workers: tuple[str, ...] | None = None
-    since: str | None = None
-    until: str | None = None
+    workers: NamesOrNone | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
     known_at: int | None = None
     as_of: int | None = None
     peers: int | None = None
@@ -76,8 +77,8 @@ class Request:
     pipeline: str | None = None
     sink: str | None = None
     mode: Mode = Mode.REPLACE
-    keys: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
+    keys: NamesOrNone = ()
+    sequence_by: NamesOrNone = ()
     delete_when: str | None = None
     history: bool = False
     follow: str | None = None
@@ -89,7 +90,7 @@ class Request:
     replay: str | None = None
     streams: Mapping[str, str] = field(default_factory=dict, hash=False)
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    workers_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    workers_of: NamesBySource = field(default_factory=dict, hash=False)
     lookups: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
@@ -262,7 +263,7 @@ def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
     A source may have a list of streams there.
     """
     streams = fields.get("streams")
-    if fields.get("stream") or not streams or not isinstance(streams, Mapping):
+    if fields.get("stream") is not None or not streams or not isinstance(streams, Mapping):
         return fields
     try:
         keyed = keyed_streams(streams)
