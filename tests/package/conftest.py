@@ -18,7 +18,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)
-    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("*.egg-info", "__pycache__"))
+    left = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "lib", tree / "lib", ignore=left)
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]
