@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capstan.error_translation import translating
 from capstan.errors import InvalidRequestError
 from capstan.workplace import Workplace
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model")
 
 
+@translating
 class Context(Workplace):
     """A lake with its declarations, and the verbs that work on it.
 

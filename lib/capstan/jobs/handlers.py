@@ -107,7 +107,7 @@ class PublishRequest:
 def capture(fields: JsonObject, context: Context) -> JobResult:
     """Capture a declared stream."""
     request = read_request(CaptureRequest, fields)
-    return JobResult(asdict(context.capture(**asdict(request))))
+    return JobResult(context.capture(**asdict(request)).to_json())
 
 
 def verify(fields: JsonObject, context: Context) -> JobResult:

@@ -23,7 +23,7 @@ from capstan.replay.output.standing import record_whole
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_layout import Layout
+from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
@@ -163,7 +163,7 @@ def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: 
     lacking = [n for n, t in zip(time_type.names, shape.times, strict=True) if t is None]
     if lacking:
         raise columns_error(f"column {layout.time} lacks the coordinate {lacking[0]}")
-    days = isinstance(schema[layout.time or ""].dataType, DateType)
+    days = isinstance(column_type(schema, layout.time or ""), DateType)
     if days and time_type.coordinates[0].kind is Kind.TIMESTAMP and layout.every % _DAY_US:
         raise columns_error(f"column {layout.time} holds dates, and the stream's times are finer")
 

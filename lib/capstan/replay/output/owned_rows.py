@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructType
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.target_layout import column_type
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
@@ -71,7 +72,7 @@ def _placed(
     """Covered scopes within a scope, in order, each with whether its output is the plan's."""
     everything = Region(Box.everything(plan.time_type))
     column = plan.layout.worker
-    by_label = column is not None and isinstance(schema[column].dataType, StringType)
+    by_label = column is not None and isinstance(column_type(schema, column), StringType)
     for entry in covered:
         is_own, scope = entry.output == plan.output, entry.scope
         if not plan.same_coordinates(scope.region):

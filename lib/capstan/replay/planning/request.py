@@ -129,7 +129,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self._check_streams()
-        check_target(self.into)
+        object.__setattr__(self, "into", check_target(self.into))
         for column in (*self.keys, *self.sequence_by):
             check_column(column)
         self._check_changes()
