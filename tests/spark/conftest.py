@@ -45,6 +45,11 @@ CORE = {
         "test_changes_cut_anyhow_give_the_rows_of_one_replay_over_all[latest]",
         "test_equal_sequences_are_decided_by_delete_then_content",
     },
+    "change_sequences": {
+        "test_a_merge_without_a_sequence_keeps_the_row_of_the_latest_time",
+        "test_any_cut_order_and_rollback_gives_the_rows_of_what_counts[history-1]",
+        "test_text_is_ordered_as_what_it_holds[version]",
+    },
     "change_streams": {
         "test_the_later_change_wins_whatever_the_order_and_a_deleted_key_stays_deleted",
     },

@@ -15,6 +15,7 @@ from capstan.core.config import (
     parse_streams,
     split_streams,
 )
+from capstan.core.config.change_rules import OPTIONS
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
 from capstan.core.config.validation import read_model
 from capstan.core.config.validation import read_request as checked_request
@@ -74,8 +75,7 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
         sink=given.sink or declared.sink,
         keys=given.keys or declared.keys,
         sequence_by=declared.sequence_by,
-        delete_when=declared.delete_when,
-        history=declared.history,
+        **{name: getattr(declared, name) for name in OPTIONS},
     )
     times = (given.since, given.until, given.known_at, given.as_of)
     if declared.follow is not None and all(time is None for time in times) and not given.partial:

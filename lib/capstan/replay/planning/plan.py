@@ -163,10 +163,7 @@ class Plan:
     @property
     def change_rule(self) -> ChangeRule | None:
         """The rule by which changes of a key become rows; None unless it merges by sequence."""
-        request = self.request
-        if not request.sequence_by:
-            return None
-        return ChangeRule(self.keys, request.sequence_by, request.delete_when, request.history)
+        return ChangeRule.of(self.keys, self.request)
 
     @property
     def row_keys(self) -> tuple[str, ...]:
