@@ -16,8 +16,6 @@ from capstan.pipeline import (
     SinkRecorder,
     WatermarkTracker,
 )
-from capstan.pipeline.engine.checkpoint_coordinator import CheckpointCoordinator
-from capstan.pipeline.engine.multicast_buffer import MulticastBuffer
 from capstan.pipeline.graph.errors import (
     BackpressureFull,
     BarrierMismatch,
@@ -29,6 +27,8 @@ from capstan.pipeline.graph.errors import (
     NodeNotFound,
 )
 from capstan.pipeline.graph.events import END, TIME
+from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.multicast_buffer import MulticastBuffer
 
 
 def event(time, value=0):

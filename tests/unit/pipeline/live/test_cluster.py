@@ -10,18 +10,6 @@ import pytest
 from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map
 from capstan.pipeline.keyed.messages import Data, Epoch, Rescale
-from capstan.pipeline.live import (
-    Apply,
-    Cluster,
-    Distributor,
-    Exchange,
-    Job,
-    Keyed,
-    Phase,
-    rescaling,
-    routing,
-)
-from capstan.pipeline.live import distributor as distributing
 from capstan.pipeline.state.errors import (
     ConcurrentOperation,
     DuplicateOperator,
@@ -32,6 +20,18 @@ from capstan.pipeline.state.errors import (
     UnknownWorker,
 )
 from capstan.pipeline.state.key_placement import Rendezvous
+from tests.reference.live import (
+    Apply,
+    Cluster,
+    Distributor,
+    Exchange,
+    Job,
+    Keyed,
+    Phase,
+    rescaling,
+    routing,
+)
+from tests.reference.live import distributor as distributing
 from tests.support.rescale_load import found_totals, run_load
 
 RUNS = 300
