@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
-from capstan.pipeline.state.errors import Misplaced, NotWhole, Stuck, UnknownWorker
+from capstan.pipeline.state.errors import Misplaced, NotWhole
+from tests.reference.errors import Stuck, UnknownWorker
 from tests.reference.keyed_snapshot import (
     KeyedSnapshot,
     OperatorStates,

@@ -21,8 +21,8 @@ from capstan.pipeline.keyed.messages import (
     Rescale,
     SuspendMarker,
 )
-from capstan.pipeline.state.errors import ConcurrentOperation
 from capstan.pipeline.state.key_placement import Placement
+from tests.reference.errors import ConcurrentOperation
 from tests.reference.live.alignment import Alignment
 from tests.reference.live.rescaling import WINDOW, Rescaling
 from tests.reference.live.routing import Phase, Router

@@ -19,15 +19,13 @@ from capstan.pipeline import (
 from capstan.pipeline.graph.errors import (
     BackpressureFull,
     BarrierMismatch,
-    CheckpointIncomplete,
     CheckpointInProgress,
-    CheckpointNotFound,
     LateOutput,
-    NoCheckpointInProgress,
     NodeNotFound,
 )
 from capstan.pipeline.graph.events import END, TIME
 from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.errors import CheckpointIncomplete, CheckpointNotFound, NoCheckpointInProgress
 from tests.reference.multicast_buffer import MulticastBuffer
 
 

@@ -22,13 +22,12 @@ from capstan.pipeline.state.errors import (
     KeyChanged,
     LateRecord,
     Misplaced,
-    MixedAlignment,
     NoCodec,
     NotWhole,
     StateLost,
     StateVersion,
-    Suspended,
 )
+from tests.reference.errors import MixedAlignment, Suspended
 from tests.reference.live.aligned_input import AlignedInput
 from tests.reference.live.epochs import (
     EpochGenerator,
