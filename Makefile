@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 avro demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports errors log-store bench lock clean
+.PHONY: help setup kafka s3 avro demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports site errors log-store bench lock clean
 
 ## Show this list.
 help:
@@ -136,8 +136,8 @@ soak: setup
 ## Run everything that must pass before a change lands: static, test-both.
 check: static test-both
 
-## Run the static checks: fmt-check, lint, types, imports.
-static: fmt-check lint types imports
+## Run the static checks: fmt-check, lint, types, imports, site.
+static: fmt-check lint types imports site
 
 ## Format the code.
 fmt: setup
@@ -159,6 +159,10 @@ types: setup
 ## Check the direction of imports between packages.
 imports: setup
 	$(BIN)/lint-imports
+
+## Build the documentation to .cache/site; a link to nothing is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 ## Regenerate docs/errors.md from the code.
 errors: setup
