@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import psutil
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
@@ -22,7 +23,6 @@ from capstan.airflow.operators.failures import (
 from capstan.airflow.operators.job_results import JobResults
 from capstan.airflow.operators.rendered_arguments import RenderedArguments
 from capstan.airflow.operators.spark_connection import spark_master
-from capstan.airflow.operators.spark_operator import SparkSubmitOperator
 from capstan.airflow.operators.telemetry import send_stream_metrics
 from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.core.config import ProjectConfig, Replay, Stream
