@@ -134,6 +134,7 @@ CORE = {
     },
     "sockets": {"test_what_is_sent_is_on_tape_as_it_was"},
     "source": {"test_a_record_that_the_tape_lost", "test_all_that_was_consumed_is_there"},
+    "standing": {"test_three_answers_agree_after_any_history[1]"},
     "times_of_rows": {"test_what_is_no_time_is_late"},
     "transaction": {
         "test_a_commit_adds_two_files_to_the_log",
@@ -152,6 +153,7 @@ CORE = {
         "test_only_what_is_sound_is_remembered",
     },
     "verify_deep": {"test_records_are_held_against_their_events"},
+    "worker_labels": {"test_bytes_that_are_no_text_are_workers_and_nothing_is_late"},
     "workloads": {"test_flights_by_day_counts_as_polars_does", "test_the_first_bids_are_known"},
 }
 

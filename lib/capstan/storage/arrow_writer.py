@@ -22,7 +22,7 @@ from capstan.storage import delta
 from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.s3_access import storage_options
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
@@ -108,7 +108,7 @@ def append(
     )
     with committing(path):
         for _ in range(_ATTEMPTS):
-            table = opened(path)
+            table = OpenedTable(path)
             if txn is not None:
                 last = table.transaction_version(txn.app)
                 if last is not None and last >= txn.version:
@@ -131,7 +131,7 @@ def append(
 def set_properties(path: str, properties: Mapping[str, str]) -> None:
     """Set properties of a table; the values may hold any text."""
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
@@ -141,14 +141,14 @@ def add_property(path: str, name: str, value: str) -> bool:
     Of several writers at once, one succeeds.
     """
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         if name in table.metadata().configuration:
             return False
         try:
             table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         except CommitFailedError:
             # Without a folder lock, another writer may have committed since.
-            if name in opened(path).metadata().configuration:
+            if name in OpenedTable(path).metadata().configuration:
                 return False
             raise
     return True

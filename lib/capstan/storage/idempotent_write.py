@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from capstan.storage.commit_lock import committing
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -86,7 +86,7 @@ def write_once(
 def _is_committed(path: str, txn: Txn) -> bool:
     if not is_table(path):
         return False
-    last = opened(path).transaction_version(txn.app)
+    last = OpenedTable(path).transaction_version(txn.app)
     return last is not None and last >= txn.version
 
 

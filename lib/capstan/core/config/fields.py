@@ -31,8 +31,8 @@ from capstan.core.config.names import (
     check_name,
     did_you_mean,
     one_of,
-    split_names,
 )
+from capstan.core.config.request_fields import names_in
 from capstan.core.config.sequences import KINDS, SequenceColumn, sequence_text
 from capstan.errors import InvalidRequestError
 
@@ -206,16 +206,15 @@ def name_of(kind: str) -> AfterValidator:
 
 
 def _listed(given: object) -> object:
-    """A list of names: as it is, of one mapping, or of text with commas."""
-    if not isinstance(given, str):
-        return (given,) if isinstance(given, Mapping) else given
-    return tuple(split_names(given))
+    """A list of names, of one mapping, or of text with commas."""
+    return (given,) if isinstance(given, Mapping) else names_in(given)
 
 
 _ONE_OR_MORE = _from_text(lambda text: (text,))
+_NAMES = BeforeValidator(names_in)
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
-Columns = Annotated[tuple[Column, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Columns = Annotated[tuple[Column, ...], _NAMES, AfterValidator(_distinct)]
 _SEQUENCE: list[dict[str, object]] = [
     {"type": "string"},
     {
@@ -245,7 +244,7 @@ Fields = Annotated[
     _ONE_OR_MORE,
     AfterValidator(_distinct),
 ]
-Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Labels = Annotated[tuple[str, ...], _NAMES, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]

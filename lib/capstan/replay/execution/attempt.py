@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capstan import error_translation
-from capstan.errors import FencedError
+from capstan.errors import FencedError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.pipeline import NodeKind
 from capstan.pipeline.spark.stage_frames import PipelineRun
@@ -94,6 +94,13 @@ def carry_out(job: Job) -> ReplayResult:
         require_rule_fits(job.plan.change_rule, expected)
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
+    try:
+        require_columns_kept(job.spark, job.plan, expected.schema)
+    except InvalidRequestError:
+        whole = recovery.compared_run(job, expected.columns)
+        if whole is None:
+            raise
+        return ReplayResult(whole.certificate, unchanged=True)
     job = job.claimed()
     emit("replay.claim", run=job.run.name, attempt=job.attempt)
     try:

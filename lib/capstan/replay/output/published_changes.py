@@ -10,6 +10,7 @@ from capstan.replay.output import target_table
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
 from capstan.replay.planning.plan import Plan
+from capstan.shell_command import command
 from capstan.storage.lake import is_table
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
@@ -116,7 +117,7 @@ def _kept(plan: Plan, entry: Covered, history: History) -> KeptChanges:
             "CAP-SEQUENCE",
             f"run {entry.run} has written rows of another output to {plan.request.into}, or with "
             "other keys, sequence_by, unchanged or history",
-            f"replay into another table; or first `capstan rollback {entry.run}`",
+            f"replay into another table; or first {command('rollback', entry.run)}",
             run=entry.run,
         )
     region, certificate = history.region, history.certificate

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from capstan.capture.classify import moment_of
+from capstan.capture.classify import text_moment
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.names import one_of
 from capstan.core.config.sequences import KINDS, SequenceColumn, SequenceKind
@@ -115,6 +115,6 @@ def _binlog(text: Column) -> Column:
 _READERS: dict[SequenceKind, Callable[[Column], Column]] = {
     SequenceKind.NUMBER: _number,
     SequenceKind.VERSION: _version,
-    SequenceKind.TIME: moment_of,
+    SequenceKind.TIME: text_moment,
     SequenceKind.BINLOG: _binlog,
 }

@@ -19,6 +19,7 @@ from capstan.core.config import (
 )
 from capstan.core.config.change_rules import OPTIONS, problem_with_changes, stored_options
 from capstan.core.config.fields import Sequences
+from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
@@ -69,9 +70,9 @@ class Request:
 
     stream: str
     into: str
-    workers: tuple[str, ...] | None = None
-    since: str | None = None
-    until: str | None = None
+    workers: NamesOrNone | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
     known_at: int | None = None
     as_of: int | None = None
     peers: int | None = None
@@ -79,7 +80,7 @@ class Request:
     pipeline: str | None = None
     sink: str | None = None
     mode: Mode = Mode.REPLACE
-    keys: tuple[str, ...] = ()
+    keys: NamesOrNone = ()
     sequence_by: Sequences = ()
     delete_when: str | None = None
     truncate_when: str | None = None
@@ -94,7 +95,7 @@ class Request:
     replay: str | None = None
     streams: Mapping[str, str] = field(default_factory=dict, hash=False)
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    workers_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    workers_of: NamesBySource = field(default_factory=dict, hash=False)
     lookups: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
@@ -132,7 +133,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self._check_streams()
-        check_target(self.into)
+        object.__setattr__(self, "into", check_target(self.into))
         for column in self.keys:
             check_column(column)
         self._check_changes()
@@ -259,7 +260,7 @@ def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
     A source may have a list of streams there.
     """
     streams = fields.get("streams")
-    if fields.get("stream") or not streams or not isinstance(streams, Mapping):
+    if fields.get("stream") is not None or not streams or not isinstance(streams, Mapping):
         return fields
     try:
         keyed = keyed_streams(streams)
