@@ -34,6 +34,7 @@ def preset(changes: Changes) -> Preset:
     further = {"__offset": changes.offset, "__timestamp": changes.timestamp}
     order = [name for name, _ in position.columns]
     return Preset(
+        keys=changes.keys,
         select=(envelope.rows(), *(f"{at} AS {name}" for name, at in further.items() if at)),
         where=known_only(envelope.problem()),
         sequence_by=(*order, *(["__offset"] if changes.offset else [])),
@@ -143,12 +144,12 @@ class _Envelope:
         return f"struct({', '.join(parts)}, m.key AS key, m.text AS text)"
 
     def _row(self, op: str, value: Callable[[str], str]) -> str:
-        columns = [
-            f"CAST({value(c.quoted)} AS {c.kind}) AS {c.quoted}" for c in self.changes.rows
-        ]
+        columns = [f"CAST({value(c.quoted)} AS {c.kind}) AS {c.quoted}" for c in self.changes.rows]
         own = {"__op": op, "__ts_ms": "e.ts_ms", "__source_ts_ms": number("e.source.ts_ms")}
         own |= dict(self.position.columns)
-        return f"struct({', '.join([*columns, *(f'{sql} AS {name}' for name, sql in own.items())])})"
+        return (
+            f"struct({', '.join([*columns, *(f'{sql} AS {name}' for name, sql in own.items())])})"
+        )
 
     def _gone(self, column: str) -> str:
         """The value of a row that is deleted: that of the key, if there is no row before it."""
@@ -170,10 +171,11 @@ class _Envelope:
         payload = "array_contains(json_object_keys(e.text), 'payload')"
         inner = "get_json_object(e.text, '$.payload')"
         keys = f"json_object_keys(CASE WHEN {payload} THEN {inner} ELSE e.text END)"
+        bounds = f"size(array_except({keys}, array({_TRANSACTION}))) = 0"
         others = (
             f"{payload} AND {inner} IS NULL",
             "e.source IS NOT NULL AND (e.ddl IS NOT NULL OR e.tableChanges IS NOT NULL)",
-            f"e.status IN ('BEGIN', 'END') AND size(array_except({keys}, array({_TRANSACTION}))) = 0",
+            f"e.status IN ('BEGIN', 'END') AND {bounds}",
             f"e.ts_ms IS NOT NULL AND size(array_except({keys}, array({_HEARTBEAT}))) = 0",
         )
         other = " OR ".join(f"({each})" for each in others)

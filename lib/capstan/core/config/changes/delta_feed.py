@@ -6,15 +6,17 @@ needs nothing else. Both have the version of their commit, in which all deletes 
 
 from __future__ import annotations
 
+from capstan.core.config.changes.model import Changes
 from capstan.core.config.changes.preset import Preset, known_only
 
 _KNOWN = "'insert', 'update_preimage', 'update_postimage', 'delete'"
 _DELETES = "('delete', 'update_preimage')"
 
 
-def preset() -> Preset:
+def preset(changes: Changes) -> Preset:
     """The declarations for a change feed."""
     return Preset(
+        keys=changes.keys,
         select=(
             "* EXCEPT (_change_type, _commit_version, _commit_timestamp)",
             "_change_type AS __change_type",

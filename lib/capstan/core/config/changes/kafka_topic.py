@@ -21,6 +21,7 @@ def preset(changes: Changes) -> Preset:
     missing = " AND ".join(f"{sql} IS NULL" for sql in of_key.values())
     opened = f"from_json({value}, {literal(', '.join(f'{c.quoted} {c.kind}' for c in rest))}).*"
     return Preset(
+        keys=changes.keys,
         select=(
             *(f"{sql} AS {column.quoted}" for column, sql in of_key.items()),
             *([opened] if rest else []),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
-from capstan.core.config.changes.model import Changes
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +10,7 @@ class Preset:
     """The declarations that a preset stands for.
 
     Attributes:
+        keys: The columns that identify a row.
         select: The expressions of `source.select`.
         where: The condition of `source.where`.
         sequence_by: The columns that order the changes of a key.
@@ -21,6 +20,7 @@ class Preset:
         options: Options that the source needs.
     """
 
+    keys: tuple[str, ...]
     select: tuple[str, ...]
     where: str
     sequence_by: tuple[str, ...]
@@ -28,27 +28,6 @@ class Preset:
     truncate_when: str | None = None
     unchanged: str | None = None
     options: tuple[tuple[str, str], ...] = ()
-
-
-def preset_of(changes: Changes, *, kafka: bool) -> Preset:
-    """The declarations that a preset stands for.
-
-    Args:
-        changes: The preset.
-        kafka: Whether the source is a topic of Kafka.
-    """
-    from capstan.core.config.changes import debezium, delta_feed, kafka_topic
-
-    if changes.format == "delta":
-        return delta_feed.preset()
-    if kafka:
-        changes = replace(
-            changes,
-            key=changes.key or "key",
-            offset=changes.offset or "offset",
-            timestamp=changes.timestamp or "timestamp",
-        )
-    return (kafka_topic if changes.format == "kafka" else debezium).preset(changes)
 
 
 def known_only(problem: str) -> str:
