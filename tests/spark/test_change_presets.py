@@ -319,6 +319,19 @@ def test_what_is_no_change_is_late_or_no_row(spark: SparkSession, tmp_path: Path
     assert Counter(raw.partition(":")[0] for raw in late)["unknown op x"] == 1
 
 
+def test_what_is_no_row_of_a_topic_is_late(spark: SparkSession, tmp_path: Path) -> None:
+    row = json.dumps({"name": "a", "city": None})
+    messages = [("1", row), ("2", None), ("3", "{}"), ('{"id": 4}', row)]
+    wrong = [(None, row), ("x", row), ("5", "?"), ("6", "null"), ("7", '{"payload": {"name": 1}}')]
+    numbered = enumerate([*messages, *wrong])
+    write(spark, tmp_path, [(offset, *message, START) for offset, message in numbered])
+    config, lake = config_of(tmp_path, "kafka"), Lake.at(tmp_path / "lake")
+
+    result = capture(spark, lake, config.streams["shop"])
+
+    assert (result.records, dict(result.late)) == (len(messages), {"malformed": len(wrong)})
+
+
 def test_envelopes_in_lines_of_text(spark: SparkSession, tmp_path: Path) -> None:
     def envelope(op: str, before: Any, after: Any, lsn: int) -> str:
         value = {"before": before, "after": after, "op": op, "ts_ms": START + lsn}

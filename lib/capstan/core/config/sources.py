@@ -87,10 +87,13 @@ class Source(Declared):
             return self
         if (self.select, self.where) not in ((None, None), (preset.select, preset.where)):
             raise ValueError("has changes and a select or where of its own; remove one of them")
+        options = dict(self.options)
+        given = {name.lower(): value.lower() for name, value in options.items()}
         for name, value in preset.options:
-            if self.options.get(name, value).lower() != value:
+            if given.get(name.lower(), value) != value:
                 raise ValueError(f"has changes, which need the option {name}: {value}")
-        options = {**dict(preset.options), **self.options}
+            if name.lower() not in given:
+                options[name] = value
         own = {"select": preset.select, "where": preset.where, "options": options}
         for name, setting in own.items():
             object.__setattr__(self, name, setting)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from capstan.core.config import Mode, ProjectConfig, load_config
+from capstan.core.config import ByColumn, Mode, ProjectConfig, load_config
 from capstan.core.config.changes import Changes
 from capstan.core.config.changes.columns import columns_of
 from capstan.errors import InvalidRequestError
@@ -61,6 +62,7 @@ def declared(folder: Path, changes: Any, **replay: Any) -> ProjectConfig:
         ),
         ({"format": "delta", "keys": "id", "columns": "id INT"}, "those of its table"),
         ({"format": "delta", "keys": "id", "options": {"readChangeFeed": "false"}}, "need the opt"),
+        ({"format": "delta", "keys": "id", "options": {"readchangefeed": "false"}}, "need the opt"),
     ],
 )
 def test_a_preset_without_a_meaning_is_refused(
@@ -130,3 +132,10 @@ def test_the_sources_of_a_preset_can_be_made_again(tmp_path: Path) -> None:
     assert isinstance(source.changes, Changes)
     assert source.options["readChangeFeed"] == "true"
     assert replace(source, path="/other").select == source.select
+
+
+def test_a_truncate_has_a_worker(tmp_path: Path) -> None:
+    config = declared(tmp_path, dict(DEBEZIUM)).streams["shop"]
+    with pytest.raises(ValidationError, match="a truncate has none"):
+        replace(config, workers=ByColumn("name"))
+    assert replace(config, workers=ByColumn("__op")).workers == ByColumn("__op")

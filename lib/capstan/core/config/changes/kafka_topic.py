@@ -31,7 +31,8 @@ def preset(changes: Changes) -> Preset:
         ),
         where=known_only(
             f"CASE WHEN {missing} THEN concat('no key: ', coalesce({text}, 'none'), ' ', "
-            f"coalesce({value}, '')) END"
+            f"coalesce({value}, '')) WHEN {_of_others(value, rest)} "
+            f"THEN concat('none of the columns: ', {value}) END"
         ),
         sequence_by=("__offset",),
         delete_when="__deleted",
@@ -43,3 +44,10 @@ def _of_key(text: str, keys: tuple[RowColumn, ...], column: RowColumn) -> str:
     within = struct_type((*keys, RowColumn("_corrupt_record", "STRING")))
     field = f"from_json({text}, {literal(within)}).{column.quoted}"
     return field if len(keys) > 1 else f"coalesce({field}, try_cast({text} AS {column.kind}))"
+
+
+def _of_others(value: str, columns: tuple[RowColumn, ...]) -> str:
+    """Whether a value has fields, but none of these: it is an envelope, or another row."""
+    names = ", ".join(literal(column.name) for column in columns)
+    keys = f"json_object_keys({value})"
+    return f"size({keys}) > 0 AND NOT arrays_overlap({keys}, array({names}))" if names else "false"
