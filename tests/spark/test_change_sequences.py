@@ -15,13 +15,13 @@ from pyspark.sql import functions as F
 from capstan.core.config import Mode, Transform
 from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.replay.output.change_merges import rows_to_merge
 from capstan.replay.output.change_rows import (
     GONE,
     changes_of,
     named,
     require_rule_fits,
     require_sequence,
-    rows_to_merge,
     table_rows,
     table_schema,
 )

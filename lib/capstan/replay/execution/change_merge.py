@@ -21,15 +21,8 @@ from capstan.instrumentation import emit
 from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
 from capstan.replay.output.change_images import kept_changes
-from capstan.replay.output.change_rows import (
-    GONE,
-    RUN,
-    after_images,
-    changes_of,
-    named,
-    of_runs,
-    rows_to_merge,
-)
+from capstan.replay.output.change_merges import after_images, rows_to_merge
+from capstan.replay.output.change_rows import GONE, RUN, changes_of, named, of_runs
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.published_changes import changes_of_plan, published_changes
 from capstan.replay.output.rows import playing

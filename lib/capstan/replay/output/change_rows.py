@@ -8,7 +8,7 @@ deletes, but of no key: it ends the rows of all keys that are before it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -29,10 +29,8 @@ from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.output.partial_rows import (
     is_partial,
     require_readable,
-    require_values,
     resolved,
 )
-from capstan.replay.output.row_restore import except_all, rows_with_keys
 from capstan.replay.output.sequence_order import (
     moment_type,
     orders,
@@ -53,11 +51,16 @@ RUN = "_capstan_run"
 GONE = "_capstan_gone"
 """The column of a merged row that tells whether the table no longer has it."""
 
-_HASHES = ("_capstan_hash_1", "_capstan_hash_2")
-_ORDINAL = "_capstan_ordinal"
-_CUTS = "_capstan_cuts"
+CUTS = "_capstan_cuts"
 """The places of all truncates, beside each change."""
-_OWN = (DELETED, TRUNCATES, RUN, _CUTS, *_HASHES)
+
+HASHES = ("_capstan_hash_1", "_capstan_hash_2")
+"""The columns with two hashes of a change."""
+
+OWN = (DELETED, TRUNCATES, RUN, CUTS, *HASHES)
+"""The columns of a change that no row of a table has."""
+
+_ORDINAL = "_capstan_ordinal"
 
 
 def require_rule_fits(rule: ChangeRule, rows: DataFrame) -> None:
@@ -72,7 +75,7 @@ def require_rule_fits(rule: ChangeRule, rows: DataFrame) -> None:
         problem = problem_with_type(each, rows.schema[each.column].dataType)
         if problem is not None:
             raise _misfit(problem)
-    for name in (*_OWN, GONE, _ORDINAL, *rule.added):
+    for name in (*OWN, GONE, _ORDINAL, *rule.added):
         if name in rows.columns:
             raise _misfit(f"the output has a column {name}, which a merge by sequence adds itself")
     for option in ("delete_when", "truncate_when"):
@@ -132,7 +135,7 @@ def changes_of(rule: ChangeRule, rows: DataFrame) -> DataFrame:
     if rule.truncate_when is not None:
         truncates = _met(rule.truncate_when)
         flags = {DELETED: flags[DELETED] | truncates, TRUNCATES: truncates}
-    flagged = rows.withColumns({**flags, **dict(zip(_HASHES, row_hashes(fields), strict=True))})
+    flagged = rows.withColumns({**flags, **dict(zip(HASHES, row_hashes(fields), strict=True))})
     changes = _winners(rule, flagged, each_sequence=rule.history or rule.unchanged is not None)
     if rule.history or rule.unchanged is None:
         return changes
@@ -189,9 +192,9 @@ def table_rows(
         changes: The changes.
         truncates: Changes whose truncates count, if they are not all among `changes`.
     """
-    placed = _beside_truncates(rule, changes, changes if truncates is None else truncates)
+    placed = beside_truncates(rule, changes, changes if truncates is None else truncates)
     at = place(rule, placed.schema)
-    cuts = F.col(_CUTS)
+    cuts = F.col(CUTS)
     partial = rule.unchanged is not None
     last = _winners(rule, placed, each_sequence=rule.history or partial)
     if partial:
@@ -201,123 +204,23 @@ def table_rows(
         last = _winners(rule, last)
     end = F.array_min(F.filter(cuts, lambda cut: cut["at"] > at["at"]))
     if not rule.history:
-        return last.where(~F.col(DELETED) & end.isNull()).drop(*_OWN)
+        return last.where(~F.col(DELETED) & end.isNull()).drop(*OWN)
     window = Window.partitionBy(*map(quoted, rule.keys)).orderBy(at["at"])
     end = F.least(F.lead(at).over(window), end)
     versions = last.withColumns(
         {VALID_FROM: at["moment"], VALID_TO: end["moment"], CURRENT: end.isNull()}
     )
-    return versions.where(~F.col(DELETED)).drop(*_OWN)
+    return versions.where(~F.col(DELETED)).drop(*OWN)
 
 
-def has_truncates(changes: DataFrame) -> bool:
-    """Whether truncates are among some changes; a job runs only where a rule had a condition."""
-    return TRUNCATES in changes.columns and not changes.where(F.col(TRUNCATES)).isEmpty()
-
-
-def after_images(
-    rule: ChangeRule,
-    changes: DataFrame,
-    moved: DataFrame,
-    present: DataFrame,
-) -> tuple[DataFrame, DataFrame]:
-    """The rows of keys whose changes in effect are others than before, and their present rows.
-
-    A truncate that moves concerns all keys.
-
-    Args:
-        rule: The rule.
-        changes: All changes in effect.
-        moved: The changes that begin or cease to be in effect.
-        present: The rows of the table.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE` when a row would lack a value that a change leaves as it
-            was.
-    """
-    if has_truncates(moved):
-        moved = moved.unionByName(changes, allowMissingColumns=True)
-    wanted = table_rows(rule, rows_with_keys(changes, moved, rule.keys), changes)
-    require_values(rule, wanted)
-    return wanted, rows_with_keys(present, moved, rule.keys)
-
-
-def rows_to_merge(
-    rule: ChangeRule,
-    kept: DataFrame,
-    before: Collection[str],
-    after: Collection[str],
-    present: DataFrame,
-) -> DataFrame:
-    """The rows to merge when other changes than before are to count.
-
-    Args:
-        rule: The rule.
-        kept: The kept changes of a table.
-        before: The attempts whose changes have counted.
-        after: Those whose changes are to count.
-        present: The rows of the table.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE` as `after_images`.
-    """
-    moved = of_runs(kept, {*before} ^ {*after})
-    plain = not rule.history and rule.unchanged is None
-    if {*before} < {*after} and plain and not has_truncates(moved):
-        return newest_rows(rule, moved, of_runs(kept, before))
-    wanted, rows = after_images(rule, of_runs(kept, after), moved, present)
-    return merged_rows(rule, wanted, rows)
-
-
-def merged_rows(rule: ChangeRule, wanted: DataFrame, present: DataFrame) -> DataFrame:
-    """The rows to merge so that the present rows of some keys become the wanted ones.
-
-    Returns:
-        The rows that are new or other than before, and those that are gone, by `_capstan_gone`.
-    """
-    identity = [F.col(quoted(name)) for name in rule.identity]
-    kept = wanted.select(*identity)
-    gone = _without(present.select(*identity).distinct(), kept, rule.identity)
-    altered = except_all(wanted, present)
-    return altered.withColumn(GONE, F.lit(False)).unionByName(
-        gone.withColumn(GONE, F.lit(True)), allowMissingColumns=True
-    )
-
-
-def newest_rows(rule: ChangeRule, added: DataFrame, others: DataFrame) -> DataFrame:
-    """The rows to merge when changes are only added, and the table has the last of each key.
-
-    Of the other changes, only keys, sequences and hashes are read. The table is not.
-
-    Args:
-        rule: A rule without history.
-        added: The changes of one replay.
-        others: All other changes in effect.
-
-    Returns:
-        The changes that win, as rows by `_capstan_gone`.
-    """
-    placed = _beside_truncates(rule, added, others)
-    others = _beside_truncates(rule, others, others)
-    at = place(rule, added.schema)["at"]
-    rank = F.struct(at.alias("at"), DELETED, *_HASHES)
-    keys = [F.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(rule.keys)]
-    last = others.groupBy(*keys).agg(F.max(rank).alias("_last"))
-    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(rule.keys)]
-    newer = F.col("_last").isNull() | (rank > F.col("_last"))
-    ended = F.exists(_CUTS, lambda cut: cut["at"] > at)
-    rows = placed.join(last, same, "left").where(newer).withColumn(GONE, F.col(DELETED) | ended)
-    return rows.select(*(quoted(name) for name in added.columns if name not in _OWN), GONE)
-
-
-def _beside_truncates(rule: ChangeRule, changes: DataFrame, among: DataFrame) -> DataFrame:
+def beside_truncates(rule: ChangeRule, changes: DataFrame, among: DataFrame) -> DataFrame:
     """Those changes that are no truncates, with the places of the truncates among some changes."""
     if TRUNCATES in changes.columns:
         changes = changes.where(~F.coalesce(F.col(TRUNCATES), F.lit(False)))
     at = place(rule, changes.schema)
     if TRUNCATES not in among.columns:
-        return changes.withColumn(_CUTS, F.filter(F.array(at), lambda _: F.lit(False)))
-    cuts = among.where(F.col(TRUNCATES)).agg(F.collect_set(at).alias(_CUTS))
+        return changes.withColumn(CUTS, F.filter(F.array(at), lambda _: F.lit(False)))
+    cuts = among.where(F.col(TRUNCATES)).agg(F.collect_set(at).alias(CUTS))
     return changes.crossJoin(F.broadcast(cuts))
 
 
@@ -335,16 +238,9 @@ def _winners(rule: ChangeRule, changes: DataFrame, *, each_sequence: bool = Fals
     order.append(F.col(DELETED).desc())
     if rule.unchanged is not None:
         order.append(is_partial(rule, changes.schema).asc())
-    order += [F.col(name).desc() for name in _HASHES]
+    order += [F.col(name).desc() for name in HASHES]
     by = [*_keys(rule, changes), *(sequence if each_sequence else [])]
     numbered = changes.withColumn(
         _ORDINAL, F.row_number().over(Window.partitionBy(*by).orderBy(*order))
     )
     return numbered.where(F.col(_ORDINAL) == 1).drop(_ORDINAL)
-
-
-def _without(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows that share no key with one of the others."""
-    renamed = others.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
-    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
-    return rows.join(renamed, same, "left_anti")
