@@ -25,6 +25,7 @@ from capstan.replay.planning.target_layout import Layout
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
+from capstan.storage.small_files import look_again
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -219,6 +220,7 @@ def audit_run(
     Raises:
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
+    look_again()
     history = located(spark, lake, declarations, history.last.run)
     job = restore(spark, lake, declarations, history)
     plan, audited = job.plan, waiting(history)
