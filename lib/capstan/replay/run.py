@@ -109,7 +109,9 @@ def _require_target(plan: Plan, last: History | None) -> None:
     Raises:
         InvalidRequestError: `CAP-FOLLOW` when the table is gone, or was created anew.
     """
-    if plan.cursor is None or last is None or target_table.has_published(plan.target, last.run_id):
+    if plan.cursor is None or last is None:
+        return
+    if target_table.has_published(plan.lake, plan.target, last.run_id):
         return
     raise InvalidRequestError(
         "CAP-FOLLOW",

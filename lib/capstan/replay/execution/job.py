@@ -135,6 +135,7 @@ class Job:
             plan.computation.code,
             plan.cut.commit,
             version,
+            delta.identity_of(plan.target, version),
         )
 
     def record_coverage(self, version: int) -> None:

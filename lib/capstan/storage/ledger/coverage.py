@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from capstan.core.times import TimeType
+from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
@@ -27,6 +28,7 @@ class Covered:
         code: The hash of the transform's code; empty for a copy.
         cut: The commit of the tape that was replayed.
         target_version: The version of the target that the publish created.
+        table: The Delta id that the target had then; empty when it is not known.
     """
 
     run: str
@@ -37,6 +39,7 @@ class Covered:
     code: str
     cut: int
     target_version: int
+    table: str = ""
 
     @property
     def output(self) -> tuple[str, str]:
@@ -59,6 +62,7 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "code": covered.code,
         "cut": covered.cut,
         "target_version": covered.target_version,
+        "table": covered.table or None,
         "state": state,
     }
     workers = (None,) if covered.scope.workers is None else covered.scope.workers
@@ -77,9 +81,22 @@ def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
 def current(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect in a target, in order of publication; none if the table is gone.
 
-    Publishes that were rolled back are not in effect.
+    Publishes that were rolled back are not in effect, nor those into another table that was here.
     """
+    recorded = recorded_at(lake, target)
+    present = delta.identity_of(target) if any(entry.table for entry in recorded) else ""
+    return [entry for entry in recorded if entry.table in ("", present)]
+
+
+def recorded_at(lake: Lake, target: str) -> list[Covered]:
+    """Publishes into the table at a path, and into others that were here before it."""
     return current_by_ledger(lake, target) if is_table(target) else []
+
+
+def is_lost(lake: Lake, target: str, run: str) -> bool:
+    """Whether a run has published into another table than the present one at its path."""
+    tables = {entry.table for entry in recorded_at(lake, target) if entry.run == run}
+    return bool(tables) and tables.isdisjoint({"", delta.identity_of(target)})
 
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
@@ -129,6 +146,7 @@ def _parse_covered(rows: list[LedgerRow]) -> Covered:
         code=row["code"],
         cut=row["cut"],
         target_version=row["target_version"],
+        table=row.get("table") or "",
     )
 
 
