@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.errors import InvalidRequestError
+from capstan.shell_command import command
 from capstan.storage import arrow_writer, delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import (
@@ -246,7 +247,7 @@ def half_done(tape: Tape, operation: str) -> InvalidRequestError:
     """The error for an operation that must wait until a micro-batch ends as it began."""
     known = _known(tape)
     hint = (
-        f"complete it with `capstan capture {tape.name}` and the previous configuration"
+        f"complete it with {command('capture', tape.name)} and the previous configuration"
         if known is None or known.folder is None
         else "wait until its query has recorded it; or start the query again, as it was before"
     )
@@ -319,8 +320,8 @@ def _checkpoint_error(
         "capture_into(..., reseat=True)"
         if of_query
         else "restore the right checkpoint from a backup; or, if the source now offers only "
-        f"records that are not on the tape, start a new one with `capstan capture {tape.name} "
-        "--reseat`"
+        "records that are not on the tape, start a new one with "
+        f"{command('capture', tape.name, '--reseat')}"
     )
     return InvalidRequestError(
         "CAP-CHECKPOINT",
@@ -354,6 +355,6 @@ def _attached(tape: Tape, known: Checkpoint) -> InvalidRequestError:
         "CAP-CHECKPOINT",
         f"stream {tape.name} is recorded by a query of its own, with checkpoint {known.folder}",
         "run that query; or, if the source offers only records that are not on the tape, record it "
-        f"with `capstan capture {tape.name} --reseat` from now on",
+        f"with {command('capture', tape.name, '--reseat')} from now on",
         stream=tape.name,
     )

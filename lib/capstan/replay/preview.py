@@ -12,10 +12,10 @@ from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.certificate import late_rows, pipeline_json
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.foreign_changes import Change, changes_since
+from capstan.replay.output.standing import is_stale
 from capstan.replay.overlap import (
     PublishedOverlap,
     WorkerGaps,
-    is_stale,
     published_overlap,
     worker_gaps,
 )

@@ -22,7 +22,7 @@ from capstan.storage import delta
 from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.s3_access import storage_options
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
@@ -111,7 +111,7 @@ def append(
     )
     with committing(path):
         for _ in range(_ATTEMPTS):
-            table = opened(path)
+            table = OpenedTable(path)
             for each in (txn, unless):
                 last = None if each is None else table.transaction_version(each.app)
                 if each is not None and last is not None and last >= each.version:
@@ -134,7 +134,7 @@ def append(
 
 def commit_transaction(path: str, txn: Txn) -> None:
     """Commit a transaction without rows, unless the table has it."""
-    append(path, pa.schema(opened(path).schema().to_arrow()).empty_table(), txn=txn)
+    append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
 
 
 def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
@@ -148,7 +148,7 @@ def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
 def set_properties(path: str, properties: Mapping[str, str]) -> None:
     """Set properties of a table; the values may hold any text."""
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
@@ -158,14 +158,14 @@ def add_property(path: str, name: str, value: str) -> bool:
     Of several writers at once, one succeeds.
     """
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         if name in table.metadata().configuration:
             return False
         try:
             table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         except CommitFailedError:
             # Without a folder lock, another writer may have committed since.
-            if name in opened(path).metadata().configuration:
+            if name in OpenedTable(path).metadata().configuration:
                 return False
             raise
     return True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from capstan.storage.commit_lock import committing
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -93,7 +93,7 @@ def is_committed(path: str, txn: Txn) -> bool:
     """Whether a table has a transaction, or a later one of its app."""
     if not is_table(path):
         return False
-    last = opened(path).transaction_version(txn.app)
+    last = OpenedTable(path).transaction_version(txn.app)
     return last is not None and last >= txn.version
 
 

@@ -26,10 +26,9 @@ from capstan.replay.output.change_rows import (
     RUN,
     after_images,
     changes_of,
-    merged_rows,
     named,
-    newest_rows,
     of_runs,
+    rows_to_merge,
 )
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.published_changes import changes_of_plan, published_changes
@@ -150,14 +149,9 @@ def require_newest_version(version: int | None) -> None:
 def _rows_to_merge(
     job: Job, before: Sequence[KeptChanges], after: Sequence[KeptChanges]
 ) -> DataFrame:
-    rule, kept = _rule(job), kept_changes(job.spark, job.plan)
+    kept, present = kept_changes(job.spark, job.plan), delta.load(job.spark, job.plan.target)
     counted, counting = ({changes.name for changes in group} for group in (before, after))
-    moved = of_runs(kept, counted ^ counting)
-    if counted < counting and not rule.history:
-        return newest_rows(rule, moved, of_runs(kept, counted))
-    present = delta.load(job.spark, job.plan.target)
-    wanted, rows = after_images(rule, of_runs(kept, counting), moved, present)
-    return merged_rows(rule, wanted, rows)
+    return rows_to_merge(_rule(job), kept, counted, counting, present)
 
 
 def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
-from capstan.errors import InvalidRequestError
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.instrumentation import emit
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.computation import PipelineComputation
@@ -135,7 +136,6 @@ class Job:
             plan.computation.code,
             plan.cut.commit,
             version,
-            delta.identity_of(plan.target, version),
         )
 
     def record_coverage(self, version: int) -> None:
@@ -143,6 +143,9 @@ class Job:
         recorded = {covered.run for covered in coverage.current(self.lake, self.plan.target)}
         if self.run.name not in recorded:
             covered = self.covered(version)
+            # Of a publish that is recorded late, the log may not have the version any more.
+            with suppress(SystemFailureError):
+                covered = replace(covered, table=delta.identity_of(covered.scope.target, version))
             coverage.write_covered(self.lake, covered, self.plan.time_type, PUBLISHED)
 
     def record_publish(

@@ -14,6 +14,7 @@ from capstan.replay.output.certificate import may_have
 from capstan.replay.output.published_changes import require_one_rule
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
+from capstan.shell_command import command
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
@@ -102,7 +103,7 @@ def _require_not_doubled(plan: Plan, published: Iterable[_Published]) -> None:
                 "CAP-APPEND",
                 f"run {other.run} has already written rows of this range to {plan.request.into}, "
                 "and mode append would duplicate them",
-                f"choose mode replace; or roll it back first: `capstan rollback {other.run}`"
+                f"choose mode replace; or roll it back first: {command('rollback', other.run)}"
                 if other.same_table
                 else LOOK,
                 run=other.run,
@@ -121,8 +122,8 @@ def _require_newest(plan: Plan, published: Iterable[_Published]) -> None:
                 f"run {other.run} has merged rows of times after this range into "
                 f"{plan.request.into}, up to {until or 'the frontier'}; for keys in both, the "
                 "older row would win",
-                f"roll it back first, `capstan rollback {other.run}`, and replay both ranges, the "
-                "older one first"
+                f"roll it back first, {command('rollback', other.run)}, and replay both ranges, "
+                "the older one first"
                 if other.same_table
                 else LOOK,
                 run=other.run,

@@ -26,7 +26,7 @@ from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage import delta
 from capstan.storage.keyed_lookup import with_values
-from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.fingerprint import require_types
 from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ def _transformed(
             f"transform {transform.name} returns a column {name!r}: {problem}",
             "rename it in the transform with AS",
         )
-    row_hashes(frame.schema.fields)  # Refuses types that cannot be compared.
+    require_types(frame.schema.fields)
     return frame
 
 

@@ -20,8 +20,8 @@ from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
-from capstan.replay.output.change_rows import changes_of
 from capstan.replay.output.default_columns import with_defaults
+from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
@@ -86,14 +86,13 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
             deleted.
     """
-    rule = plan.change_rule
-    if isinstance(plan.computation, CopyComputation) and rule is None:
+    if isinstance(plan.computation, CopyComputation) and plan.request.mode is not Mode.MERGE:
         tagged = plan.layout.tagged(rows, plan.tape.time_type)
         return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
     require_computable(plan)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
-        computed = output.rows if rule is None else changes_of(rule, output.rows)
+        computed = rows_to_publish(plan, output.rows)
         result = audit_computed(
             spark,
             plan.audited,

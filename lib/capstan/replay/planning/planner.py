@@ -90,7 +90,7 @@ def make_plan(
         declared=declared,
         layout=Layout(computation.worker, computation.time, kept.labels, step),
         computation=computation.at(region),
-        checks=declared_checks(declarations, request, declared, computation),
+        checks=declared_checks(declarations, request, declared),
     )
     check_scope(plan)
     plan = replace(plan, complete=plan.is_complete(frontier))

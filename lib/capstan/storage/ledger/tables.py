@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import deltalake
 import pyarrow as pa
 from pyarrow import dataset
 from pyspark.sql import types as T
@@ -22,6 +21,7 @@ from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.table_places import IN_LAKE, Place, Places
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
@@ -197,7 +197,7 @@ def _conditions(
 
 
 def _matching_files(
-    ledger: deltalake.DeltaTable,
+    ledger: OpenedTable,
     equal: Mapping[str, object],
     ranges: Mapping[str, tuple[object, object]],
 ) -> list[str]:

@@ -14,7 +14,7 @@ from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage import arrow_writer, delta
-from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, is_plain, read_few
+from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, read_few
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.table_creation import create_table
@@ -22,9 +22,10 @@ from capstan.storage.tape import schema
 from capstan.storage.tape.region_sql import region_sql, workers_sql
 
 if TYPE_CHECKING:
-    import deltalake
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from capstan.storage.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Cut:
     batch: int
 
 
-def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None) -> Tape:
+def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
     """Open the tape of a stream, without a JVM.
 
     Args:
@@ -346,7 +347,7 @@ def read_records(
     """
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
-    if len(chosen) <= MAX_DIRECT and is_plain(table):
+    if len(chosen) <= MAX_DIRECT and table.is_plain:
         frame = read_few(spark, tape.paths.records, table, chosen)
     else:
         frame = delta.load(spark, tape.paths.records)

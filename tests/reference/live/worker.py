@@ -7,10 +7,10 @@ from functools import partial
 
 from capstan.pipeline.keyed.keyed_operator import KeyedOperator
 from capstan.pipeline.keyed.messages import Acquire, Collect, Data, Interrogate, Message
-from capstan.pipeline.live.agenda import Agenda, Port
-from capstan.pipeline.live.distributor import Distributor
-from capstan.pipeline.live.job import Apply, Exchange, Job, Keyed
-from capstan.pipeline.live.wire import Wire
+from tests.reference.live.agenda import Agenda, Port
+from tests.reference.live.distributor import Distributor
+from tests.reference.live.job import Apply, Exchange, Job, Keyed
+from tests.reference.live.wire import Wire
 
 Network = Callable[[int, int, int, Wire], None]
 """Called with an exchange's position, the sender, the receiver and the message."""

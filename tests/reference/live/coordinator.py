@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from capstan.pipeline.keyed.messages import AbsBarrier, Message, Reply, Rescale, SuspendMarker
-from capstan.pipeline.state.errors import ConcurrentOperation
+from tests.reference.errors import ConcurrentOperation
 
 
 class Operation(StrEnum):

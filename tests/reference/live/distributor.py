@@ -21,10 +21,12 @@ from capstan.pipeline.keyed.messages import (
     Rescale,
     SuspendMarker,
 )
-from capstan.pipeline.live.alignment import Alignment
-from capstan.pipeline.live.rescaling import WINDOW, Rescaling
-from capstan.pipeline.live.routing import Phase, Router
-from capstan.pipeline.live.wire import (
+from capstan.pipeline.state.key_placement import Placement
+from tests.reference.errors import ConcurrentOperation
+from tests.reference.live.alignment import Alignment
+from tests.reference.live.rescaling import WINDOW, Rescaling
+from tests.reference.live.routing import Phase, Router
+from tests.reference.live.wire import (
     AckUpgrade,
     BarrierMarker,
     Bye,
@@ -34,8 +36,6 @@ from capstan.pipeline.live.wire import (
     Upgrade,
     Wire,
 )
-from capstan.pipeline.state.errors import ConcurrentOperation
-from capstan.pipeline.state.key_placement import Placement
 
 _RESCALING = Prepared | Upgrade | AckUpgrade | Done | Bye
 _HOLDING = (Phase.INTERROGATING, Phase.COLLECTING, Phase.FINISHED, Phase.DONE)

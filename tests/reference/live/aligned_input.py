@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from capstan.pipeline.keyed.messages import Data, Epoch, Message
-from capstan.pipeline.state.errors import MixedAlignment
+from tests.reference.errors import MixedAlignment
 
 
 class AlignedInput:

@@ -10,19 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
-from capstan.pipeline.live.agenda import Agenda
-from capstan.pipeline.live.coordinator import Coordinator, Operation, Running
-from capstan.pipeline.live.job import Job
-from capstan.pipeline.live.wire import Wire
-from capstan.pipeline.live.worker import Worker
-from capstan.pipeline.state.errors import Misplaced, NotWhole, Stuck, UnknownWorker
-from capstan.pipeline.state.keyed_snapshot import (
+from capstan.pipeline.state.errors import Misplaced, NotWhole
+from tests.reference.errors import Stuck, UnknownWorker
+from tests.reference.keyed_snapshot import (
     KeyedSnapshot,
     OperatorStates,
     Proof,
     common_epoch,
     prove,
 )
+from tests.reference.live.agenda import Agenda
+from tests.reference.live.coordinator import Coordinator, Operation, Running
+from tests.reference.live.job import Job
+from tests.reference.live.wire import Wire
+from tests.reference.live.worker import Worker
 
 
 class Cluster:
