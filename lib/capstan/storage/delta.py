@@ -279,7 +279,7 @@ def _write(
         if txn is None:
             with committing(path):
                 frame.write.format("delta").mode(mode).options(**all_options).save(path)
-        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless=unless):
+        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.

@@ -38,7 +38,6 @@ def write_once(
     options: Mapping[str, str],
     txn: Txn,
     creation_properties: Mapping[str, str] = MappingProxyType({}),
-    *,
     unless: Txn | None = None,
 ) -> bool:
     """Write `frame` in one commit that carries a transaction identity.
