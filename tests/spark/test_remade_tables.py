@@ -106,6 +106,22 @@ def test_what_may_be_in_the_new_table_already_is_for_its_owner_to_say(play: Play
     assert play.column(f"{into}_f")[:16] == ALL
 
 
+@pytest.mark.parametrize("how", ["deleted", "replaced", "gone"])
+def test_what_was_audited_for_another_table_is_not_published(play: Play, how: str) -> None:
+    into = f"held_{how}"
+    play.run(into, **EARLY)
+    held = play.run(into, **LATER, hold=True)
+    if how == "gone":
+        shutil.rmtree(play.lake.table(into))
+    else:
+        remake(play, into, how)
+    with pytest.raises(InvalidRequestError, match="CAP-GONE") as caught:
+        play.publish(held)
+    assert f"capstan reject {held}" in caught.value.hint
+    if how != "gone":
+        assert play.column(into) == []
+
+
 def test_changes_kept_beside_a_table_do_not_hinder_one_with_other_columns(play: Play) -> None:
     play.run("typed", **EARLY, **SEQUENCE)
     shutil.rmtree(play.lake.table("typed"))

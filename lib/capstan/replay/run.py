@@ -192,7 +192,8 @@ def _publish_waiting(
     if decision is not None and history.approval(job.source) is None:
         job.at(job.source).write(Step.APPROVED, decision.to_json())
         emit("replay.approved", run=job.run.name)
-    staging, audit = str(audited.detail["staging"]), audited.detail["audit"]
+    # Not as recorded: the lake may have moved since.
+    staging, audit = job.lake.staging(job.name), audited.detail["audit"]
     assert isinstance(audit, Mapping)
     staged = delta.load(job.spark, staging)
     draft = (history.intent(job.source) or require_intent(history)).certificate

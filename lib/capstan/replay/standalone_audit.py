@@ -228,7 +228,7 @@ def audit_run(
     plan, audited = job.plan, waiting(history)
     newest = delta.version_of(plan.target)
     if audited is not None and version is None:
-        staged = delta.load(spark, str(audited.detail["staging"]))
+        staged = delta.load(spark, lake.staging(job.at(audited.attempt).name))
         audit = target_table.audit(spark, plan, staged)
     elif plan.change_rule is not None:
         require_newest_version(version)

@@ -122,6 +122,7 @@ class Job:
             certificate=draft,
             cuts=plan.cuts if plan.several else {},
             lookups=plan.computation.lookup_pins,
+            table="" if version is None else delta.identity_of(plan.target),
         )
 
     def covered(self, version: int) -> Covered:
