@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
+from capstan.capture.run import capture
 from capstan.core.config import Mode, Transform
 from capstan.errors import InvalidRequestError
 from capstan.replay.preview import preview
@@ -15,9 +16,11 @@ from capstan.replay.standalone_audit import audit_run
 from capstan.storage import delta
 from capstan.storage.ledger import coverage, runs
 from tests.support.replay_harness import Play
-from tests.support.sample_streams import rows
+from tests.support.sample_streams import NAME, lay, little_stream, rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import SparkSession
 
 EARLY = {"since": "2024-05-01T00:00", "until": "2024-05-01T04:00"}
@@ -130,3 +133,18 @@ def test_changes_kept_beside_a_table_do_not_hinder_one_with_other_columns(play: 
     assert play.column("typed") == sorted(f"n{number}" for number in ALL)
     play.rollback(first)
     assert play.column("typed") == sorted(f"n{number}" for number in ALL[8:])
+
+
+def test_a_cursor_is_of_one_recording(spark: SparkSession, tmp_path: Path) -> None:
+    play = Play.of(spark, tmp_path, rows(range(24)))
+    play.run("t", follow="f")
+    first = play.column("t")
+    shutil.rmtree(play.lake.stream(NAME).root)
+    shutil.rmtree(tmp_path / "source")
+    lay(tmp_path / "source", "0", rows(range(30, 54)))
+    capture(spark, play.lake, little_stream(tmp_path / "source"))
+    with pytest.raises(InvalidRequestError, match="CAP-FOLLOW: stream little was recorded anew"):
+        play("t", follow="f")
+    assert play.column("t") == first
+    play("t", follow="g", adopt=True)
+    assert 30 in play.column("t")

@@ -123,6 +123,7 @@ class Job:
             cuts=plan.cuts if plan.several else {},
             lookups=plan.computation.lookup_pins,
             table="" if version is None else delta.identity_of(plan.target),
+            tapes=tuple(stream.tape.identity for stream in plan.inputs),
         )
 
     def covered(self, version: int) -> Covered:

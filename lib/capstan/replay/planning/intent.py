@@ -52,6 +52,7 @@ class Intent:
         cuts: The pinned commits of several streams, by source.
         lookups: The pinned versions of lookup tables, by the lookup's name.
         table: The Delta id of the target; empty in old ledgers.
+        tapes: The Delta ids of the tapes, in the order of the streams; none in old ledgers.
     """
 
     request: Request
@@ -67,6 +68,7 @@ class Intent:
     cuts: Mapping[str, int] = field(default_factory=dict)
     lookups: Mapping[str, Pin] = field(default_factory=dict)
     table: str = ""
+    tapes: tuple[str, ...] = ()
 
     @property
     def pinned(self) -> Mapping[str, int]:
@@ -91,6 +93,7 @@ class Intent:
             **({"cuts": dict(self.cuts)} if self.cuts else {}),
             **({"lookups": lookups} if lookups else {}),
             **({"table": self.table} if self.table else {}),
+            **({"tapes": list(self.tapes)} if self.tapes else {}),
         }
 
     @classmethod
@@ -112,4 +115,5 @@ class Intent:
             cuts=value.get("cuts") or {},
             lookups={name: Pin.from_json(pin) for name, pin in lookups.items()},
             table=value.get("table") or "",
+            tapes=tuple(value.get("tapes") or ()),
         )
