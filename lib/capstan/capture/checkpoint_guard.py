@@ -27,7 +27,7 @@ from capstan.storage.lake import (
     write_text,
 )
 from capstan.storage.tape import feed
-from capstan.storage.tape.tape import Tape, newest_cut
+from capstan.storage.tape.tape import Tape, newest_cut, shut_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def attach(
     if known.identity != query.identity:
         if not reseat or _has_written(tape, query):
             raise _another_query(tape, known, query, replaced=reseat)
-        _delete_incomplete(spark, tape)
+        _shut_out(spark, tape, known)
         return _remember(tape, _placed(tape, query, batch, newest_cut(tape).batch + 1))
     if known.folder != query.folder:
         known = _remember(tape, replace(known, folder=query.folder))
@@ -166,12 +166,14 @@ def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
     # interruption here must not take it for a checkpoint whose rows Delta has.
     delete_file(_identity_path(tape))
     delete_folder(tape.paths.checkpoint)
-    _delete_incomplete(spark, tape)
+    _shut_out(spark, tape, _known(tape))
     return _remember(tape, Checkpoint(_write_identity(tape), newest_cut(tape).batch + 1))
 
 
-def _delete_incomplete(spark: SparkSession, tape: Tape) -> None:
-    """Delete the rows of a batch that is not on tape in full."""
+def _shut_out(spark: SparkSession, tape: Tape, writer: Checkpoint | None) -> None:
+    """Shut out the present writer, and delete the rows of a batch that is not on tape in full."""
+    if writer is not None:
+        shut_out(spark, tape, writer.identity)
     last = newest_cut(tape).batch
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
         if is_table(path):

@@ -27,6 +27,7 @@ from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
+from capstan.storage.small_files import look_again
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -221,12 +222,13 @@ def audit_run(
     Raises:
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
+    look_again()
     history = located(spark, lake, declarations, history.last.run)
     job = restore(spark, lake, declarations, history)
     plan, audited = job.plan, waiting(history)
     newest = delta.version_of(plan.target)
     if audited is not None and version is None:
-        staged = delta.load(spark, str(audited.detail["staging"]))
+        staged = delta.load(spark, lake.staging(job.at(audited.attempt).name))
         audit = target_table.audit(spark, plan, staged)
     elif plan.change_rule is not None:
         require_newest_version(version)

@@ -84,6 +84,7 @@ def append(
     *,
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
+    unless: Txn | None = None,
 ) -> bool:
     """Append rows to a Delta table in one commit.
 
@@ -92,9 +93,11 @@ def append(
         rows: Rows with the table's columns.
         txn: The transaction identity of the commit.
         note: The note in the commit's `userMetadata`.
+        unless: Another transaction that shuts this writer out.
 
     Returns:
-        False if the table has this transaction or a later one of its app; nothing was appended.
+        False if the table has this transaction, a later one of its app, or the one of `unless`;
+        nothing was appended.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers keep committing first.
@@ -109,11 +112,12 @@ def append(
     with committing(path):
         for _ in range(_ATTEMPTS):
             table = OpenedTable(path)
-            if txn is not None:
-                last = table.transaction_version(txn.app)
-                if last is not None and last >= txn.version:
+            for each in (txn, unless):
+                last = None if each is None else table.transaction_version(each.app)
+                if each is not None and last is not None and last >= each.version:
                     return False
             try:
+                _add_columns(table, rows.schema)
                 deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
             except CommitFailedError:
                 continue
@@ -126,6 +130,19 @@ def append(
         "repeat the command",
         path=path,
     )
+
+
+def commit_transaction(path: str, txn: Txn) -> None:
+    """Commit a transaction without rows, unless the table has it."""
+    append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
+
+
+def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
+    """Add the columns that a table lacks, which an older Capstan has made."""
+    present = {field.name for field in table.schema().fields}
+    added = [field for field in wanted if field.name not in present]
+    if added:
+        table.alter.add_columns(deltalake.Schema.from_arrow(pa.schema(added)).fields)
 
 
 def set_properties(path: str, properties: Mapping[str, str]) -> None:

@@ -113,6 +113,11 @@ def version_of(path: str) -> int | None:
     return open_table(path).version() if is_table(path) else None
 
 
+def identity_of(path: str, version: int | None = None) -> str:
+    """The Delta id of a table, newest or at a version; a table made in its place has another."""
+    return str(open_table(path, version).metadata().id)
+
+
 def generated_columns(path: str) -> list[str]:
     """Columns of a table that Delta computes from others; its DataFrame does not show this."""
     fields = open_table(path).schema().fields
@@ -182,6 +187,7 @@ def append(
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
     merge_schema: bool = False,
+    unless: Txn | None = None,
 ) -> Commit | None:
     """Append `frame` in one commit.
 
@@ -191,15 +197,16 @@ def append(
         txn: The transaction.
         note: The note of the commit.
         merge_schema: Whether columns may be added.
+        unless: Another transaction that shuts this writer out.
 
     Returns:
-        The commit, or None if the table has this transaction or a later one of its app.
+        The commit, or None if the table has this transaction, a later one of its app, or `unless`.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers keep changing its columns.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return retrying(lambda: _write(frame, path, "Append", options, txn, note), path)
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
 
 
 def replace(
@@ -263,20 +270,20 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Mapping[str, object] | None,
+    unless: Txn | None = None,
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
     all_options = {**options, "userMetadata": note_text(note, token)}
-    if txn is None:
-        with committing(path):
-            frame.write.format("delta").mode(mode).options(**all_options).save(path)
-        return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, all_options, txn, PLAIN):
+        if txn is None:
+            with committing(path):
+                frame.write.format("delta").mode(mode).options(**all_options).save(path)
+        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.
-        if not is_any(error, SAME_TXN):
+        if txn is None or not is_any(error, SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)

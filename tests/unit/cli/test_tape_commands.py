@@ -219,9 +219,7 @@ def test_a_cut_that_the_tape_does_not_have(command, cut, run):
 
 
 def test_plan_says_what_would_be_read(run, capsys):
-    code, found = run(
-        "plan", "hours", "--into", "x", "--workers", "LGA", "--until", "2013-03-01T01"
-    )
+    code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", "20130301T01")
     assert (code, found["error"]) == (2, "CAP-TIME")
     until = "2013-03-01T01:00"
     code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", until)

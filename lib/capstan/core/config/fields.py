@@ -224,8 +224,8 @@ _SEQUENCE: list[dict[str, object]] = [
         "additionalProperties": False,
     },
 ]
-# Columns that order changes, each perhaps with its kind: `version as number`.
-Sequences = Annotated[
+# Columns that order changes, each perhaps with its kind: `version as number`; perhaps none.
+SequencesOrNone = Annotated[
     tuple[
         Annotated[
             str,
@@ -235,6 +235,9 @@ Sequences = Annotated[
         ...,
     ],
     BeforeValidator(_listed),
+]
+Sequences = Annotated[
+    SequencesOrNone,
     AfterValidator(_distinct),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": _SEQUENCE}}, *_SEQUENCE]}),
 ]

@@ -85,10 +85,15 @@ def reread(request: Model) -> Model:
     """A request that was made by its class, which does not check its fields, read again.
 
     Raises:
-        InvalidRequestError: As `read_request`.
+        InvalidRequestError: As `read_request`; `CAP-TIME` for a bound that is empty.
     """
     fields = dataclasses.fields(request)  # type: ignore[arg-type]
     given = {field.name: getattr(request, field.name) for field in fields}
+    for bound in ("since", "until"):
+        problem = problem_with_text(given.get(bound))
+        if problem is not None:
+            hint = "give a time, or leave it out"
+            raise InvalidRequestError("CAP-TIME", f"{bound} {problem}", hint, key=bound)
     return read_request(type(request), given)
 
 

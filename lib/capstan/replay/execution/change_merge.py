@@ -29,7 +29,7 @@ from capstan.replay.output.rows import playing
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect
 from capstan.storage import delta
 from capstan.storage.delta import Commit
-from capstan.storage.lake import is_table
+from capstan.storage.lake import delete_folder, is_table
 from capstan.storage.ledger.tables import kept_changes_path
 from capstan.storage.table_creation import create_table
 
@@ -49,6 +49,9 @@ def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> 
     plan = job.plan
     published = published_changes(plan, [job.run.name])
     own = changes_of_plan(plan, job.name, job.run.name)
+    if not published:
+        # Those of a table that was here before may have other columns. The whole table is claimed.
+        delete_folder(kept_changes_path(job.lake, plan.target))
     _keep(job, staged)
     emit("replay.changes", run=job.run.name)
     rows = _rows_to_merge(job, in_effect(published), in_effect((*published, own)))

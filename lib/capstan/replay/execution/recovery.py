@@ -138,7 +138,7 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
 
 def is_still_published(job: Job, history: History) -> bool:
     """Whether the target still holds the output of a run, and it meets the present checks."""
-    if not target_table.has_published(job.plan.target, history.run_id):
+    if not target_table.has_published(job.lake, job.plan.target, history.run_id):
         return False
     certificate = history.certificate
     checked = [] if certificate is None else _checks_of(certificate)

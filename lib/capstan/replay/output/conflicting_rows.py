@@ -80,7 +80,7 @@ def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Pu
     """Other runs of the same output with rows in the target."""
     standing = [
         covered
-        for covered in coverage.current(lake, plan.target)
+        for covered in coverage.recorded_at(lake, plan.target)
         if covered.output == plan.output and covered.run not in besides
     ]
     histories = runs.read_histories(lake, target=plan.target) if standing else {}
@@ -91,7 +91,7 @@ def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Pu
             continue
         if plan.request.follow and history.run_id.identity == plan.identity:
             continue
-        same_table = target_table.has_published(plan.target, history.run_id)
+        same_table = target_table.has_published(lake, plan.target, history.run_id)
         if same_table or not plan.request.adopt:
             yield _Published(covered, history, same_table=same_table)
 

@@ -30,7 +30,8 @@ from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage import delta
 from capstan.storage.data_files import is_empty
 from capstan.storage.delta import Commit
-from capstan.storage.lake import is_table
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import coverage
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.region_sql import quoted
@@ -246,9 +247,12 @@ def latest_txn_version(path: str, run: RunId) -> int:
     return -1 if version is None else version
 
 
-def has_published(path: str, run: RunId) -> bool:
-    """Whether the table at a path is the one into which a run has published, not a later one."""
-    return latest_txn_version(path, run) >= 0
+def has_published(lake: Lake, path: str, run: RunId) -> bool:
+    """Whether the table at a path is the one into which a run has published, not a later one.
+
+    A table that was replaced keeps its log, and the transactions in it, but has another id.
+    """
+    return latest_txn_version(path, run) >= 0 and not coverage.is_lost(lake, path, run.name)
 
 
 def fenced(run: RunId, attempt: int) -> FencedError:

@@ -18,7 +18,7 @@ from capstan.core.config import (
     problem_with_workers,
 )
 from capstan.core.config.change_rules import OPTIONS, problem_with_changes, stored_options
-from capstan.core.config.fields import Sequences
+from capstan.core.config.fields import SequencesOrNone
 from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
@@ -81,7 +81,7 @@ class Request:
     sink: str | None = None
     mode: Mode = Mode.REPLACE
     keys: NamesOrNone = ()
-    sequence_by: Sequences = ()
+    sequence_by: SequencesOrNone = ()
     delete_when: str | None = None
     truncate_when: str | None = None
     unchanged: str | None = None

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
+from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
@@ -29,6 +30,7 @@ class Covered:
         target_version: The version of the target that the publish created.
         compared: What audits found whole of it after others had changed the target: the part, and
             the version of the target.
+        table: The Delta id that the target had then; empty when it is not known.
     """
 
     run: str
@@ -40,6 +42,7 @@ class Covered:
     cut: int
     target_version: int
     compared: tuple[tuple[Scope, int], ...] = ()
+    table: str = ""
 
     @property
     def output(self) -> tuple[str, str]:
@@ -62,6 +65,7 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "code": covered.code,
         "cut": covered.cut,
         "target_version": covered.target_version,
+        "table": covered.table or None,
         "state": state,
     }
     workers = (None,) if covered.scope.workers is None else covered.scope.workers
@@ -80,9 +84,22 @@ def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
 def current(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect in a target, in order of publication; none if the table is gone.
 
-    Publishes that were rolled back are not in effect.
+    Publishes that were rolled back are not in effect, nor those into another table that was here.
     """
+    recorded = recorded_at(lake, target)
+    present = delta.identity_of(target) if any(entry.table for entry in recorded) else ""
+    return [entry for entry in recorded if entry.table in ("", present)]
+
+
+def recorded_at(lake: Lake, target: str) -> list[Covered]:
+    """Publishes into the table at a path, and into others that were here before it."""
     return current_by_ledger(lake, target) if is_table(target) else []
+
+
+def is_lost(lake: Lake, target: str, run: str) -> bool:
+    """Whether a run has published into another table than the present one at its path."""
+    tables = {entry.table for entry in recorded_at(lake, target) if entry.run == run}
+    return bool(tables) and tables.isdisjoint({"", delta.identity_of(target)})
 
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
@@ -150,6 +167,7 @@ def _parse_covered(rows: list[LedgerRow]) -> Covered:
         code=row["code"],
         cut=row["cut"],
         target_version=row["target_version"],
+        table=row.get("table") or "",
     )
 
 

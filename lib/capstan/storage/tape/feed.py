@@ -26,7 +26,7 @@ from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
 from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.schema import FEED
-from capstan.storage.tape.tape import Cut, Tape
+from capstan.storage.tape.tape import Cut, Tape, replaced
 
 
 class Origin(StrEnum):
@@ -106,7 +106,8 @@ def register_batch(tape: Tape, entry: BatchEntry) -> None:
                 return
             raise _taken(tape, entry.batch)
     arrow_writer.create_table(tape.paths.feed, FEED, partitions=("origin",))
-    if not arrow_writer.append(tape.paths.feed, _rows(entry), txn=txn):
+    unless = None if entry.checkpoint is None else replaced(tape, entry.checkpoint)
+    if not arrow_writer.append(tape.paths.feed, _rows(entry), txn=txn, unless=unless):
         raise _taken(tape, entry.batch)
 
 

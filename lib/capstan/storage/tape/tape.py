@@ -203,7 +203,33 @@ def newest_roster(tape: Tape) -> int:
     return -1 if last is None else last
 
 
-def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number: int) -> bool:
+def replaced(tape: Tape, checkpoint: str) -> Txn:
+    """The transaction that shuts out the writer with a checkpoint, in each table of a tape."""
+    return Txn(f"replaced:{tape.name}:{checkpoint}", 0)
+
+
+def shut_out(spark: SparkSession, tape: Tape, checkpoint: str) -> None:
+    """Shut out the writer with a checkpoint, which may be amid a batch; idempotent.
+
+    The index comes first: from then on none of its batches can count.
+    """
+    paths, txn = tape.paths, replaced(tape, checkpoint)
+    for path in (paths.events, paths.workers, paths.feed):
+        if is_table(path):
+            arrow_writer.commit_transaction(path, txn)
+    for path in (paths.records, paths.late):
+        empty = spark.createDataFrame([], delta.load(spark, path).schema)
+        delta.append(empty, path, txn=txn)
+
+
+def append_workers(
+    tape: Tape,
+    labels: Mapping[int, str],
+    commit: int,
+    *,
+    number: int,
+    unless: Txn | None = None,
+) -> bool:
     """Record workers in one commit, before the events that refer to them.
 
     Args:
@@ -211,19 +237,27 @@ def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number
         labels: The workers' labels by number.
         commit: The commit that opens them.
         number: The number of this write; of two writes with one number only one succeeds.
+        unless: The transaction that shuts the writer out.
 
     Returns:
-        False if workers were recorded under this number or a later one.
+        False if workers were recorded under this number or a later one, or it was shut out.
     """
     rows = [
         {"worker": worker, "label": label, "opened_commit": commit}
         for worker, label in labels.items()
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(schema.WORKERS))
-    return arrow_writer.append(tape.paths.workers, table, txn=Txn(f"roster:{tape.name}", number))
+    txn = Txn(f"roster:{tape.name}", number)
+    return arrow_writer.append(tape.paths.workers, table, txn=txn, unless=unless)
 
 
-def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> int:
+def append_events(
+    tape: Tape,
+    frame: DataFrame,
+    commit: int,
+    note: Mapping[str, object],
+    unless: Txn | None = None,
+) -> int:
     """Append `frame`, the events of one commit, as ordinal `commit`: the point of no return.
 
     All writers of a tape number their commits under one transaction identity. Of two writes of the
@@ -233,21 +267,26 @@ def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, 
         The version of the index with these events.
 
     Raises:
-        FencedError: `CAP-FENCED` when another writer has committed this ordinal.
+        FencedError: `CAP-FENCED` when another writer has committed this ordinal, or the transaction
+            `unless`, which shuts this one out.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
-    written = delta.append(frame, tape.paths.events, txn=ordinal, note=note)
+    written = delta.append(frame, tape.paths.events, txn=ordinal, note=note, unless=unless)
     if written is None:
         raise fenced(tape, commit)
     return written.version
 
 
 def append_few_events(
-    tape: Tape, events: pa.Table, commit: int, note: Mapping[str, object]
+    tape: Tape,
+    events: pa.Table,
+    commit: int,
+    note: Mapping[str, object],
+    unless: Txn | None = None,
 ) -> None:
     """Append events as `append_events` does, from Arrow and without a JVM."""
     ordinal = Txn(f"tape:{tape.name}", commit)
-    if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note):
+    if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note, unless=unless):
         raise fenced(tape, commit)
 
 
