@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from capstan.core.sql_names import quoted, text_literal
+
 _FIELD = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<plain>[A-Za-z_]\w*))\s*(?:\s|:)\s*(?P<type>\S.*?)\s*",
     re.DOTALL,
@@ -27,7 +29,7 @@ class RowColumn:
     @property
     def quoted(self) -> str:
         """Its name as SQL refers to it."""
-        return "`" + self.name.replace("`", "``") + "`"
+        return quoted(self.name)
 
 
 def columns_of(ddl: str) -> tuple[RowColumn, ...]:
@@ -69,11 +71,6 @@ def struct_type(columns: tuple[RowColumn, ...]) -> str:
     return "STRUCT<" + ", ".join(f"{each.quoted}: {each.kind}" for each in columns) + ">"
 
 
-def literal(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
-
-
 def parsed(text: str, kind: str) -> str:
     """The SQL that reads JSON as a struct of this type."""
-    return f"from_json({text}, {literal(kind)})"
+    return f"from_json({text}, {text_literal(kind)})"

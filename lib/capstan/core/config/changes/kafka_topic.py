@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from capstan.core.config.changes.columns import RowColumn, literal, struct_type
+from capstan.core.config.changes.columns import RowColumn, struct_type
 from capstan.core.config.changes.model import Changes
 from capstan.core.config.changes.preset import Preset, known_only
+from capstan.core.sql_names import text_literal
 
 
 def preset(changes: Changes) -> Preset:
@@ -19,7 +20,9 @@ def preset(changes: Changes) -> Preset:
     value = f"CAST({changes.value} AS STRING)"
     of_key = {column: _of_key(text, keys, column) for column in keys}
     missing = " AND ".join(f"{sql} IS NULL" for sql in of_key.values())
-    opened = f"from_json({value}, {literal(', '.join(f'{c.quoted} {c.kind}' for c in rest))}).*"
+    opened = (
+        f"from_json({value}, {text_literal(', '.join(f'{c.quoted} {c.kind}' for c in rest))}).*"
+    )
     return Preset(
         keys=changes.keys,
         select=(
@@ -42,12 +45,12 @@ def preset(changes: Changes) -> Preset:
 def _of_key(text: str, keys: tuple[RowColumn, ...], column: RowColumn) -> str:
     # A key that is no object must not make a record malformed where its text is the value.
     within = struct_type((*keys, RowColumn("_corrupt_record", "STRING")))
-    field = f"from_json({text}, {literal(within)}).{column.quoted}"
+    field = f"from_json({text}, {text_literal(within)}).{column.quoted}"
     return field if len(keys) > 1 else f"coalesce({field}, try_cast({text} AS {column.kind}))"
 
 
 def _of_others(value: str, columns: tuple[RowColumn, ...]) -> str:
     """Whether a value has fields, but none of these: it is an envelope, or another row."""
-    names = ", ".join(literal(column.name) for column in columns)
+    names = ", ".join(text_literal(column.name) for column in columns)
     keys = f"json_object_keys({value})"
     return f"size({keys}) > 0 AND NOT arrays_overlap({keys}, array({names}))" if names else "false"
