@@ -9,8 +9,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from capstan import former_paths
-
 if TYPE_CHECKING:
     from capstan.attach import capture_into
     from capstan.audit import Audit
@@ -72,9 +70,6 @@ __all__ = [
     "capture_into",
     "transform",
 ]
-
-
-former_paths.install()
 
 
 def __getattr__(name: str) -> Any:

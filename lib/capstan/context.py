@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capstan.error_translation import translating
 from capstan.errors import InvalidRequestError
 from capstan.workplace import Workplace
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _Model = TypeVar("_Model")
 
 
+@translating
 class Context(Workplace):
     """A lake with its declarations, and the verbs that work on it.
 
@@ -102,7 +104,7 @@ class Context(Workplace):
         self,
         stream: str,
         *,
-        workers: Sequence[str] | None = None,
+        workers: Sequence[str] | str | None = None,
         as_of: int | None = None,
         deep: bool = False,
     ) -> StreamVerification:
@@ -114,6 +116,8 @@ class Context(Workplace):
             as_of: The commit to verify up to; None for the newest.
             deep: Also compare each record with its event.
         """
+        from capstan.core.config.request_fields import Names
+        from capstan.core.config.validation import read_field
         from capstan.results import StreamVerification
         from capstan.storage.tape.index import find_cut, resolve_workers
         from capstan.storage.tape.tape import open_tape
@@ -121,7 +125,8 @@ class Context(Workplace):
 
         tape = open_tape(self.lake, stream)
         cut = find_cut(tape, as_of)
-        chosen = None if workers is None else tuple(resolve_workers(tape, cut, tuple(workers)))
+        named = None if workers is None else read_field("workers", Names, workers)
+        chosen = None if named is None else tuple(resolve_workers(tape, cut, named))
         with self.later() as session:
             found = verify(session, self.lake, tape, workers=chosen, cut=cut, deep=deep)
         return StreamVerification(found, tape)
@@ -362,11 +367,11 @@ class Context(Workplace):
 
 def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:
     """A request of some fields; the first one may be a whole request in their place."""
-    from capstan.core.config.validation import read_request
+    from capstan.core.config.validation import read_request, reread
 
     given = {name: field for name, field in fields.items() if field is not None}
     if isinstance(value, model) and not given:
-        return value
+        return reread(value)
     return read_request(model, {first: value, **given})
 
 

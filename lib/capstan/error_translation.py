@@ -10,18 +10,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from types import FunctionType
+from typing import Any, TypeVar
 
 from capstan.errors import CapstanError, SystemFailureError
 from capstan.redaction import masked
 
+_Class = TypeVar("_Class", bound=type)
 _RETRY = "then repeat the command; it resumes where this one stopped"
 DAMAGED_FILE_HINT = (
     "restore it from a backup; `capstan verify STREAM --deep` lists all missing files of a tape"
 )
 """The hint for a file that cannot be read."""
+UNKNOWN_FEATURE_HINT = (
+    "take the feature from the table with ALTER TABLE ... DROP FEATURE, or upgrade Delta and the "
+    "package deltalake; or use another table"
+)
+"""The hint for a table with a feature that its readers here do not know."""
 _OTHER_PATH = f"choose another path, or let the user of this process write there; {_RETRY}"
 # File paths as Spark, Arrow and the operating system write them.
 _PATH = r"(?:file:/*(?=/)|s3a?://)?(?P<path>/?[^\s\x1b:'\"]*/[^\s\x1b:'\"]+)"
@@ -99,6 +108,19 @@ _FAILURES = (
         ("Not a directory", "File exists"),
     ),
     _Failure(
+        "CAP-TABLE",
+        "a Delta table has a feature that is not known here",
+        UNKNOWN_FEATURE_HINT,
+        (
+            "DELTA_UNSUPPORTED_FEATURES_FOR",
+            "DELTA_INVALID_PROTOCOL_VERSION",
+            "Unsupported minimum (?:reader|writer) version",
+            r"Kernel error: Unsupported: ",
+            "not yet supported by the deltalake",
+            "Unsupported Delta table type",
+        ),
+    ),
+    _Failure(
         "CAP-DAMAGED",
         "the log of a table is damaged",
         "restore the missing files of its _delta_log from a backup",
@@ -168,6 +190,48 @@ _PYTHON_TRACEBACK = "Return Message: Traceback (most recent call last):"
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception tells that something failed, unlike an interrupt or an exit.
+
+    A panic of a library in Rust (delta-rs, Polars) is one, and no `Exception`.
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def translating(public: _Class) -> _Class:
+    """Class decorator: what the public methods and properties raise are Capstan errors.
+
+    Interrupts pass, and so does the `TypeError` of a call with other arguments than a method has.
+    """
+    for name, member in list(vars(public).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, FunctionType):
+            setattr(public, name, translated(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(public, name, property(translated(member.fget), doc=member.__doc__))
+    return public
+
+
+def translated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that raises nothing but Capstan errors, as `translating` says."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except CapstanError:
+            raise
+        except BaseException as error:
+            trace = error.__traceback__
+            misused = isinstance(error, TypeError) and trace is not None and trace.tb_next is None
+            if misused or not is_failure(error):
+                raise
+            raise to_capstan_error(error) from error
+
+    return call
+
+
 def translate(error: BaseException) -> CapstanError | None:
     """Translate a known exception into a Capstan error.
 
@@ -232,8 +296,8 @@ def with_path(path: str) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        known = translate(error)
+    except BaseException as error:
+        known = translate(error) if is_failure(error) else None
         if known is None or known is error or "path" in known.fields:
             raise
         raise SystemFailureError(

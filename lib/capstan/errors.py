@@ -13,9 +13,9 @@ The class of an error determines how a caller can react, and the exit code of th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
 
-from capstan import former_paths, redaction
+from capstan import redaction
 
 
 class CapstanError(Exception):
@@ -111,14 +111,3 @@ class SystemFailureError(CapstanError):
 
 class FencedError(SystemFailureError):
     """Raised when a later attempt of the same work has taken over."""
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> type[CapstanError]:
-        """Look up an error class by its former name.
-
-        Raises:
-            AttributeError: When no error class had that name.
-        """
-        return former_paths.renamed(__name__, name)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from capstan.error_translation import translating
 from capstan.notebook import facts_html, rows_html
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class ReplayPlan:
         return facts_html("Plan", facts | dict(self.comparison or {}))
 
 
+@translating
 @dataclass(frozen=True, slots=True)
 class ReplayRun:
     """A replay that was carried out, with its certificate.
@@ -171,10 +173,14 @@ class ReplayRun:
         return delta.load(self.session, *self._published)
 
     def to_arrow(self) -> pa.Table:
-        """The target at the version that this run published, read without Spark."""
+        """The target at the version that this run published.
+
+        Read without Spark, unless the table has features that only Spark reads.
+        """
         from capstan.storage import delta
 
-        return delta.open_table(*self._published).to_pyarrow_table()
+        table = delta.open_table(*self._published)
+        return table.to_pyarrow_table() if table.is_plain else self.to_spark().toArrow()
 
     def to_json(self) -> dict[str, object]:
         """The certificate, as the command line's `--json` prints it."""

@@ -42,7 +42,7 @@ class Workplace:
             spark: A session of the caller's, with Delta, whose settings are not changed; or a
                 function that builds one, which ends with this context.
         """
-        self._place = os.environ.get("CAPSTAN_LAKE") or DEFAULT_LAKE if lake is None else lake
+        self._place = os.environ.get("CAPSTAN_LAKE", DEFAULT_LAKE) if lake is None else lake
         self._config = None if config is None else str(config)
         self._given = spark
         self._session: SparkSession | None = None

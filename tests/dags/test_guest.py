@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ import pytest
 from airflow.models.asset import AssetEvent
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import DownstreamTasksSkipped
+from airflow.sdk.execution_time import macros
+from airflow.sdk.timezone import coerce_datetime
 from airflow.sdk.types import TaskInstanceKey
 from airflow.utils.session import create_session
 from sqlalchemy import select
@@ -223,6 +226,39 @@ def test_the_dag_of_the_documentation_loads(place: Place, tmp_path: Path) -> Non
         assert name == "`CapstanTaskGroup`" or {
             *re.findall(r"`(\w+)`", fields), "lake", "streams"
         } <= set(kind.template_fields)  # fmt: skip
+
+
+def test_the_dag_of_the_documentation_replays_a_day_in_each_run(
+    place: Place, tmp_path: Path, context: Any
+) -> None:
+    """Of two runs that the scheduler makes, and of one by hand; see `test_other_operators.py`."""
+    from airflow.serialization.encoders import coerce_to_core_timetable
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    (tmp_path / "shop.py").write_text(blocks(page("airflow"), "python")[0], encoding="utf-8")
+    dag = place.bag(tmp_path / "shop.py").dags["shop"]
+    timetable = coerce_to_core_timetable(dag.timetable)
+    begin = datetime(2026, 1, 5, tzinfo=UTC)
+    made: list[DataInterval] = []
+    for _ in range(2):
+        found = timetable.next_dagrun_info(
+            last_automated_data_interval=made[-1] if made else None,
+            restriction=TimeRestriction(coerce_datetime(begin), None, catchup=True),
+        )
+        assert found is not None
+        made.append(found.data_interval)
+    by_hand = coerce_datetime(begin + timedelta(days=3, hours=5))
+    made.append(timetable.infer_manual_data_interval(run_after=by_hand))
+    assert [interval.start for interval in made] == [begin + timedelta(days=n) for n in range(3)]
+    for interval in made:
+        where = {"data_interval_start": interval.start, "data_interval_end": interval.end}
+        for name in ("copied", "revenue.plan"):
+            task = copy.copy(dag.get_task(name))
+            task.render_template_fields({**context(), **where, "macros": macros})
+            fields = vars(task) if name == "copied" else task.fields
+            bounds = (fields["since"], fields["until"])
+            assert bounds == (str(interval.start), str(interval.end))
+            assert interval.end - interval.start == timedelta(days=1)
 
 
 def test_workers_can_be_mapped(place: Place, tmp_path: Path) -> None:

@@ -316,38 +316,6 @@ def test_lineage_errors_are_only_logged(
     assert "OpenLineage method failed to extract data" in said
 
 
-PARSED = """
-import runpy, sys
-
-for file in sys.argv[1:]:
-    runpy.run_path(file)
-operators = ("capstan.airflow.operators.submit", "capstan.airflow.operators.lineage")
-known = (*operators, "openlineage.client")
-print([name for name in known if name in sys.modules])
-
-# Whoever needs it later has the real thing all the same.
-from airflow.providers.common.compat.openlineage.utils import spark
-print(spark.inject_parent_job_information_into_spark_properties.__module__)
-"""
-
-
-@pytest.mark.parametrize("on", [False, pytest.param(True, marks=pytest.mark.rest)])
-def test_a_dag_file_is_parsed_without_the_client_when_lineage_is_off(
-    place: Place, monkeypatch: pytest.MonkeyPatch, on: bool
-) -> None:
-    if on:
-        monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
-    files = [str(file) for file in DAGS.glob("*.py")]
-    ended = subprocess.run(
-        [sys.executable, "-c", PARSED, *files], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    loaded, later = ended.stdout.splitlines()[-2:]
-    client = ["openlineage.client"] if on else []
-    assert loaded == str(["capstan.airflow.operators.submit", *client])
-    assert later == "airflow.providers.openlineage.utils.spark"
-
-
 @pytest.mark.rest
 def test_everything_else_works_without_the_provider(place: Place) -> None:
     gone = """

@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags.audit import ListAuditsOperator
+from capstan.airflow.dags.form import filled
 from capstan.airflow.lake_queries import list_audits, read_request, resolve
 from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import Settings, read_setting
@@ -47,9 +48,9 @@ def setting(place: Place) -> Settings:
 
 
 def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
-    found = resolve(setting, {**DAY, "replay": "by_day", "workers": [], "transform": None})
+    found = resolve(setting, filled({**DAY, "replay": "by_day", "workers": [], "transform": None}))
     assert found == read_request({**DAY, "replay": "by_day", "transform": "by_day"})
-    found = resolve(setting, {**SOME, "workers": None, "keys": [], "approve": False})
+    found = resolve(setting, filled({**SOME, "workers": None, "keys": [], "approve": False}))
     assert (found.workers, found.keys, found.approve) == (("a", "b"), ("id",), True)
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
 

@@ -93,7 +93,10 @@ def test_a_dry_run_ends_after_the_plan(setting: Settings, execute: Any, context:
     ("more", "code"),
     [
         ({"workers": ["a", "x"]}, "CAP-WORKER"),
-        ({"workers": "a"}, "CAP-REQUEST"),
+        ({"workers": 5}, "CAP-REQUEST"),
+        ({"workers": "a,x"}, "CAP-WORKER"),
+        ({"workers": ""}, "CAP-REQUEST"),
+        ({"until": ""}, "CAP-REQUEST"),
         ({"since": "2024-05-02", "until": "2024-05-01"}, "CAP-RANGE"),
         ({"since": "soon"}, "CAP-TIME"),
         ({"transform": "none_such"}, "CAP-TRANSFORM"),

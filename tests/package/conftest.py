@@ -14,11 +14,12 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of a copy of the tree: a build leaves files beside its sources."""
+    """The wheel of a copy of the tree, without what tools have left in it."""
     tree = tmp_path_factory.mktemp("tree")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)
-    shutil.copytree(ROOT / "lib", tree / "lib", ignore=shutil.ignore_patterns("*.egg-info"))
+    left = shutil.ignore_patterns("*.egg-info", "__pycache__")
+    shutil.copytree(ROOT / "lib", tree / "lib", ignore=left)
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]

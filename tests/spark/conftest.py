@@ -45,6 +45,11 @@ CORE = {
         "test_changes_cut_anyhow_give_the_rows_of_one_replay_over_all[latest]",
         "test_equal_sequences_are_decided_by_delete_then_content",
     },
+    "change_sequences": {
+        "test_a_merge_without_a_sequence_keeps_the_row_of_the_latest_time",
+        "test_any_cut_order_and_rollback_gives_the_rows_of_what_counts[history-1]",
+        "test_text_is_ordered_as_what_it_holds[version]",
+    },
     "change_streams": {
         "test_the_later_change_wins_whatever_the_order_and_a_deleted_key_stays_deleted",
     },
@@ -129,6 +134,7 @@ CORE = {
     },
     "sockets": {"test_what_is_sent_is_on_tape_as_it_was"},
     "source": {"test_a_record_that_the_tape_lost", "test_all_that_was_consumed_is_there"},
+    "standing": {"test_three_answers_agree_after_any_history[1]"},
     "times_of_rows": {"test_what_is_no_time_is_late"},
     "transaction": {
         "test_a_commit_adds_two_files_to_the_log",
@@ -147,6 +153,7 @@ CORE = {
         "test_only_what_is_sound_is_remembered",
     },
     "verify_deep": {"test_records_are_held_against_their_events"},
+    "worker_labels": {"test_bytes_that_are_no_text_are_workers_and_nothing_is_late"},
     "workloads": {"test_flights_by_day_counts_as_polars_does", "test_the_first_bids_are_known"},
 }
 

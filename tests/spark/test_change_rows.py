@@ -12,12 +12,10 @@ from pyspark.sql import functions as F
 
 from capstan.core.config.change_rules import CURRENT, DELETED, VALID_FROM, VALID_TO, ChangeRule
 from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.replay.output.change_merges import after_images, merged_rows, newest_rows
 from capstan.replay.output.change_rows import (
     GONE,
-    after_images,
     changes_of,
-    merged_rows,
-    newest_rows,
     require_rule_fits,
     require_sequence,
     table_rows,

@@ -17,7 +17,7 @@ from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
-from capstan.pipeline.spark.runner import play, play_tape
+from capstan.pipeline.spark.runner import play
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
@@ -25,6 +25,7 @@ from tests.bench.workloads import nexmark, nexmark_events, nexmark_queries, nexm
 from tests.support.jvmless_lake import lay_records
 from tests.support.local_runner import everything
 from tests.support.sample_streams import MARKET_EVENTS
+from tests.support.tape_play import play_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -35,11 +35,12 @@ from capstan.pipeline import (
 from capstan.pipeline.definition import register
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.operators import MapBatch, Project, TopN, Window, WindowJoin, sum_of
-from capstan.pipeline.spark.runner import play, play_tape
+from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from tests.support.tape_play import play_tape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

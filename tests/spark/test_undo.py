@@ -174,10 +174,13 @@ class TestMerge:
 
         assert play.column(into, "amount") == []
 
-    def test_two_rows_of_one_key_are_refused(self, play: Play) -> None:
-        with pytest.raises(CheckFailedError, match="unique_place"):
-            play("doubled", since=DAY2, until=DAY3, mode=Mode.MERGE, keys=("place",))
-        assert play.column("doubled") == []
+    def test_of_the_rows_of_one_key_the_latest_is_merged(self, play: Play) -> None:
+        for into, mode, keys in (("all", Mode.REPLACE, ()), ("doubled", Mode.MERGE, ("place",))):
+            play(into, since=DAY2, until=DAY3, mode=mode, keys=keys)
+        every = play.rows("all").sort("_time").rows(named=True)
+        latest = {row["place"]: row for row in every}
+        assert len(every) > len(latest)
+        assert {row["place"]: row for row in play.rows("doubled").rows(named=True)} == latest
 
 
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.MERGE])

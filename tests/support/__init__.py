@@ -1,1 +1,5 @@
 """Parts for tests, imported by tests only."""
+
+from tests.support import former_paths
+
+former_paths.install()

@@ -34,8 +34,8 @@ def backfill(
     return run_prepared(spark, lake, declarations, prepare(lake, declarations, request))
 
 
-class SparkStarted(Exception):
-    """Raised when something would start Spark."""
+class SparkStarted(BaseException):
+    """Raised when something would start Spark; no failure that a command could report."""
 
 
 def refuse_spark() -> SparkSession:

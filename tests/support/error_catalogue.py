@@ -292,6 +292,9 @@ def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:
     """A part of a text: its literal, or a placeholder."""
     if isinstance(node, ast.FormattedValue):
         return _piece(node.value, constants)
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("command", "shell_line"):
+        words = " ".join(_piece(word, constants) for word in node.args)
+        return f"`capstan {words}`" if getattr(node.func, "id", "") == "command" else words
     if isinstance(node, ast.IfExp):
         one, other = _piece(node.body, constants), _piece(node.orelse, constants)
         if not one or not other:

@@ -327,11 +327,13 @@ class Books:
         region: Region,
         state: str,
         cut: int = 0,
+        version: int | None = None,
     ) -> None:
         about = {
             "target": self.target, "stream": self.stream, "region": region_text(region),
             "run": run, "generation": 1, "transform": self.transform, "code": self.code,
-            "cut": cut, "target_version": self._version, "state": state,
+            "cut": cut, "state": state,
+            "target_version": self._version if version is None else version,
         }  # fmt: skip
         owners: Sequence[int | None] = [None] if workers is None else workers
         self.append("coverage", *({**about, "worker": worker} for worker in owners))

@@ -9,9 +9,9 @@ from random import Random
 
 from capstan.pipeline import END, stateful_map
 from capstan.pipeline.keyed.messages import Data, Epoch
-from capstan.pipeline.live import Cluster, Exchange, Job, Keyed
 from capstan.pipeline.state.codec import PLAIN
-from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot, OperatorStates
+from tests.reference.keyed_snapshot import KeyedSnapshot, OperatorStates
+from tests.reference.live import Cluster, Exchange, Job, Keyed
 
 _GROUPS = 5
 

@@ -134,6 +134,25 @@ def test_what_is_copied_is_there_and_is_let_in():
         assert secret not in let_in
 
 
+def test_the_jars_are_fetched_with_what_is_copied_before(tmp_path):
+    before = DOCKERFILE.replace("\\\n", " ").split("RUN PYTHONPATH=lib")[0]
+    for line in re.findall(r"^COPY (lib/.*)$", before, flags=re.MULTILINE):
+        *files, place = line.split()
+        for file in files:
+            if (ROOT / file).is_dir():
+                shutil.copytree(ROOT / file, tmp_path / place)
+            else:
+                (tmp_path / place).mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / file, tmp_path / place)
+    program = (
+        "import sys; sys.path.insert(0, 'lib'); import capstan.spark.jars as j; print(j.__file__)"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert str(tmp_path) in ended.stdout or ended.stdout.startswith("lib/")
+
+
 def test_commands_of_the_image_are_found():
     where = {name: folder for folder, names in COMMANDS.items() for name in names.split()}
     seen = set()

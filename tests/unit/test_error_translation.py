@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from capstan.error_translation import root_message, to_capstan_error, translate, with_path
+from capstan.error_translation import (
+    root_message,
+    to_capstan_error,
+    translate,
+    translating,
+    with_path,
+)
 from capstan.errors import InvalidRequestError, SystemFailureError
 
 
@@ -206,3 +212,56 @@ def test_a_path_is_added_to_an_error_without_one_and_to_no_other() -> None:
 
 def test_the_arguments_of_an_error_are_its_code_text_and_hint() -> None:
     assert InvalidRequestError("CAP-X", "text", "hint", path="/l").args == ("CAP-X", "text", "hint")
+
+
+class PanicException(BaseException):
+    """As delta-rs and Polars raise it where Rust panics: no `Exception`."""
+
+
+@translating
+class Methods:
+    """Methods that raise what they are given."""
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+    @property
+    def panics(self) -> None:
+        raise PanicException("Invalid object store url")
+
+
+@pytest.mark.parametrize(
+    "error", [PanicException("x"), ValueError("x"), KeyError("x"), OSError(2, "gone", "/l/x")]
+)
+def test_public_methods_raise_errors_of_capstan_alone(error: BaseException) -> None:
+    with pytest.raises(SystemFailureError) as caught:
+        Methods().fail(error)
+    assert caught.value.__cause__ is error
+    assert caught.value.code in ("CAP-BROKEN", "CAP-NO-ACCESS")
+    with pytest.raises(SystemFailureError, match="CAP-BROKEN: PanicException: Invalid object"):
+        _ = Methods().panics
+
+
+def test_interrupts_errors_with_a_code_and_wrong_arguments_pass() -> None:
+    coded = InvalidRequestError("CAP-NAME", "x")
+    for error in (KeyboardInterrupt(), SystemExit(3), coded):
+        with pytest.raises(type(error)) as caught:
+            Methods().fail(error)
+        assert caught.value is error
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Methods().fail()  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "An error occurred while calling o1.load.\n: X: [DELTA_UNSUPPORTED_FEATURES_FOR_READ] No",
+        "Kernel error: Unsupported: Feature 'teleport' is not supported",
+        "The table has set these but these are not yet supported by the deltalake reader.",
+    ],
+)
+def test_a_feature_that_no_reader_knows_is_told_with_what_drops_it(text: str) -> None:
+    known = translate(RuntimeError(text))
+    assert known is not None
+    assert known.code == "CAP-TABLE"
+    assert "DROP FEATURE" in known.hint

@@ -29,7 +29,7 @@ from capstan.reporting.listings import LATE_REASONS
 from capstan.storage import delta
 from capstan.storage.ledger import findings, retirements, side_outputs, tables
 from capstan.storage.ledger.certificate import Certificate, NotCovered
-from capstan.storage.ledger.coverage import GONE, PUBLISHED, ROLLED_BACK
+from capstan.storage.ledger.coverage import COMPARED, GONE, PUBLISHED, ROLLED_BACK
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
 from capstan.storage.tape import schema
@@ -222,7 +222,7 @@ def test_steps_of_runs_and_what_they_hold_are_those_of_the_code() -> None:
 
 def test_states_of_coverage_are_those_of_the_code() -> None:
     cells = {row[0].strip("`"): row[2] for row in rows(section("`coverage`"), "column")}
-    assert words(cells["state"]) == {PUBLISHED, ROLLED_BACK, GONE}
+    assert words(cells["state"]) == {PUBLISHED, COMPARED, ROLLED_BACK, GONE}
 
 
 def test_state_keys_are_those_of_the_code() -> None:

@@ -15,8 +15,10 @@ from capstan.core.config import (
     parse_streams,
     split_streams,
 )
-from capstan.core.config.names import check_target, did_you_mean, is_catalog_name, one_of
+from capstan.core.config.change_rules import OPTIONS
+from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
 from capstan.core.config.validation import read_model
+from capstan.core.config.validation import read_request as checked_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
@@ -35,33 +37,23 @@ OWN_FIELDS = ("dry_run", "diff", "wait")
 
 
 def read_request(fields: Mapping[str, object]) -> Request:
-    """The request of a form or a schedule; empty strings and lists count as not given.
+    """The request of a form, an operator or a schedule; None is not given.
 
     Raises:
-        InvalidRequestError: `CAP-REQUEST` for an unknown key or an invalid value.
+        InvalidRequestError: `CAP-REQUEST` for an unknown key, and an empty or invalid value.
     """
-    fields, known = with_stream(fields), list(Request.__dataclass_fields__)
-    for key in fields:
-        if key not in (*known, *OWN_FIELDS):
-            problem = f"a replay has no field {key[:80]!r}{did_you_mean(key, known)}"
-            raise InvalidRequestError(
-                "CAP-REQUEST", problem, f"fields are {one_of(known)}", key=key
-            )
-    given = {
-        key: value
-        for key, value in fields.items()
-        if key in known and value not in (None, "", [], (), {})
-    }
-    return read_model(Request, given, "CAP-REQUEST")
+    given = with_stream({key: value for key, value in fields.items() if value is not None})
+    own = {key: value for key, value in given.items() if key not in OWN_FIELDS}
+    return checked_request(Request, own)
 
 
 def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     """The request of a form or a schedule, completed from the declared replay that it names.
 
-    In a run of a declared replay, empty workers, transform, pipeline, sink and keys take the
-    declared values. If the replay follows, so does a run without times of its own; a run with
-    times repairs a part. If a declared replay into a table requires approval, every run into that
-    table does, whatever replay it belongs to.
+    In a run of a declared replay, workers, transform, pipeline, sink and keys that are not given
+    take the declared values. If the replay follows, so does a run without times of its own; a run
+    with times repairs a part. If a declared replay into a table requires approval, every run into
+    that table does, whatever replay it belongs to.
 
     Raises:
         InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
@@ -83,8 +75,7 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
         sink=given.sink or declared.sink,
         keys=given.keys or declared.keys,
         sequence_by=declared.sequence_by,
-        delete_when=declared.delete_when,
-        history=declared.history,
+        **{name: getattr(declared, name) for name in OPTIONS},
     )
     times = (given.since, given.until, given.known_at, given.as_of)
     if declared.follow is not None and all(time is None for time in times) and not given.partial:
@@ -118,12 +109,14 @@ def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[st
     declared = setting.declarations.replays.get(str(name)) if name else None
     if declared is None or not declared.streams:
         return fields
-    if fields.get("streams") not in (None, "", {}, declared.keyed):
+    if fields.get("streams") not in (None, {}, declared.keyed):
         return fields
-    if fields.get("stream") not in (None, "", declared.stream, *declared.inputs):
+    if fields.get("stream") not in (None, declared.stream, *declared.inputs):
         return fields
     defaults = {"pipeline": declared.pipeline, "sink": declared.sink}
-    given = {key: value for key, value in fields.items() if value or key not in defaults}
+    given = {
+        key: value for key, value in fields.items() if value is not None or key not in defaults
+    }
     streams = {"stream": declared.stream, "streams": declared.keyed}
     return {**defaults, **given, **streams}
 

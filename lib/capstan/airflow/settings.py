@@ -92,7 +92,12 @@ def read_setting(
     named = os.environ.get("CAPSTAN_STREAMS")
     beside = Path(dag_file).absolute().parent / (streams or "streams.yaml")
     path = Path(named) if named and not streams else beside
-    place = lake or os.environ.get("CAPSTAN_LAKE") or _usual_lake()
+    place = os.environ.get("CAPSTAN_LAKE", _usual_lake()) if lake is None else lake
+    for name, value in (("lake", place), ("streams", streams)):
+        if value is not None and not str(value).strip():
+            raise InvalidRequestError(
+                "CAP-REQUEST", f"{name} is empty", f"name it, or leave {name} out", key=name
+            )
     place = place.rstrip("/") if "://" in place else str(Path(place).absolute())
     return Settings(
         place,

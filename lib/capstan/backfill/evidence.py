@@ -13,20 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.backfill.region_owner import WrittenRegion
-from capstan.core.config import Mode
 from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
-from capstan.core.times.region import Region
 from capstan.replay.execution.approval import waiting
-from capstan.replay.output.foreign_changes import changes_of_others
-from capstan.replay.overlap import is_stale
+from capstan.replay.output.standing import WrittenRegion, written_regions
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage.arrow_scan import rows_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
@@ -89,40 +84,12 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     """Read the evidence on a plan's target from the ledgers."""
     histories = read_histories(lake, target=plan.target)
     published = coverage.current(lake, plan.target)
-    versioned = [
-        (covered.target_version, _written(plan, covered, histories.get(covered.run)))
-        for covered in published
-    ]
-    if published:
-        versioned += [
-            (change.version, WrittenRegion("", change.workers, change.region, changed=str(change)))
-            for change in changes_of_others(plan, published[0].target_version)
-        ]
-        versioned.sort(key=lambda pair: pair[0])
     runs = {covered.run for covered in published}
     return Evidence(
-        tuple(written for _, written in versioned if written is not None),
+        written_regions(plan, published, histories),
         tuple(_attempts(lake, plan, histories, runs)),
         tuple(box for stream in plan.inputs for box in retired_boxes(lake, stream.tape)),
     )
-
-
-def _written(plan: Plan, covered: Covered, history: History | None) -> WrittenRegion | None:
-    workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
-    everything = Region(Box.everything(plan.time_type))
-    same_shape = plan.same_coordinates(covered.scope.region)
-    if covered.stream != plan.stream:
-        # Rows of another stream matter only if they have replaced rows of this one.
-        if history is not None and history.mode not in (None, Mode.REPLACE):
-            return None
-        region = covered.scope.region if same_shape else everything
-        return WrittenRegion(covered.run, workers, region, current=False)
-    # A copy has more coordinates than a pipeline, so its rows may lie anywhere.
-    region = covered.scope.region if same_shape else everything
-    if plan.layout.time is None:
-        # The target has no time column, so its scope is all times; the replayed region is smaller.
-        region = (history and history.region) or region
-    return WrittenRegion(covered.run, workers, region, current=not is_stale(plan, covered))
 
 
 def _attempts(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from capstan.backfill.evidence import Evidence, recorded_extent
 from capstan.backfill.interval import Interval, State
-from capstan.backfill.region_owner import RegionOwner, WrittenRegion, region_owner
+from capstan.backfill.region_owner import RegionOwner, region_owner
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
+from capstan.replay.output.standing import WrittenRegion
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger.claims import Scope
@@ -146,7 +147,7 @@ def whole_target(classifier: IntervalClassifier) -> tuple[Interval, ...]:
     complete = not plan.frontier.less_equal(plan.tape.time_type.minimum)
     # Each run replaces the whole table, so only the last one counts.
     written = classifier.evidence.written
-    runs = [position for position, region in enumerate(written) if not region.changed]
+    runs = [position for position, region in enumerate(written) if region.writes]
     newest = written[runs[-1] :] if runs else ()
     bounds = (since, last + 1)
     return (classifier.classify_region(bounds, plan.region, newest, complete=complete),)

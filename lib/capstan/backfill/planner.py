@@ -10,6 +10,7 @@ from capstan.backfill.interval import Interval, State
 from capstan.backfill.interval_grid import parse_every
 from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, check_name
+from capstan.core.config.request_fields import LengthText, TimeText
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
@@ -65,9 +66,9 @@ class BackfillRequest:
     """
 
     replay: str
-    since: str | None = None
-    until: str | None = None
-    every: str | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
+    every: LengthText | None = None
     what: BackfillMode = BackfillMode.GAPS
     order: Order = Order.OLDEST
     chunk: int | None = None

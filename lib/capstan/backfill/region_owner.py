@@ -13,29 +13,7 @@ from itertools import product
 
 from capstan.core.times import Time
 from capstan.core.times.region import Region
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenRegion:
-    """A region of a target written by a run, or changed by somebody else.
-
-    Attributes:
-        run: The run.
-        workers: The workers of the rows; None for all.
-        region: The times of the rows.
-        current: Whether the present code has written it.
-        changed: The name of a commit by somebody else, which may have changed earlier rows.
-    """
-
-    run: str
-    workers: frozenset[int] | None
-    region: Region
-    current: bool = True
-    changed: str = ""
-
-    def holds(self, worker: int) -> bool:
-        """Whether it can include rows of this worker."""
-        return self.workers is None or worker in self.workers
+from capstan.replay.output.standing import Effect, WrittenRegion
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +41,7 @@ def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]
     Args:
         region: The times in question.
         minimum: The least possible time.
-        written: WrittenRegion regions and changes by others, in the order of their commits.
+        written: Regions that were written, changed or compared, in the order of their commits.
     """
     last_writers: set[int] = set()
     changed: set[int] = set()
@@ -85,15 +63,29 @@ def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]
 
 
 def _last_writer(time: Time, written: Sequence[WrittenRegion]) -> tuple[int | None, set[int]]:
-    """The index of the last run to write a time, and the indexes of later changes by others."""
+    """The index of the last run to write a time, and the indexes of what others changed there.
+
+    A run that merged or appended leaves rows of other outputs that were there before, and an
+    appending one all that others had changed. Without a run of this output, one that has mixed its
+    rows with others counts as the last one.
+    """
+    last: int | None = None
+    mixed: int | None = None
     changes: set[int] = set()
     for i in range(len(written) - 1, -1, -1):
-        if not written[i].region.contains(time):
+        entry = written[i]
+        if not entry.region.contains(time):
             continue
-        if not written[i].changed:
-            return i, changes
-        changes.add(i)
-    return None, changes
+        if last is None and entry.writes:
+            last = i
+        elif last is None or entry.remains_under(written[last].effect):
+            changes.add(i)
+            mixed = i if mixed is None and entry.run else mixed
+        if last is not None and entry.effect is Effect.REPLACES:
+            break
+    if last is None and mixed is not None:
+        return mixed, {i for i in changes if i > mixed}
+    return last, changes
 
 
 def _corners(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> Iterator[Time]:

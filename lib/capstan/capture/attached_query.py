@@ -25,6 +25,7 @@ from capstan.core.config import EventTime, Stream
 from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import emit
+from capstan.shell_command import command
 from capstan.spark.guest_session import borrowed, require_delta
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
@@ -258,7 +259,7 @@ def require_no_source(stream: Stream) -> None:
         raise InvalidRequestError(
             "CAP-DECLARED",
             f"stream {stream.name} is declared with a source of its own",
-            f"capture it with `capstan capture {stream.name}`; or declare `source: "
+            f"capture it with {command('capture', stream.name)}; or declare `source: "
             f"{{format: {QUERY}}}` to record it from a query of yours",
             stream=stream.name,
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.errors import InvalidRequestError
+from capstan.shell_command import command
 from capstan.storage import arrow_writer, delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import (
@@ -26,7 +27,7 @@ from capstan.storage.lake import (
     write_text,
 )
 from capstan.storage.tape import feed
-from capstan.storage.tape.tape import Tape, newest_cut
+from capstan.storage.tape.tape import Tape, newest_cut, shut_out
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +109,7 @@ def attach(
     if known.identity != query.identity:
         if not reseat or _has_written(tape, query):
             raise _another_query(tape, known, query, replaced=reseat)
-        _delete_incomplete(spark, tape)
+        _shut_out(spark, tape, known)
         return _remember(tape, _placed(tape, query, batch, newest_cut(tape).batch + 1))
     if known.folder != query.folder:
         known = _remember(tape, replace(known, folder=query.folder))
@@ -165,12 +166,14 @@ def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
     # interruption here must not take it for a checkpoint whose rows Delta has.
     delete_file(_identity_path(tape))
     delete_folder(tape.paths.checkpoint)
-    _delete_incomplete(spark, tape)
+    _shut_out(spark, tape, _known(tape))
     return _remember(tape, Checkpoint(_write_identity(tape), newest_cut(tape).batch + 1))
 
 
-def _delete_incomplete(spark: SparkSession, tape: Tape) -> None:
-    """Delete the rows of a batch that is not on tape in full."""
+def _shut_out(spark: SparkSession, tape: Tape, writer: Checkpoint | None) -> None:
+    """Shut out the present writer, and delete the rows of a batch that is not on tape in full."""
+    if writer is not None:
+        shut_out(spark, tape, writer.identity)
     last = newest_cut(tape).batch
     for path in (tape.paths.records, tape.paths.late, tape.paths.feed):
         if is_table(path):
@@ -244,7 +247,7 @@ def half_done(tape: Tape, operation: str) -> InvalidRequestError:
     """The error for an operation that must wait until a micro-batch ends as it began."""
     known = _known(tape)
     hint = (
-        f"complete it with `capstan capture {tape.name}` and the previous configuration"
+        f"complete it with {command('capture', tape.name)} and the previous configuration"
         if known is None or known.folder is None
         else "wait until its query has recorded it; or start the query again, as it was before"
     )
@@ -317,8 +320,8 @@ def _checkpoint_error(
         "capture_into(..., reseat=True)"
         if of_query
         else "restore the right checkpoint from a backup; or, if the source now offers only "
-        f"records that are not on the tape, start a new one with `capstan capture {tape.name} "
-        "--reseat`"
+        "records that are not on the tape, start a new one with "
+        f"{command('capture', tape.name, '--reseat')}"
     )
     return InvalidRequestError(
         "CAP-CHECKPOINT",
@@ -352,6 +355,6 @@ def _attached(tape: Tape, known: Checkpoint) -> InvalidRequestError:
         "CAP-CHECKPOINT",
         f"stream {tape.name} is recorded by a query of its own, with checkpoint {known.folder}",
         "run that query; or, if the source offers only records that are not on the tape, record it "
-        f"with `capstan capture {tape.name} --reseat` from now on",
+        f"with {command('capture', tape.name, '--reseat')} from now on",
         stream=tape.name,
     )

@@ -17,6 +17,7 @@ from capstan import error_translation
 from capstan.capture import raw_text
 from capstan.capture.column_names import require_names
 from capstan.capture.source import file_path
+from capstan.capture.worker_labels import label_of
 from capstan.core.config import (
     ByColumn,
     ByKey,
@@ -27,11 +28,12 @@ from capstan.core.config import (
     Stream,
 )
 from capstan.core.config.sql_rules import moment_problem
+from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.times.moment_text import PATTERN
 from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 PARTITION = "capstan's partition"
 """A column with the partition of each record; no column of a tape can have this name."""
@@ -45,13 +47,10 @@ _TIMES = ("timestamp", "timestamp_ntz", "date", "string")
 _INTEGERS = ("byte", "short", "integer", "long")
 """Spark types that a time column with a unit may have."""
 
-_DATED = r"(?s)^\s*[+-]?\d{4}.*"
-"""Text that begins with a year."""
-
-_HOURS_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}T\d{1,2})(?![:\d])"
+_HOURS_ALONE = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2})(?![:\d])"
 """A day and an hour without minutes."""
 
-_MINUTES_ALONE = r"^(\s*[+-]?\d{4,6}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
+_MINUTES_ALONE = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
 """A day, an hour and minutes without seconds."""
 
 
@@ -155,15 +154,25 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
     if kind == "timestamp" and stream.time.expression is None:
         return time
     if kind == "string":
-        # Spark reads a bare time of day as a time of today, which would change tomorrow.
-        text = F.regexp_extract(time, _DATED, 0)
-        # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
-        minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
-        completed = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
-        # Few rows have such times; the others are parsed only once.
-        time = F.coalesce(text.try_cast("timestamp"), completed.try_cast("timestamp"))
+        time = text_moment(time)
     # A tried sum is null whatever fails inside it, including the expression.
     return F.try_add(time.try_cast("timestamp"), F.expr("INTERVAL '0' SECOND"))
+
+
+def text_moment(text: Column) -> Column:
+    """The moment that a text is, as TIMESTAMP; null for another text.
+
+    The same as `capstan.core.times.moment_text.moment`, in a session whose zone is UTC.
+    """
+    # Spark alone takes a time of day for one of today, a year, and what is beyond the year 9999.
+    text = F.when(text.rlike(rf"\A(?:{PATTERN})\z"), text)
+    # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
+    minutes = F.regexp_replace(text, _HOURS_ALONE, "$1:00")
+    completed = F.regexp_replace(minutes, _MINUTES_ALONE, "$1:00")
+    # Few rows have such times; the others are parsed only once.
+    read = F.coalesce(text.try_cast("timestamp"), completed.try_cast("timestamp"))
+    first, last = (F.timestamp_micros(F.lit(end)) for end in _YEARS)
+    return F.when(read.between(first, last), read)
 
 
 def _declared_time(stream: Stream, time: EventTime, rows: DataFrame) -> tuple[Column, str]:
@@ -231,11 +240,10 @@ def partition_of(frame: DataFrame, stream: Stream) -> Column:
 
 def _label(source: DataFrame, frame: DataFrame, stream: Stream) -> Column:
     by = stream.workers
-    if isinstance(by, ByColumn):
-        return _column(frame, stream, by.column)
+    if isinstance(by, ByColumn | ByPartition) and by.column is not None:
+        _require_column(frame, stream, by.column)
+        return label_of(stream, frame.schema[by.column])
     if isinstance(by, ByPartition):
-        if by.column is not None:
-            return _column(frame, stream, by.column)
         if PARTITION in source.columns:
             return F.col(quoted(PARTITION))
         return partition_of(frame, stream)
@@ -247,13 +255,18 @@ def _key_worker(frame: DataFrame, stream: Stream) -> Column:
     if not isinstance(by, ByKey):
         return F.lit(None)
     for name in by.columns:
-        _column(frame, stream, name)
+        _require_column(frame, stream, name)
     fields = [frame.schema[name] for name in by.columns]
     # The canonical hash: a key goes to the same worker whatever the width of its type.
     return F.pmod(row_hashes(fields)[0], F.lit(by.count))
 
 
-def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
+def _require_column(frame: DataFrame, stream: Stream, name: str) -> None:
+    """Check that a stream's source has a column.
+
+    Raises:
+        InvalidRequestError: `CAP-COLUMN` when it has not.
+    """
     if name not in frame.columns:
         raise InvalidRequestError(
             "CAP-COLUMN",
@@ -262,7 +275,6 @@ def _column(frame: DataFrame, stream: Stream, name: str) -> Column:
             f"its columns: {', '.join(frame.columns)}",
             stream=stream.name,
         )
-    return F.col(quoted(name))
 
 
 def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from capstan.storage.tape.region_sql import quoted
+from capstan.core.sql_names import quoted
 
 LINE = "capstan's line"
 """The column of a text; no column of a tape can have this name."""

@@ -25,12 +25,18 @@ from capstan.errors import SystemFailureError
 from capstan.instrumentation import emit
 from capstan.spark.session import FEW_ROWS, interpreting
 from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.idempotent_write import Txn, is_committed
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of, records_schema
-from capstan.storage.tape.tape import Tape, append_events, append_few_events
+from capstan.storage.tape.tape import (
+    Tape,
+    append_events,
+    append_few_events,
+    fenced,
+    replaced,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +114,7 @@ class MicroBatch:
             late_rows.refuse_any(self.stream, classified)
         feed.register_batch(self.tape, self.entry)
         emit("capture.claim", batch=self.number)
-        roster.register(self.tape, new_workers)
+        roster.register(self.tape, new_workers, self._replaced)
         emit("capture.workers", batch=self.number)
         stats = self._write_records(classified)
         emit("capture.records", batch=self.number)
@@ -145,8 +151,11 @@ class MicroBatch:
             F.monotonically_increasing_id().alias("pos"),
             "data",
         )
-        commit = delta.append(rows, self.tape.paths.records, txn=self._txn, merge_schema=True)
+        path, unless = self.tape.paths.records, self._replaced
+        commit = delta.append(rows, path, txn=self._txn, merge_schema=True, unless=unless)
         if commit is None:
+            if is_committed(path, unless):
+                raise fenced(self.tape, self.number)
             return None  # The observation of a skipped write never arrives.
         written = int(commit.metrics["numOutputRows"])
         # If Spark can prove that no row is recorded, it reads none and observes nothing.
@@ -159,8 +168,14 @@ class MicroBatch:
         source = self.stream.source
         text = source.format.lower() in raw_text.FORMATS or source.selection is not None
         rows = late_rows.rows(classified, self.number, self.tape.time_type, text=text)
-        delta.append(rows, self.tape.paths.late, txn=self._txn, merge_schema=True)
+        path = self.tape.paths.late
+        delta.append(rows, path, txn=self._txn, merge_schema=True, unless=self._replaced)
         return late_rows.count(self.tape, self.number)
+
+    @property
+    def _replaced(self) -> Txn:
+        """The transaction of a reseat that has put another writer in the place of this one."""
+        return replaced(self.tape, str(self.entry.checkpoint))
 
     @property
     def _txn(self) -> Txn:
@@ -221,11 +236,11 @@ class MicroBatch:
             time_type = self.tape.time_type
             sent = few.messages(time_type)
             rows = numbered(time_type, statements, positions, sent, **numbers)
-            append_few_events(self.tape, rows, commit, note)
+            append_few_events(self.tape, rows, commit, note, self._replaced)
             events, records = Counter(rows["worker"].to_pylist()), few.records
         else:
             frame = numbered_events(stored, self.tape, statements, positions, **numbers)
-            version = append_events(self.tape, frame, commit, note)
+            version = append_events(self.tape, frame, commit, note, self._replaced)
             events, records = index.added_counts(self.tape, version)
         if stats is not None and records != stats.written:
             raise self._count_mismatch(stats.written, records)

@@ -15,6 +15,7 @@ from capstan.capture.progress_events import CLOSING, OPENING, Statement, moved
 from capstan.capture.roster import Roster, next_worker_number
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
+from capstan.shell_command import command
 from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.tape import Tape, append_few_events, change_settings, newest_cut
 
@@ -61,7 +62,7 @@ def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
         raise InvalidRequestError(
             "CAP-RESCALE",
             f"stream {tape.name} has {current} workers, but is declared with {declared}",
-            f"`capstan capture {tape.name} --rescale {declared}`, or capture_into(..., "
+            f"{command('capture', tape.name, '--rescale', declared)}, or capture_into(..., "
             f"rescale={declared}), closes the old workers and opens {declared} new ones; or "
             "restore workers.count",
             stream=tape.name,

@@ -16,6 +16,7 @@ from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
+from capstan.storage.idempotent_write import Txn
 from capstan.storage.tape import index
 from capstan.storage.tape.index import TapeState
 from capstan.storage.tape.tape import Cut, Tape, append_workers, fenced
@@ -143,17 +144,20 @@ class Roster:
         new_workers = {self.free + i: label for i, label in enumerate(labels)}
         return self.opened_at(self.frontier, new_workers), new_workers
 
-    def register(self, tape: Tape, new_workers: Mapping[int, str]) -> None:
+    def register(
+        self, tape: Tape, new_workers: Mapping[int, str], unless: Txn | None = None
+    ) -> None:
         """Register new workers, before any events that name them.
 
         Raises:
-            FencedError: `CAP-FENCED` when another process has taken their numbers.
+            FencedError: `CAP-FENCED` when another process has taken their numbers, or committed
+                the transaction `unless`, which shuts this one out.
         """
         if not new_workers:
             return
         commit = self.commit + 1
         # The first free number only rises; another process that has taken it has taken over.
-        if not append_workers(tape, new_workers, commit, number=min(new_workers)):
+        if not append_workers(tape, new_workers, commit, number=min(new_workers), unless=unless):
             raise fenced(tape, commit)
 
     def opened_at(self, frontier: Time, labels: Mapping[int, str]) -> Roster:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, StreamingQueryException
@@ -48,6 +48,7 @@ from capstan.core.config import ByPartition, Stream
 from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError, IncompleteError, InvalidRequestError
 from capstan.instrumentation import emit
+from capstan.notebook import facts_html
 from capstan.spark.guest_session import borrowed
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
@@ -94,6 +95,13 @@ class CaptureResult:
     cut: int
     frontier: list[object]
     passed: SkippedFiles | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The capture, as the command line's `--json` prints it."""
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return facts_html(f"Capture of {self.stream}", self.to_json())
 
 
 @dataclass(slots=True)

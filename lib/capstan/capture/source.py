@@ -203,7 +203,7 @@ def _setup_hint(source: Source) -> str:
         return f"run {set_up('kafka')} first"
     if source.format == "avro" and not jars.AVRO.fetched():
         return f"run {set_up('avro')} first"
-    on_s3 = source.path is not None and source.path.startswith("s3a://")
+    on_s3 = source.path is not None and source.path.startswith(("s3://", "s3a://"))
     return f"run {set_up('s3')} first" if on_s3 and not jars.S3.fetched() else ""
 
 

@@ -12,7 +12,7 @@ from capstan.capture.tape_settings import settings_of, update_settings
 from capstan.core.config import Stream
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.feed import Origin
-from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.fingerprint import require_types
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.tape import Tape, create_tape, open_tape, stored_payload
 from capstan.storage.tape.upgrade import upgrade
@@ -47,7 +47,7 @@ def start_tape(
     settings = settings_of(stream)
     rescaling.require_declared(stream.name, settings, rescale)
     if payload is not None:
-        row_hashes(payload.fields)  # Refuses types without a content hash, before any table.
+        require_types(payload.fields)
     if payload is not None and not is_table(lake.stream(stream.name).events):
         time_type = classify.time_type_of(stream)
         return create_tape(spark, lake, stream.name, time_type, payload, settings)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from capstan.capture.source import broker_gone
 from capstan.errors import InvalidRequestError
+from capstan.shell_command import command
 from capstan.storage.lake import exists, read_text, write_text
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
                 "CAP-SOURCE-OTHER",
                 f"stream {stream.name}: topic {topic} was deleted and recreated since the last "
                 "capture, so its offsets belong to other records",
-                f"`capstan capture {stream.name} --reseat` captures the new topic from its "
+                f"{command('capture', stream.name, '--reseat')} captures the new topic from its "
                 "beginning; uncaptured records of the old one are on no tape",
                 stream=stream.name,
                 topic=topic,

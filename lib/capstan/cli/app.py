@@ -138,7 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(words: Sequence[str], shell: Shell, log: Log | None) -> int:
     try:
         code = app(words or ["--help"], prog_name="capstan", standalone_mode=False, obj=shell)
-    except Exception as error:
+    except BaseException as error:
+        if not error_translation.is_failure(error):
+            raise
         return _failed(shell, error, log)
     if code == _INTERRUPTED:
         shell.output.error(_interrupted().to_json())
@@ -167,7 +169,7 @@ def hoisted(words: Sequence[str]) -> Iterator[str]:
     yield from (*flags, *valued, *rest)
 
 
-def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
+def _failed(shell: Shell, error: BaseException, log: Log | None = None) -> int:
     """Report an error and return its exit code."""
     if shell.debug:
         print_exception(error)
@@ -179,7 +181,7 @@ def _failed(shell: Shell, error: Exception, log: Log | None = None) -> int:
     return reported.exit_code
 
 
-def _wrapped(error: Exception) -> CapstanError:
+def _wrapped(error: BaseException) -> CapstanError:
     if isinstance(error, typer.TyperException):
         command = getattr(getattr(error, "ctx", None), "command_path", "capstan")
         return InvalidRequestError("CAP-USAGE", error.format_message(), f"see `{command} --help`")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from capstan.core.config import ProjectConfig
+from capstan.shell_command import shell_line
 from capstan.spark.project_home import checkout
 from capstan.storage.lake import Lake
 
@@ -168,7 +169,7 @@ STEPS = (
 def where_to_look(lake: Lake) -> str:
     """Text with queries and commands to continue with."""
     march_path, day_path = lake.table(MARCH), lake.table(BY_DAY)
-    option = f"--lake {lake.root}"
+    start = shell_line("capstan", "--lake", lake.root)
     programs = "" if checkout() is None else ".venv/bin/"
     return f"""\
 Explore the results, with Spark SQL ({programs}python):
@@ -181,14 +182,14 @@ Explore the results, with Spark SQL ({programs}python):
 with Polars or DuckDB, which need no Spark ({programs}python):
 
   import duckdb, polars
-  march = polars.scan_delta('{march_path}')
+  march = polars.scan_delta({march_path!r})
   print(march.group_by('origin').len().collect())
   print(duckdb.sql('SELECT dest, count(*) AS flights FROM march GROUP BY dest ORDER BY 2 DESC'))
 
 and with the command line ({programs}capstan):
 
-  capstan {option} show {STREAM}
-  capstan {option} runs
-  capstan {option} audit {STREAM} --against {MARCH} --workers EWR,LGA --since 2013-03-01 \
+  {start} show {STREAM}
+  {start} runs
+  {start} audit {STREAM} --against {MARCH} --workers EWR,LGA --since 2013-03-01 \
 --until 2013-04-01
 """

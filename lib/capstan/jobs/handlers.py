@@ -6,12 +6,13 @@ What can be refused is refused before that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
 from capstan.backfill.planner import BackfillRequest
 from capstan.context import Context
 from capstan.core.config import format_duration, parse_duration
+from capstan.core.config.request_fields import Names
 from capstan.core.config.validation import read_request
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
@@ -40,7 +41,7 @@ class VerifyRequest:
     """The request of `capstan.jobs.verify`; `workers` are labels or numbers, None for all."""
 
     stream: str
-    workers: tuple[str, ...] | None = None
+    workers: Names | None = None
     as_of: int | None = None
     deep: bool = False
 
@@ -55,7 +56,7 @@ class MaintainRequest:
             results of attempts, such as `30 days`.
     """
 
-    streams: tuple[str, ...] | None = None
+    streams: Names | None = None
     keep: str = format_duration(KEEP)
 
     @property
@@ -87,7 +88,7 @@ class PublishRequest:
 
     run: str
     approved: bool = True
-    by: str | None = None
+    by: str | None = field(default=None, metadata={"checked_later": True})
     at: str = ""
     reason: str = ""
 
@@ -106,7 +107,7 @@ class PublishRequest:
 def capture(fields: JsonObject, context: Context) -> JobResult:
     """Capture a declared stream."""
     request = read_request(CaptureRequest, fields)
-    return JobResult(asdict(context.capture(**asdict(request))))
+    return JobResult(context.capture(**asdict(request)).to_json())
 
 
 def verify(fields: JsonObject, context: Context) -> JobResult:

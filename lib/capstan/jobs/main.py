@@ -82,7 +82,9 @@ def _run(
         with Context(options.lake, config=streams, spark=lambda: _start(name, start)) as context:
             answer = handler(_request(options, attempt), context)
         output.done(answer)
-    except Exception as error:
+    except BaseException as error:
+        if not error_translation.is_failure(error):
+            raise
         return _failed(error, output, log)
     if answer.refusal is not None:
         return _ended(answer.refusal, log)
@@ -176,7 +178,7 @@ def _start(name: str, start: Callable[[str], SparkSession] | None) -> SparkSessi
     return (start or build_session)(name)
 
 
-def _failed(error: Exception, output: JobOutput, log: Log | None) -> int:
+def _failed(error: BaseException, output: JobOutput, log: Log | None) -> int:
     """Report an error, also in the result, and return its exit code."""
     if not isinstance(error, CapstanError):
         print_exception(error)

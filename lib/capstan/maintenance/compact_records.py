@@ -32,6 +32,7 @@ from capstan.maintenance.expected_content import (
 )
 from capstan.maintenance.file_layout import Cells, FileAssignment, assign, row_bytes
 from capstan.maintenance.table_catalog import files_of
+from capstan.shell_command import command
 from capstan.storage.file_rewrite import rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
@@ -131,7 +132,7 @@ def _cluster(
             raise CheckFailedError(
                 "CAP-TAPE",
                 f"stream {tape.name}: records of batches {low} to {high} differ from its index",
-                f"see `capstan verify {tape.name} --deep`",
+                f"see {command('verify', tape.name, '--deep')}",
                 stream=tape.name,
             )
 

@@ -24,6 +24,7 @@ from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedErro
 from capstan.instrumentation import emit
 from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
+from capstan.shell_command import command
 from capstan.storage import delta
 from capstan.storage.data_files import time_bounds
 from capstan.storage.file_rewrite import exchange, rows_of_files
@@ -223,7 +224,7 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
             raise RangeLockedError(
                 "CAP-HELD",
                 f"run {claim.run} replays stream {tape.name} and may need its old records",
-                f"wait for it to end; if it is dead, run `capstan unlock {claim.run}`",
+                f"wait for it to end; if it is dead, run {command('unlock', claim.run)}",
                 holder=claim.run,
                 stream=tape.name,
             )

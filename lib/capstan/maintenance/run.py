@@ -26,9 +26,11 @@ from capstan.maintenance.table_catalog import (
     index_tables,
     ledger_tables,
 )
+from capstan.notebook import facts_html
 from capstan.redaction import print_exception
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.target_places import find_all_moved
+from capstan.shell_command import command
 from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
@@ -94,6 +96,9 @@ class MaintenanceResult:
             "busy": [error.summary() for error in self.busy],
         }
 
+    def _repr_html_(self) -> str:
+        return facts_html("Maintenance", self.to_json())
+
     @property
     def refusal(self) -> CapstanError | None:
         """The error to report: first a failed stream, then damage, a violation, or skipped work."""
@@ -111,7 +116,7 @@ class MaintenanceResult:
                 "CAP-TAPE",
                 f"stream {stream}: records of batches {first} to {last} differ from its index; "
                 "they were left unchanged",
-                f"`capstan verify {stream} --deep` names the events",
+                f"{command('verify', stream, '--deep')} names the events",
                 stream=stream,
             )
         if len(self.violations) > 1:

@@ -12,6 +12,7 @@ from pyarrow import dataset
 
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Time
+from capstan.replay.output.standing import is_stale
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
@@ -56,12 +57,6 @@ class WorkerGaps:
     behind: Mapping[str, tuple[Time, ...]]
     silent: tuple[str, ...]
     not_on_tape: tuple[str, ...]
-
-
-def is_stale(plan: Plan, covered: Covered) -> bool:
-    """Whether a run used another transform or pipeline than the plan, or other code."""
-    computation = plan.computation
-    return (covered.transform, covered.code) != (computation.name, computation.code)
 
 
 def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverlap:

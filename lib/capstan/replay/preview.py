@@ -12,16 +12,17 @@ from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.certificate import late_rows, pipeline_json
 from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.foreign_changes import Change, changes_since
+from capstan.replay.output.standing import is_stale
 from capstan.replay.overlap import (
     PublishedOverlap,
     WorkerGaps,
-    is_stale,
     published_overlap,
     worker_gaps,
 )
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
+from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage import delta
@@ -150,7 +151,7 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
             parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
             when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
-    cursor = None
+    cursor, request = None, completed(declarations, request)
     if request.follow is not None:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, stored_target(lake, path))

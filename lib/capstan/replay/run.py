@@ -19,8 +19,10 @@ from capstan.replay.output import target_table
 from capstan.replay.output.already_published import find_equivalent_run, require_same_table
 from capstan.replay.output.foreign_changes import changes_since
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
+from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
+from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_lookups, locate_target
 from capstan.spark.safe_commits import require_safe_commits
@@ -59,6 +61,7 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
+    request = completed(declarations, request)
     locate_target(spark, lake, declarations, request.into)
     locate_lookups(spark, lake, declarations, request.pipeline)
     follows = request.follow is not None
@@ -86,6 +89,7 @@ def replay(
     job = Job(spark, lake, plan, run, started)
     if follows:
         _require_target(plan, previous)
+        _require_tapes(plan, previous)
         _report_changes(plan, previous)
         if plan.nothing_new:
             return ReplayResult(None if last is None else last.certificate, unchanged=True)
@@ -109,7 +113,9 @@ def _require_target(plan: Plan, last: History | None) -> None:
     Raises:
         InvalidRequestError: `CAP-FOLLOW` when the table is gone, or was created anew.
     """
-    if plan.cursor is None or last is None or target_table.has_published(plan.target, last.run_id):
+    if plan.cursor is None or last is None:
+        return
+    if target_table.has_published(plan.lake, plan.target, last.run_id):
         return
     raise InvalidRequestError(
         "CAP-FOLLOW",
@@ -118,6 +124,28 @@ def _require_target(plan: Plan, last: History | None) -> None:
         follow=plan.request.follow,
         target=plan.target,
     )
+
+
+def _require_tapes(plan: Plan, last: History | None) -> None:
+    """Check that a followed replay still reads the tapes of which its cursor tells.
+
+    Raises:
+        InvalidRequestError: `CAP-FOLLOW` when one was deleted and recorded anew.
+    """
+    row = None if last is None else last.effective_intent
+    if row is None:
+        return
+    before = Intent.from_json(row.detail).tapes
+    for stream, known in zip(plan.inputs, before, strict=False):
+        if stream.tape.identity != known:
+            raise InvalidRequestError(
+                "CAP-FOLLOW",
+                f"stream {stream.tape.name} was recorded anew since {plan.request.follow} has "
+                "followed it, so its cursor and its state are those of other records",
+                "follow under another name, which replays the whole range",
+                follow=plan.request.follow,
+                stream=stream.tape.name,
+            )
 
 
 def _report_changes(plan: Plan, last: History | None) -> None:
@@ -190,7 +218,8 @@ def _publish_waiting(
     if decision is not None and history.approval(job.source) is None:
         job.at(job.source).write(Step.APPROVED, decision.to_json())
         emit("replay.approved", run=job.run.name)
-    staging, audit = str(audited.detail["staging"]), audited.detail["audit"]
+    # Not as recorded: the lake may have moved since.
+    staging, audit = job.lake.staging(job.name), audited.detail["audit"]
     assert isinstance(audit, Mapping)
     staged = delta.load(job.spark, staging)
     draft = (history.intent(job.source) or require_intent(history)).certificate

@@ -11,6 +11,7 @@ from pyspark.sql.types import DateType, StructType
 from capstan.audit import Audit, Shape, shape_of
 from capstan.audit.table_shape import columns_error
 from capstan.core.config import ProjectConfig
+from capstan.core.config.request_fields import Names, TimeText
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.approval import waiting
@@ -18,13 +19,15 @@ from capstan.replay.execution.change_merge import audit_changes, require_newest_
 from capstan.replay.execution.job import located, restore
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
+from capstan.replay.output.standing import record_whole
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_layout import Layout
+from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
+from capstan.storage.small_files import look_again
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -54,13 +57,13 @@ class TableAudit:
 
     stream: str
     table: str
-    workers: tuple[str, ...] | None = None
-    since: str | None = None
-    until: str | None = None
+    workers: Names | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
     as_of: int | None = None
     worker_column: str | None = None
     time_column: str | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Names | None = None
     version: int | None = None
 
 
@@ -161,7 +164,7 @@ def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: 
     lacking = [n for n, t in zip(time_type.names, shape.times, strict=True) if t is None]
     if lacking:
         raise columns_error(f"column {layout.time} lacks the coordinate {lacking[0]}")
-    days = isinstance(schema[layout.time or ""].dataType, DateType)
+    days = isinstance(column_type(schema, layout.time or ""), DateType)
     if days and time_type.coordinates[0].kind is Kind.TIMESTAMP and layout.every % _DAY_US:
         raise columns_error(f"column {layout.time} holds dates, and the stream's times are finer")
 
@@ -219,16 +222,21 @@ def audit_run(
     Raises:
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
+    look_again()
     history = located(spark, lake, declarations, history.last.run)
     job = restore(spark, lake, declarations, history)
     plan, audited = job.plan, waiting(history)
+    newest = delta.version_of(plan.target)
     if audited is not None and version is None:
-        staged = delta.load(spark, str(audited.detail["staging"]))
+        staged = delta.load(spark, lake.staging(job.at(audited.attempt).name))
         audit = target_table.audit(spark, plan, staged)
     elif plan.change_rule is not None:
         require_newest_version(version)
         audit = audit_changes(job)
     else:
-        audit = target_table.audit_target(spark, plan, version)
+        at = newest if version is None else version
+        audit = target_table.audit_target(spark, plan, at)
     record_findings(plan, audit, history.last.run, job.attempt, version)
+    if audit.passed and newest is not None and history.published and version in (None, newest):
+        record_whole(plan, history.last.run, newest)
     return plan, audit

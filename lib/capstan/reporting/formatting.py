@@ -116,6 +116,10 @@ def changes_text(changes: object) -> str:
         parts = [f"per key, a version for each {', '.join(map(str, changes['sequence_by']))}"]
     if changes.get("delete_when") is not None:
         parts.append(f"deleted when {changes['delete_when']}")
+    if changes.get("truncate_when") is not None:
+        parts.append(f"all before removed when {changes['truncate_when']}")
+    if changes.get("unchanged") is not None:
+        parts.append(f"unchanged where {changes['unchanged']}")
     return "; ".join(parts)
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-import deltalake
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -23,6 +22,7 @@ import pyarrow.compute as pc
 from capstan.reporting.index_scan import Scanned, scan, summed
 from capstan.storage import delta
 from capstan.storage.arrow_scan import read_columns
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.tape import Cut, Tape
 
 POINTS = 160
@@ -103,7 +103,7 @@ def read_progress(
     cut: Cut,
     *,
     points: int = POINTS,
-    events: deltalake.DeltaTable | None = None,
+    events: OpenedTable | None = None,
 ) -> Progress:
     """Read the frontiers of a tape's workers by commit, up to a cut.
 

@@ -25,6 +25,7 @@ from capstan.reporting.stream_view import StreamView
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
+from capstan.shell_command import shell_line
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {
@@ -69,6 +70,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         moment=formatting.moment,
+        shell=shell_line,
         time=formatting.time_text,
         number=formatting.number,
         size=formatting.size,

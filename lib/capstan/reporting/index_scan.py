@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from threading import Lock
 from urllib.parse import unquote
 
-import deltalake
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.times import Kind
 from capstan.storage.arrow_scan import iter_columns, merge_batches
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.table_cache import is_enabled
 from capstan.storage.tape.tape import Cut, Tape
 
@@ -58,7 +58,7 @@ _MAX_KEPT = 64
 _lock = Lock()
 
 
-def scan(tape: Tape, cut: Cut, events: deltalake.DeltaTable) -> tuple[pa.Table, pa.Table, Scanned]:
+def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table, Scanned]:
     """Read the index once, in Arrow.
 
     Args:

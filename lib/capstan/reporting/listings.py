@@ -63,7 +63,7 @@ def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
         late = sum(count_late(tape, cut).values())
     except CapstanError as error:
         # An unreadable tape does not hide the others.
-        return {"error": error.code, "message": error.message}
+        return error.summary()
     return {
         "cut": cut.commit,
         "workers": len(states),

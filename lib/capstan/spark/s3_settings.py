@@ -43,6 +43,8 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
     # Delta takes a store for one scheme or for all, not both.
     own = any(name.startswith(_STORES) for name in given)
     settings = {} if own else dict(LOG_STORES)
+    # Other tools write `s3://`, for which Hadoop has no file system.
+    settings["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     if endpoint:
         # Like Arrow and delta-rs: other servers rarely have a host name for each bucket.
         settings |= {f"{_PREFIX}endpoint": endpoint, f"{_PREFIX}path.style.access": "true"}

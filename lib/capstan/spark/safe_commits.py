@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.shell_command import shell_line
 from capstan.spark.jars import LOG_STORE_JAR
 
 LOG_STORE = "capstan.delta.ConditionalS3LogStore"
@@ -142,7 +143,7 @@ def _require_class(scheme: str, spark: Get) -> None:
         raise InvalidRequestError(
             "CAP-LAKE",
             f"Spark has no class {store}, the log store for {scheme}://",
-            f"give spark-submit --jars {LOG_STORE_JAR}"
+            f"give {shell_line('spark-submit', '--jars', LOG_STORE_JAR)}"
             if store == LOG_STORE
             else f"give Spark its jar, or set spark.delta.logStore.{scheme}.impl to {LOG_STORE}",
         ) from error

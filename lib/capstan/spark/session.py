@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.instrumentation import subscribe
+from capstan.shell_command import shell_line
 from capstan.spark import jvm
 from capstan.spark.class_archive import archive_options, local_settings
 from capstan.spark.code_archive import code_archive
@@ -266,7 +267,7 @@ def _require_delta() -> None:
         raise SystemFailureError(
             "CAP-JARS",
             "Spark was submitted without Delta's jars",
-            f"give spark-submit --jars {jars}",
+            f"give {shell_line('spark-submit', '--jars', jars)}",
         ) from error
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from urllib.parse import unquote
 
-import deltalake
 import pyarrow as pa
 from pyarrow import dataset, parquet
 
 from capstan import error_translation
 from capstan.errors import SystemFailureError
 from capstan.storage import delta
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.small_files import folder, open_file
 
 _BATCH_ROWS = 1 << 18
@@ -38,9 +38,7 @@ def rows_of(path: str) -> dataset.FileSystemDataset:
     return delta.open_table(path).to_pyarrow_dataset(filesystem=folder(path))
 
 
-def rows_of_files(
-    path: str, table: deltalake.DeltaTable, files: Iterable[str]
-) -> dataset.FileSystemDataset:
+def rows_of_files(path: str, table: OpenedTable, files: Iterable[str]) -> dataset.FileSystemDataset:
     """The rows of some files of an unpartitioned table, without their bounds.
 
     Args:
@@ -48,6 +46,7 @@ def rows_of_files(
         table: The table, opened.
         files: File paths as in the log.
     """
+    table.require_plain()
     schema = pa.schema(table.schema().to_arrow())
     return dataset.FileSystemDataset.from_paths(
         list(map(unquote, files)),
@@ -60,7 +59,7 @@ def rows_of_files(
 def iter_columns(
     path: str,
     columns: Sequence[str],
-    table: deltalake.DeltaTable | None = None,
+    table: OpenedTable | None = None,
     files: Iterable[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows of a table in batches of at most 262,144 with one schema, in no order.
@@ -75,6 +74,7 @@ def iter_columns(
         SystemFailureError: `CAP-DAMAGED` for a missing or unreadable file; `CAP-NO-ACCESS`.
     """
     table = table or delta.open_table(path)
+    table.require_plain()
     schema = _schema(table, columns)
     for place in map(unquote, table.file_uris()) if files is None else files:
         yield from _batches(place, columns, schema)
@@ -83,7 +83,7 @@ def iter_columns(
 def read_columns(
     path: str,
     columns: Sequence[str],
-    table: deltalake.DeltaTable | None = None,
+    table: OpenedTable | None = None,
     files: Iterable[str] | None = None,
 ) -> pa.Table:
     """The rows of `iter_columns` as one table."""
@@ -113,7 +113,7 @@ def merge_batches(
         yield pa.concat_batches(waiting)
 
 
-def _schema(table: deltalake.DeltaTable, columns: Sequence[str]) -> pa.Schema:
+def _schema(table: OpenedTable, columns: Sequence[str]) -> pa.Schema:
     whole = pa.schema(table.schema().to_arrow())
     return pa.schema([whole.field(name) for name in columns])
 

@@ -22,7 +22,7 @@ from capstan.storage import delta
 from capstan.storage.commit_lock import committing, making
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.s3_access import storage_options
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
@@ -84,6 +84,7 @@ def append(
     *,
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
+    unless: Txn | None = None,
 ) -> bool:
     """Append rows to a Delta table in one commit.
 
@@ -92,9 +93,11 @@ def append(
         rows: Rows with the table's columns.
         txn: The transaction identity of the commit.
         note: The note in the commit's `userMetadata`.
+        unless: Another transaction that shuts this writer out.
 
     Returns:
-        False if the table has this transaction or a later one of its app; nothing was appended.
+        False if the table has this transaction, a later one of its app, or the one of `unless`;
+        nothing was appended.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers keep committing first.
@@ -108,12 +111,13 @@ def append(
     )
     with committing(path):
         for _ in range(_ATTEMPTS):
-            table = opened(path)
-            if txn is not None:
-                last = table.transaction_version(txn.app)
-                if last is not None and last >= txn.version:
+            table = OpenedTable(path)
+            for each in (txn, unless):
+                last = None if each is None else table.transaction_version(each.app)
+                if each is not None and last is not None and last >= each.version:
                     return False
             try:
+                _add_columns(table, rows.schema)
                 deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
             except CommitFailedError:
                 continue
@@ -128,10 +132,23 @@ def append(
     )
 
 
+def commit_transaction(path: str, txn: Txn) -> None:
+    """Commit a transaction without rows, unless the table has it."""
+    append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
+
+
+def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
+    """Add the columns that a table lacks, which an older Capstan has made."""
+    present = {field.name for field in table.schema().fields}
+    added = [field for field in wanted if field.name not in present]
+    if added:
+        table.alter.add_columns(deltalake.Schema.from_arrow(pa.schema(added)).fields)
+
+
 def set_properties(path: str, properties: Mapping[str, str]) -> None:
     """Set properties of a table; the values may hold any text."""
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
 
 
@@ -141,14 +158,14 @@ def add_property(path: str, name: str, value: str) -> bool:
     Of several writers at once, one succeeds.
     """
     with committing(path):
-        table = opened(path)
+        table = OpenedTable(path)
         if name in table.metadata().configuration:
             return False
         try:
             table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
         except CommitFailedError:
             # Without a folder lock, another writer may have committed since.
-            if name in opened(path).metadata().configuration:
+            if name in OpenedTable(path).metadata().configuration:
                 return False
             raise
     return True

@@ -11,18 +11,18 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.error_translation import DAMAGED_FILE_HINT
 from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import sizes_of
-from capstan.storage.tape.region_sql import quoted
+from capstan.storage.opened_table import OpenedTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +34,7 @@ Row = Mapping[str, object]
 
 
 def files_of(
-    table: deltalake.DeltaTable,
+    table: OpenedTable,
     time_type: TimeType,
     *,
     workers: Collection[int] | None = None,
@@ -67,7 +67,7 @@ def files_of(
 
 
 def files_between(
-    path: str, table: deltalake.DeltaTable, column: str, first: int, last: int | None = None
+    path: str, table: OpenedTable, column: str, first: int, last: int | None = None
 ) -> list[str]:
     """Full paths of the files that can have a row with `column` from `first` to `last`.
 
@@ -133,16 +133,11 @@ def bound_integer(bound: object) -> int | None:
     return bound if isinstance(bound, int) else None
 
 
-def is_plain(table: deltalake.DeltaTable) -> bool:
-    """Whether a table's rows are exactly those of its files: no Delta feature changes them."""
-    return bool(table.protocol().min_reader_version == 1)
-
-
 def read_all(spark: SparkSession, path: str) -> DataFrame:
     """Rows of the newest version of a table, in no order."""
     table = delta.open_table(path)
     files = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
-    if len(files) <= MAX_DIRECT and is_plain(table):
+    if len(files) <= MAX_DIRECT and table.is_plain:
         return read_few(spark, path, table, files)
     return delta.load(spark, path)
 
@@ -157,13 +152,13 @@ def count_rows(path: str) -> int:
     return sum(delta.stat(delta.open_table(path).get_add_actions(flatten=True), "num_records"))
 
 
-def columns_of(table: deltalake.DeltaTable) -> StructType:
+def columns_of(table: OpenedTable) -> StructType:
     """The columns of a table as a Spark schema."""
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
 def read_few(
-    spark: SparkSession, path: str, table: deltalake.DeltaTable, files: Collection[str]
+    spark: SparkSession, path: str, table: OpenedTable, files: Collection[str]
 ) -> DataFrame:
     """Rows of some files of a plain table, in no order.
 

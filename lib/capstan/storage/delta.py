@@ -14,22 +14,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-import deltalake
 import pyarrow as pa
 from delta.tables import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 
 from capstan import error_translation
+from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable, missing_table
 from capstan.storage.table_cache import cached, keep
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -65,33 +63,28 @@ class Commit:
     metrics: Mapping[str, str]
 
 
-def open_table(path: str, version: int | None = None) -> deltalake.DeltaTable:
+def open_table(path: str, version: int | None = None) -> OpenedTable:
     """Open a Delta table without a JVM.
 
     Raises:
         SystemFailureError: `CAP-TABLE` when there is no Delta table at `path` or it cannot be
             read; `CAP-DAMAGED` or `CAP-NO-ACCESS` if the cause is known.
     """
-    try:
-        if version is None:
-            return cached(_OPENED, path, lambda: opened(path))
-        return opened(path, version)
-    except TableNotFoundError as error:
+    newest = cached(_OPENED, path, lambda: OpenedTable(path))
+    if version is None or version == newest.version():
+        return newest
+    # delta-rs would look for a version far ahead for minutes.
+    if not 0 <= version < newest.version():
         raise SystemFailureError(
             "CAP-TABLE",
-            f"there is no Delta table at {path}",
-            "check the lake and the name; `capstan streams` lists the captured streams",
+            f"the Delta table at {path} has no version {version}: the newest is {newest.version()}",
+            "choose an earlier one",
             path=path,
-        ) from error
-    except (DeltaError, OSError) as error:
-        known = error_translation.translate(error)
-        check_log = "check that its _delta_log is complete; restore missing files from a backup"
-        code, hint = ("CAP-TABLE", check_log) if known is None else (known.code, known.hint)
-        message = f"cannot read the Delta table at {path}: {error_translation.root_message(error)}"
-        raise SystemFailureError(code, message, hint, path=path) from error
+        )
+    return OpenedTable(path, version)
 
 
-def keep_table(path: str, table: deltalake.DeltaTable) -> None:
+def keep_table(path: str, table: OpenedTable) -> None:
     """Keep a table as it is after a commit of this process, for `open_table`."""
     keep(_OPENED, path, table.version(), table)
 
@@ -100,18 +93,29 @@ def load(spark: SparkSession, path: str, version: int | None = None) -> DataFram
     """Rows of the table at `path` in a version or the newest one, in no order.
 
     Raises:
-        SystemFailureError: `CAP-DAMAGED` or `CAP-NO-ACCESS` when its log cannot be read.
+        SystemFailureError: `CAP-TABLE` without a table; `CAP-DAMAGED` or `CAP-NO-ACCESS` when its
+            log cannot be read.
     """
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
-    with error_translation.with_path(path):
-        return reader.load(path)
+    try:
+        with error_translation.with_path(path):
+            return reader.load(path)
+    except AnalysisException as error:
+        if is_any(error, "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"):
+            raise missing_table(path) from error
+        raise
 
 
 def version_of(path: str) -> int | None:
     """The newest version of the table at `path`, or None if there is no table."""
     return open_table(path).version() if is_table(path) else None
+
+
+def identity_of(path: str, version: int | None = None) -> str:
+    """The Delta id of a table, newest or at a version; a table made in its place has another."""
+    return str(open_table(path, version).metadata().id)
 
 
 def generated_columns(path: str) -> list[str]:
@@ -183,6 +187,7 @@ def append(
     txn: Txn | None = None,
     note: Mapping[str, object] | None = None,
     merge_schema: bool = False,
+    unless: Txn | None = None,
 ) -> Commit | None:
     """Append `frame` in one commit.
 
@@ -192,15 +197,16 @@ def append(
         txn: The transaction.
         note: The note of the commit.
         merge_schema: Whether columns may be added.
+        unless: Another transaction that shuts this writer out.
 
     Returns:
-        The commit, or None if the table has this transaction or a later one of its app.
+        The commit, or None if the table has this transaction, a later one of its app, or `unless`.
 
     Raises:
         RangeLockedError: `CAP-CONFLICT` when other writers keep changing its columns.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return retrying(lambda: _write(frame, path, "Append", options, txn, note), path)
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
 
 
 def replace(
@@ -264,20 +270,20 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Mapping[str, object] | None,
+    unless: Txn | None = None,
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
     all_options = {**options, "userMetadata": note_text(note, token)}
-    if txn is None:
-        with committing(path):
-            frame.write.format("delta").mode(mode).options(**all_options).save(path)
-        return find_commit(path, token, -1 if before is None else before)
     try:
-        if not write_once(frame, path, mode, all_options, txn, PLAIN):
+        if txn is None:
+            with committing(path):
+                frame.write.format("delta").mode(mode).options(**all_options).save(path)
+        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.
-        if not is_any(error, SAME_TXN):
+        if txn is None or not is_any(error, SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from capstan.storage.commit_lock import committing
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import opened
+from capstan.storage.opened_table import OpenedTable
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -38,6 +38,7 @@ def write_once(
     options: Mapping[str, str],
     txn: Txn,
     creation_properties: Mapping[str, str] = MappingProxyType({}),
+    unless: Txn | None = None,
 ) -> bool:
     """Write `frame` in one commit that carries a transaction identity.
 
@@ -48,9 +49,11 @@ def write_once(
         options: Delta's options, such as `replaceWhere` and `userMetadata`.
         txn: The identity.
         creation_properties: The properties of a table that this write creates.
+        unless: Another transaction that shuts this writer out.
 
     Returns:
-        False if the table has this transaction or a later one of its app; nothing was written.
+        False if the table has this transaction, a later one of its app, or the one of `unless`;
+        nothing was written.
 
     Raises:
         Py4JJavaError: Delta's `ConcurrentTransactionException` when another writer commits under
@@ -64,9 +67,11 @@ def write_once(
     log = delta.DeltaLog.forTable(session, path)
     transaction = log.startTransaction()
     # A transaction committed after this line either is seen by the check or conflicts.
-    if _is_committed(path, txn):
-        return False
-    transaction.readTxn().addOne(txn.app)
+    for each in (txn, unless):
+        if each is not None:
+            if is_committed(path, each):
+                return False
+            transaction.readTxn().addOne(each.app)
     all_options = {**options, "txnAppId": txn.app, "txnVersion": str(txn.version)}
     settings = delta.DeltaOptions(_map(jvm, all_options), session.sessionState().conf())
     save_mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
@@ -83,10 +88,11 @@ def write_once(
     return True
 
 
-def _is_committed(path: str, txn: Txn) -> bool:
+def is_committed(path: str, txn: Txn) -> bool:
+    """Whether a table has a transaction, or a later one of its app."""
     if not is_table(path):
         return False
-    last = opened(path).transaction_version(txn.app)
+    last = OpenedTable(path).transaction_version(txn.app)
     return last is not None and last >= txn.version
 
 

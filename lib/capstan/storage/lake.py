@@ -16,7 +16,7 @@ from uuid import uuid4
 from pyarrow import NativeFile, fs
 
 from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_name
-from capstan.core.config.names import is_catalog_name, normalised
+from capstan.core.config.names import is_catalog_name, normalised, one_spelling
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.storage import s3_access
@@ -91,12 +91,12 @@ class Lake:
             raise InvalidRequestError(
                 "CAP-LAKE", "the lake's path is empty", "give --lake or CAPSTAN_LAKE"
             )
-        root = text.rstrip("/") if "://" in text else str(Path(text).absolute())
+        root = one_spelling(text).rstrip("/") if "://" in text else str(Path(text).absolute())
         if READ_OTHERWISE.search(root):
             raise InvalidRequestError(
                 "CAP-LAKE",
-                f"a lake cannot be at {root!r}: Delta readers decode a backslash, and a '%' with "
-                "two digits, as another character",
+                f"a lake cannot be at {root!r}: delta-rs does not take a backslash, one of []^|, a "
+                "control character or a '%' with two digits as it is",
                 "give another folder with --lake or CAPSTAN_LAKE",
             )
         return cls(root)
@@ -111,7 +111,7 @@ class Lake:
         That of a name in a catalog is where the table is made if the catalog does not have it.
         """
         if "/" in target:
-            return target.rstrip("/")
+            return one_spelling(target).rstrip("/")
         if is_catalog_name(target):
             # No other name has dots, so it is not the folder of another table.
             return f"{self.root}/tables/{normalised(target)}"

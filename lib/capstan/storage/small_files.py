@@ -2,7 +2,8 @@
 
 Reading a Parquet file takes a request for its size, one for its footer and one for each column. The
 ledgers and indexes have many small files, and one run reads them many times. Delta never changes a
-data file, and no other file ever has its name, so its content can be kept.
+data file, and no other file ever has its name, so its content can be kept. A file may be lost in
+the store nevertheless: deep verifications and audits first have each asked for again.
 """
 
 from __future__ import annotations
@@ -27,27 +28,41 @@ class _Contents:
     """The content of files by path, of those that were used last."""
 
     size: int = 0
-    _buffers: OrderedDict[str, pa.Buffer] = field(default_factory=OrderedDict)
+    _seen: set[str] = field(default_factory=set)
+    _buffers: OrderedDict[str, tuple[object, pa.Buffer]] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, path: str) -> pa.Buffer | None:
+    def get(self, path: str, tag: object = None) -> pa.Buffer | None:
+        """The content of a file that was seen in the store, with a tag that is as it was."""
         with self._lock:
-            if path in self._buffers:
-                self._buffers.move_to_end(path)
-            return self._buffers.get(path)
+            known, content = self._buffers.get(path, (None, None))
+            if content is None or not (path in self._seen or tag == known):
+                return None
+            self._seen.add(path)
+            self._buffers.move_to_end(path)
+            return content
 
-    def put(self, path: str, content: pa.Buffer) -> None:
+    def put(self, path: str, tag: object, content: pa.Buffer) -> None:
         with self._lock:
-            # Two threads may have fetched the same file.
-            if path not in self._buffers:
-                self._buffers[path] = content
-                self.size += content.size
+            _, before = self._buffers.pop(path, (None, None))
+            self.size += content.size - (0 if before is None else before.size)
+            self._buffers[path] = tag, content
+            self._seen.add(path)
             while self.size > _CAPACITY:
-                _, dropped = self._buffers.popitem(last=False)
+                _, (_, dropped) = self._buffers.popitem(last=False)
                 self.size -= dropped.size
+
+    def doubt(self) -> None:
+        with self._lock:
+            self._seen.clear()
 
 
 _contents = _Contents()
+
+
+def look_again() -> None:
+    """Ask the store once for each kept file before it is used again: it may be gone."""
+    _contents.doubt()
 
 
 def folder(path: str) -> fs.FileSystem:
@@ -73,9 +88,12 @@ def open_file(path: str) -> pa.NativeFile:
         file = lake.open_file(path)
         if file.size() > _LARGEST:
             return file
+        tag = file.size(), (file.metadata() or {}).get(b"ETag")
+        content = _contents.get(path, tag)
+    if content is None:
         # This buffer belongs to Arrow, whose threads may drop it when the interpreter has ended.
         content = file.read_buffer()
-        _contents.put(path, content)
+        _contents.put(path, tag, content)
     return pa.BufferReader(content)
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from capstan.core.times import Box, Time
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
+from capstan.shell_command import command
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records
@@ -140,8 +141,8 @@ def count_mismatch(
         "CAP-TAPE",
         f"stream {tape.name}, worker {worker}{event}: "
         + ("records without an event are stored" if seq is None else counts),
-        f"`capstan verify {tape.name} --deep` names the first one of each worker; restore missing "
-        "records from a backup",
+        f"{command('verify', tape.name, '--deep')} names the first one of each worker; restore "
+        "missing records from a backup",
         stream=tape.name,
         worker=worker,
         seq=seq,

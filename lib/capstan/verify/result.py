@@ -8,6 +8,7 @@ from capstan.core.protocol import Violation
 from capstan.core.protocol.rules import holdings_json
 from capstan.core.times import Box, TimeType
 from capstan.errors import CheckFailedError
+from capstan.shell_command import command
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape
 
@@ -104,7 +105,7 @@ class Verification:
             "CAP-VIOLATION",
             f"stream {self.stream}, worker {first.name} breaks {violation.rule.value}: "
             f"{violation.describe(tape.time_type)}{others}",
-            f"see `capstan verify {self.stream}`; select workers with valid recordings, or a cut "
+            f"see {command('verify', self.stream)}; select workers with valid recordings, or a cut "
             "before the violation",
             stream=self.stream,
             worker=first.worker,

@@ -16,6 +16,7 @@ from capstan.instrumentation import emit
 from capstan.spark.session import Later, session_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
+from capstan.storage.small_files import look_again
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.verify import in_process_events, verified_ledger
@@ -76,6 +77,7 @@ def verify(
         SystemFailureError: `CAP-DAMAGED` for missing or truncated files, if `deep`.
     """
     if deep:
+        look_again()
         require_whole(tape)
     cut = newest_cut(tape) if cut is None else cut
     plan = _plan(lake, tape, cut, workers)

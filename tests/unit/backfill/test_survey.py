@@ -228,12 +228,57 @@ def test_another_transform_s_rows_are_stale(place: Place) -> None:
     assert place.states("days")[:3] == ["stale"] * 3
 
 
-def test_another_stream_counts_only_if_it_replaced_rows(place: Place) -> None:
+@pytest.mark.parametrize("mode", ["append", "merge"])
+@pytest.mark.parametrize("other", [{"stream": "elsewhere"}, {"transform": "by_day"}])
+def test_rows_that_another_output_puts_beside_those_of_a_run_change_its_range(
+    place: Place, other: dict[str, str], mode: str
+) -> None:
+    books = place.books("copy")
+    books.published("own", [0, 1, 2], days(0, 3))
+    foreign = replace(books, **other)  # type: ignore[arg-type]
+    foreign.published("added", [0], days(0, 1), mode=mode)
+    found = place.survey("copy").intervals
+    assert [each.state for each in found][:3] == ["changed", "covered", "covered"]
+    assert (found[0].missing, found[0].runs) == (("a",), ("own",))
+    assert found[0].changes[0].startswith("run added of stream ")
+    # Without a run of its own there, rows of another stream are none of it.
+    foreign.published("more", [0], days(3, 4), mode=mode)
+    assert place.states("copy")[3] == "incomplete"
+    replace(foreign, stream="s", transform="").published("again", [0], days(0, 1))
+    assert place.states("copy")[:3] == ["covered"] * 3
+
+
+@pytest.mark.parametrize(("mode", "state"), [("append", "changed"), ("merge", "changed")])
+def test_a_run_that_does_not_replace_leaves_what_another_output_has_put_there(
+    place: Place, mode: str, state: str
+) -> None:
+    books = place.books("copy")
+    replace(books, stream="elsewhere").published("theirs", [1], days(1, 2))
+    late = replace(books, _version=1)
+    late.published("own", [0, 1, 2], days(0, 3), mode=mode)
+    found = place.survey("copy").intervals
+    assert [each.state for each in found][:3] == ["covered", state, "covered"]
+    assert found[1].missing == ("b",)
+
+
+def test_what_an_audit_has_found_whole_is_covered_until_the_next_change(place: Place) -> None:
+    books = place.books("copy")
+    books.published("own", [0, 1, 2], days(0, 3))
+    foreign = replace(books, stream="elsewhere", _version=1)
+    foreign.published("added", [0], days(0, 1), mode="append")
+    assert place.states("copy")[0] == "changed"
+    books._cover("own", [0, 1, 2], days(0, 3), "compared", version=2)
+    assert place.states("copy")[:3] == ["covered"] * 3
+    foreign.published("more", [2], days(1, 2), mode="merge")
+    assert place.states("copy")[:3] == ["covered", "changed", "covered"]
+    books.rolled_back("own", [0, 1, 2], days(0, 3))
+    assert place.states("copy")[:3] == ["gap"] * 3
+
+
+def test_another_stream_that_has_replaced_rows_makes_them_stale(place: Place) -> None:
     books = place.books("copy")
     books.published("own", [0, 1, 2], days(0, 3))
     foreign = replace(books, stream="elsewhere")
-    foreign.published("added", [0], days(0, 1), mode="append")
-    assert place.states("copy")[:3] == ["covered"] * 3
     wide = Region(Box((None, day(1)), (None, day(2))))
     foreign.published("over", [0], wide)
     assert place.states("copy")[:3] == ["stale"] * 3

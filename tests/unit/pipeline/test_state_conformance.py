@@ -24,7 +24,9 @@ from capstan.pipeline.keyed.messages import (
     Rescale,
     SuspendMarker,
 )
-from capstan.pipeline.live import (
+from capstan.pipeline.state.codec import PLAIN, Encoded
+from capstan.pipeline.state.key_placement import Modulo, Rendezvous
+from tests.reference.live import (
     AckUpgrade,
     BarrierMarker,
     Bye,
@@ -40,11 +42,9 @@ from capstan.pipeline.live import (
     Sent,
     Upgrade,
 )
-from capstan.pipeline.live.aligned_input import AlignedInput
-from capstan.pipeline.live.epochs import EpochGenerator, limit_out_of_orderness, monotonic
-from capstan.pipeline.live.snapshot_store import MemorySnapshots
-from capstan.pipeline.state.codec import PLAIN, Encoded
-from capstan.pipeline.state.key_placement import Modulo, Rendezvous
+from tests.reference.live.aligned_input import AlignedInput
+from tests.reference.live.epochs import EpochGenerator, limit_out_of_orderness, monotonic
+from tests.reference.live.snapshot_store import MemorySnapshots
 
 CASES = json.loads(
     (Path(__file__).parents[2] / "conformance" / "dag_state" / "cases.json").read_text()

@@ -217,8 +217,10 @@ def test_the_versions_are_those_of_the_lock() -> None:
 
 
 def test_locks_have_hashes_and_name_no_index() -> None:
-    for name in ("requirements.lock", "requirements-java.lock", "requirements-s3.lock"):
-        text = (ROOT / name).read_text(encoding="utf-8")
+    locks = sorted(ROOT.glob("requirements*.lock"))
+    assert [lock.stem for lock in locks] == [file.stem for file in sorted(ROOT.glob("*.in"))]
+    for lock in locks:
+        text = lock.read_text(encoding="utf-8")
         packages = re.split(r"\n(?=\S)", text.strip())
         assert packages
         for package in packages:

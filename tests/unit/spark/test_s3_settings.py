@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+# Other tools write `s3://`; Hadoop's file system has `s3a://` alone.
+S3 = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
+
+
 @pytest.mark.parametrize(
     ("environment", "wanted"),
     [
@@ -36,15 +40,18 @@ if TYPE_CHECKING:
 def test_endpoint_and_region(environment: dict[str, str], wanted: dict[str, str]) -> None:
     assert s3_settings(environment) == {
         **LOG_STORES,
+        **S3,
         **{f"spark.hadoop.fs.s3a.{name}": value for name, value in wanted.items()},
     }
 
 
 def test_settings_of_the_user_s_stay() -> None:
+    assert s3_settings({}, {*S3, *LOG_STORES}) == {}
     environment = {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://minio:9000"}
     endpoint, region = "spark.hadoop.fs.s3a.endpoint", "spark.hadoop.fs.s3a.endpoint.region"
     given = {endpoint, "spark.delta.logStore.class"}
     assert s3_settings(environment, given) == {
+        **S3,
         "spark.hadoop.fs.s3a.path.style.access": "true",
         region: "eu-west-1",
     }

@@ -9,10 +9,21 @@ import pytest
 
 from capstan.core.config import check_target
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake, exists, sizes_of
 from capstan.storage.tape.index import resolve_workers
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support.jvmless_lake import lay_tape
+
+
+def test_a_place_in_s3_has_one_spelling() -> None:
+    for scheme in ("s3", "s3a", "s3n"):
+        lake = Lake.at(f"{scheme}://shop/lake/")
+        assert lake.root == "s3a://shop/lake"
+        assert lake.table(f"{scheme}://shop/t") == lake.target(f"{scheme}://shop/t/")
+        assert check_target(f"{scheme}://shop/t") == "s3a://shop/t"
+        assert Request("orders", f"{scheme}://shop/t").into == "s3a://shop/t"
+    assert Lake.at("gs://shop/lake").root == "gs://shop/lake"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +39,7 @@ def test_a_place_is_the_same_as_a_path_and_as_a_uri(tmp_path: Path, name: str) -
         assert exists(place)
 
 
-@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b"])
+@pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b", "a[1]", "a^b", "a|b"])
 def test_a_place_that_readers_of_delta_take_for_another_is_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="CAP-LAKE: a lake cannot be at"):
         Lake.at(f"/data/{name}")
@@ -46,6 +57,8 @@ def test_a_place_that_readers_of_delta_take_for_another_is_refused(name: str) ->
         # Number 1 is the worker of label 3: what is meant by 1 would hang on what has come.
         (["2", "3", "a"], ["3", "2"], [1, 0]),
         (["2", "3", "a"], ["1"], None),
+        (["1.0", "2.0", "3.0"], ["1"], None),
+        (["1.0", "2.0", "3.0"], ["2.0", "1.0"], [1, 0]),
         ([str(n) for n in range(1, 100)], ["0"], None),
     ],
 )

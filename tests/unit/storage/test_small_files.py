@@ -69,6 +69,21 @@ def test_what_was_not_used_for_longest_goes(store: Store, monkeypatch: pytest.Mo
     assert "".join(name[0] for name in store.fetched) == "abcb"
 
 
+def test_a_file_is_not_used_once_it_is_known_to_be_gone(store: Store) -> None:
+    for name in "abc":
+        store.put(f"{name}.parquet", 3)
+        assert read(f"{name}.parquet") == 3
+    store.put("b.parquet", 300)
+    (store.folder / "c.parquet").unlink()
+    small_files.look_again()
+    assert [read("a.parquet"), read("b.parquet")] == [3, 300]
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            read("c.parquet")
+    asked = len(store.fetched)
+    assert [read("a.parquet"), read("b.parquet"), len(store.fetched)] == [3, 300, asked]
+
+
 def test_a_dataset_opens_the_kept_files(store: Store) -> None:
     names = ["a.parquet", "b%20.parquet"]
     for rows, name in enumerate(names, 3):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.storage import arrow_writer, delta, table_cache
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.table_cache import VersionedCache
 
 THREADS = 8
@@ -89,8 +90,9 @@ def test_a_table_is_not_opened_again_after_an_append(
     arrow_writer.create_table(path, arrow_writer.struct(n="long"))
     before = delta.open_table(path)
     openings: list[str] = []
-    opened = delta.opened
-    monkeypatch.setattr(delta, "opened", lambda path: openings.append(path) or opened(path))
+    monkeypatch.setattr(
+        delta, "OpenedTable", lambda path: openings.append(path) or OpenedTable(path)
+    )
     assert arrow_writer.append(path, rows)
     after = delta.open_table(path)
     assert openings == []

@@ -86,7 +86,7 @@ def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
     since, until = _bounds(replay, context)
     return {
         **declared_fields(replay, context),
-        "workers": context["params"].get("workers"),
+        "workers": context["params"].get("workers") or None,  # A form's blank field.
         "since": since.isoformat(),
         "until": until.isoformat(),
     }

@@ -25,6 +25,15 @@ def replay_form(setting: Settings) -> dict[str, Param]:
     return {**_input_fields(setting), **_output_fields(setting), **_option_fields()}
 
 
+def filled(params: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a form that are filled in: a blank one is not given."""
+    return {
+        name: value
+        for name, value in params.items()
+        if value not in (None, "", [], ()) and not (isinstance(value, str) and not value.strip())
+    }
+
+
 def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = None) -> Param:
     """The field that chooses workers of one or several streams."""
     streams: dict[str, list[str]] = {}
@@ -205,7 +214,12 @@ def _option_fields() -> dict[str, Param]:
 
 def _text(title: str, description: str, section: str) -> Param:
     return Param(
-        None, type=["string", "null"], title=title, description_md=description, section=section
+        None,
+        type=["string", "null"],
+        minLength=1,
+        title=title,
+        description_md=description,
+        section=section,
     )
 
 
@@ -226,6 +240,7 @@ def list_field(title: str, description: str, section: str | None, **choices: Any
     return Param(
         None,
         type=["array", "null"],
+        minItems=1,
         items={"type": "string"},
         title=title,
         description_md=description,

@@ -148,7 +148,7 @@ class CapstanTaskGroup(TaskGroup):
         given = {
             "stream": stream,
             "replay": replay,
-            "workers": [workers] if isinstance(workers, str) else workers,
+            "workers": workers,
             "since": since,
             "until": until,
         }

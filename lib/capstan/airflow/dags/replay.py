@@ -9,7 +9,7 @@ from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags import docs, timetables
-from capstan.airflow.dags.form import replay_form
+from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.notifications import of_chosen
 from capstan.airflow.dags.task_defaults import task_defaults
@@ -123,5 +123,5 @@ def replay_dags(setting: Settings) -> Iterator[DAG]:
         params=replay_form(setting),
         tag="replay",
     ) as dag:
-        replay_tasks(lambda context: dict(context["params"]), REPLAYED, setting=setting)
+        replay_tasks(lambda context: filled(context["params"]), REPLAYED, setting=setting)
     yield dag

@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from airflow.sdk import Context
 
 from capstan.airflow.markdown import audits_markdown
+from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.core.config.request_fields import Names
+from capstan.core.config.validation import read_field, read_fields
 
 
 class AuditOperator(CapstanSubmitOperator):
@@ -47,8 +50,14 @@ class AuditOperator(CapstanSubmitOperator):
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the audit, and return its result."""
         if self.runs is not None:
-            runs = [self.runs] if isinstance(self.runs, str) else list(self.runs)
+            with as_task():
+                runs = read_field("runs", Names, self.runs)
             self.request = {"audits": [{"run": run} for run in runs]}
         else:
-            self.request = {"stream": self.stream, "table": self.table, **self.fields}
+            # Loads Spark's packages, which nothing else here needs.
+            from capstan.replay.standalone_audit import TableAudit
+
+            given = {"stream": self.stream, "table": self.table, **self.fields}
+            with as_task():
+                self.request = read_fields(TableAudit, given)
         return super().execute(context)

@@ -9,7 +9,9 @@ from airflow.sdk import Context
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.operators.asset_events import tell_backfill
+from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.core.config.validation import read_fields
 
 
 class SubmitBackfillOperator(CapstanSubmitOperator):
@@ -67,6 +69,9 @@ class BackfillOperator(SubmitBackfillOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the backfill, and return its runs."""
-        bounds = {"since": self.since or None, "until": self.until or None}
-        self.request = {"replay": self.replay, **bounds, **self.fields}
+        from capstan.backfill.planner import BackfillRequest
+
+        given = {"replay": self.replay, "since": self.since, "until": self.until, **self.fields}
+        with as_task():
+            self.request = read_fields(BackfillRequest, given)
         return super().execute(context)

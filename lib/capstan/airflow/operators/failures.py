@@ -23,7 +23,6 @@ from airflow.sdk.exceptions import (
 
 from capstan import error_translation
 from capstan.errors import (
-    CapstanError,
     CheckFailedError,
     IncompleteError,
     InvalidRequestError,
@@ -80,11 +79,15 @@ def reschedule(at: datetime) -> AirflowRescheduleException:
 
 @contextmanager
 def as_task() -> Iterator[None]:
-    """Convert Capstan's errors to Airflow's exceptions."""
+    """Convert what fails to Airflow's exceptions, by code; Airflow's own pass."""
     try:
         yield
-    except CapstanError as error:
-        raise failure(error.exit_code, error.to_json()) from error
+    except BaseException as error:
+        own = type(error).__module__.startswith("airflow.") or isinstance(error, AirflowException)
+        if own or not error_translation.is_failure(error):
+            raise
+        coded = error_translation.to_capstan_error(error)
+        raise failure(coded.exit_code, coded.to_json()) from error
 
 
 def set_usual(arguments: dict[str, object], **usual: object) -> None:

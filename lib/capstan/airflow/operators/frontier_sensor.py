@@ -9,8 +9,11 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
 from capstan.airflow.operators.failures import as_task, set_usual
+from capstan.airflow.operators.rendered_arguments import RenderedArguments
 from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.settings import Settings
+from capstan.core.config.request_fields import Names
+from capstan.core.config.validation import read_field
 from capstan.errors import IncompleteError
 
 _HINT = "check that the stream is captured, then clear this task"
@@ -18,7 +21,7 @@ Fields = Callable[[Context], Mapping[str, object]]
 _RANGE = ("stream", "workers", "since", "until", "replay")
 
 
-class FrontierSensor(BaseSensorOperator):
+class FrontierSensor(RenderedArguments, BaseSensorOperator):
     """Waits until all times of a range are complete for the chosen workers of all its streams.
 
     Completeness is proven, not guessed: no further records of those times can arrive. Each check
@@ -85,8 +88,6 @@ class FrontierSensor(BaseSensorOperator):
         if self._fields_of is not None:
             return self._fields_of(context)
         given = {name: getattr(self, name) for name in _RANGE}
-        if isinstance(self.workers, str):
-            given["workers"] = [self.workers]
         if self.replay is not None:
             declared = self.settings.declarations.replay(self.replay)
             given |= {"stream": declared.stream, "into": declared.target}
@@ -101,10 +102,10 @@ class FrontierSensor(BaseSensorOperator):
     def _by_stream(self, context: Context) -> list[Mapping[str, object]]:
         """The fields of a plan for each of the streams that are named one by one."""
         fields = self._fields(context)
-        stream = fields.get("stream")
-        if isinstance(stream, str) or not isinstance(stream, Sequence):
+        if fields.get("stream") is None:
             return [fields]
-        return [{**fields, "stream": name} for name in stream]
+        names = read_field("stream", Names, fields["stream"])
+        return [{**fields, "stream": name} for name in names]
 
     def execute(self, context: Context) -> object:
         """Check, and reschedule; fails with `CAP-INCOMPLETE` after the timeout."""

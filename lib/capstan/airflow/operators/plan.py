@@ -53,12 +53,11 @@ class ReplayArguments(Protocol):
 
 def replay_fields(operator: ReplayArguments) -> dict[str, object]:
     """The fields of a request that an operator's arguments are."""
-    workers = operator.workers
     given = {
         "stream": operator.stream,
         "into": operator.target,
         "replay": operator.replay,
-        "workers": [workers] if isinstance(workers, str) else workers and list(workers),
+        "workers": operator.workers,
         "since": operator.since,
         "until": operator.until,
     }
@@ -77,7 +76,7 @@ def preview_run(
 
     setting, store = operator.settings, context.get("task_state_store")
     replay = fields.get("replay")
-    if replay and not fields.get("stream") and not fields.get("streams"):
+    if replay and fields.get("stream") is None and fields.get("streams") is None:
         fields = {**fields, "stream": setting.declarations.replay(str(replay)).stream}
     request = resolve(setting, fields)
     saved = None if store is None else store.get(_PINNED)

@@ -15,6 +15,7 @@ from capstan.airflow.operators.attempt_name import attempt_template
 from capstan.airflow.operators.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.operators.job_results import JobResults
 from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
+from capstan.airflow.operators.rendered_arguments import RenderedArguments
 from capstan.airflow.operators.telemetry import send_stream_metrics
 from capstan.airflow.settings import Settings
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 _FAILED = frozenset({"failed", "upstream_failed"})
 
 
-class ResultOperator(JobResults, BaseOperator):
+class ResultOperator(RenderedArguments, JobResults, BaseOperator):
     """Takes the result of a job that another operator has submitted with `--attempt`.
 
     It reads `jobs/<attempt>/result.json` in the lake, and needs neither Spark nor Java. The XCom is

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import psutil
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
@@ -20,8 +21,8 @@ from capstan.airflow.operators.failures import (
     set_usual,
 )
 from capstan.airflow.operators.job_results import JobResults
+from capstan.airflow.operators.rendered_arguments import RenderedArguments
 from capstan.airflow.operators.spark_connection import spark_master
-from capstan.airflow.operators.spark_operator import SparkSubmitOperator
 from capstan.airflow.operators.telemetry import send_stream_metrics
 from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.core.config import ProjectConfig, Replay, Stream
@@ -37,7 +38,7 @@ _MANY = 1_000_000
 _OBJECT = "give a JSON object with the keys of the app's request, such as the task `plan` returns"
 
 
-class CapstanSubmitOperator(JobResults, SparkSubmitOperator):
+class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
     """Submits one of Capstan's apps to Spark, and takes its result.
 
     The result is the task's XCom, and the `extra` of its assets' events. A failed try keeps its

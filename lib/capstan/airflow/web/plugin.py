@@ -20,8 +20,8 @@ PREFIX = "/capstan"
 """The path of the pages, below the UI's address."""
 
 _LACKING = (
-    "Capstan's pages need the package {} (install capstan-replay[spark] where the API server runs; "
-    "it needs no Java)\n"
+    "Capstan's pages need the package {} (pip install 'capstan-replay[spark]' where the API server "
+    "runs; it needs no Java)\n"
 )
 
 _Scope = MutableMapping[str, Any]

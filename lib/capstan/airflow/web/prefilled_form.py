@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from airflow.sdk import Param
 
-from capstan.airflow.dags.form import replay_form
+from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve, streams_of
 from capstan.airflow.settings import Settings
 from capstan.core.config import join_names, split_names
@@ -72,7 +72,7 @@ def plan_of(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
         InvalidRequestError: The request is invalid.
     """
     values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
-    return preview_request(setting, resolve(setting, values)).to_json()
+    return preview_request(setting, resolve(setting, filled(values))).to_json()
 
 
 def hide_runs(plan: Mapping[str, object], visible: Collection[str]) -> dict[str, object]:

@@ -11,6 +11,7 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
 
+from capstan.error_translation import to_capstan_error
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.html import render
 
@@ -67,6 +68,7 @@ def guard(app: FastAPI) -> None:
     app.add_exception_handler(AnyHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(CapstanError, _failed)
+    app.add_exception_handler(Exception, _failed)
 
 
 def _refused(request: Request, error: Exception) -> Response:
@@ -81,8 +83,8 @@ def _invalid(request: Request, error: Exception) -> Response:
     return _page(request, 400, {"error": "CAP-REQUEST", "message": wrong})
 
 
-def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CapstanError)
+def _failed(request: Request, exception: Exception) -> Response:
+    error = to_capstan_error(exception)
     status = (
         404 if error.code in _UNKNOWN else 400 if isinstance(error, InvalidRequestError) else 500
     )

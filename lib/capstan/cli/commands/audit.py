@@ -12,6 +12,7 @@ from capstan.cli.options import AsOf, Since, Until, Workers, names
 from capstan.cli.output import cell
 from capstan.cli.progress import Work
 from capstan.cli.tables import finding_table
+from capstan.core.config import check_target
 from capstan.errors import InvalidRequestError
 from capstan.reporting.summaries import audit_text, checks_text
 
@@ -59,6 +60,7 @@ def audit(
             "columns": names(columns, "--columns"),
             "version": version,
         }
+        check_target(against)
         with shell.working(Work(f"audit {against}")) as work:
             report = work.audit_table(subject, against, **fields)
         return _audited(shell, report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +13,7 @@ from capstan.cli.options import AsOf, Since, Until
 from capstan.cli.output import cell, facts, table
 from capstan.cli.progress import Work
 from capstan.errors import CheckFailedError, InvalidRequestError
+from capstan.shell_command import command
 
 if TYPE_CHECKING:
     from capstan.backfill.planner import BackfillRequest
@@ -161,15 +161,15 @@ def _refusal(survey: Survey, request: BackfillRequest) -> CheckFailedError | Non
     parts += [f"{counts['changed']} of these changed by others"] if counts["changed"] else []
     parts += [f"{counts['failed']} of these failed"] if counts["failed"] else []
     parts += [f"{stale} stale"] if stale else []
-    command = ["capstan", "backfill", request.replay]
-    command += [] if missing else ["--stale"]
+    words = ["backfill", request.replay]
+    words += [] if missing else ["--stale"]
     options = {"every": request.every, "since": request.since, "until": request.until}
     for name, value in options.items():
-        command += [] if value is None else [f"--{name}", value]
+        words += [] if value is None else [f"--{name}", value]
     return CheckFailedError(
         "CAP-GAPS",
         f"replay {request.replay}: {len(survey.intervals)} intervals, {', '.join(parts)}",
-        f"`{shlex.join(command)}` fills them; --dry-run lists the runs",
+        f"{command(*words)} fills them; --dry-run lists the runs",
     )
 
 

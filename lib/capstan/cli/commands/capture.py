@@ -43,7 +43,7 @@ def capture(
     shell = shell_of(context)
     with shell.working(Work(f"capture {stream}")) as work:
         captured = work.capture(stream, reseat=reseat, rescale=rescale)
-    shell.output.answer(asdict(captured), *captured_lines(captured))
+    shell.output.answer(captured.to_json(), *captured_lines(captured))
     return 0
 
 

@@ -67,7 +67,7 @@ SequenceBy = Annotated[
     str | None,
     typer.Option(
         help="With --mode merge: columns whose greatest value wins, in whatever order ranges are "
-        "replayed.",
+        "replayed; of text with its kind, as 'version as number'.",
         metavar="LIST",
     ),
 ]
@@ -75,6 +75,20 @@ DeleteWhen = Annotated[
     str | None,
     typer.Option(
         help="With --sequence-by: a change that meets this deletes its key.", metavar="SQL"
+    ),
+]
+TruncateWhen = Annotated[
+    str | None,
+    typer.Option(
+        help="With --sequence-by: a change that meets this removes all rows before it.",
+        metavar="SQL",
+    ),
+]
+Unchanged = Annotated[
+    str | None,
+    typer.Option(
+        help="With --sequence-by: the text of a column that a change leaves as it was.",
+        metavar="TEXT",
     ),
 ]
 KeepHistory = Annotated[
@@ -122,6 +136,8 @@ def plan(
     keys: Keys = None,
     sequence_by: SequenceBy = None,
     delete_when: DeleteWhen = None,
+    truncate_when: TruncateWhen = None,
+    unchanged: Unchanged = None,
     history: KeepHistory = False,
     follow: Follow = None,
     partial: Partial = False,
@@ -174,6 +190,8 @@ def replay(
     keys: Keys = None,
     sequence_by: SequenceBy = None,
     delete_when: DeleteWhen = None,
+    truncate_when: TruncateWhen = None,
+    unchanged: Unchanged = None,
     history: KeepHistory = False,
     follow: Follow = None,
     partial: Partial = False,

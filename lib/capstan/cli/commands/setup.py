@@ -15,6 +15,7 @@ from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.cli.progress import Work, watching
 from capstan.cli.tables import certificate_table
+from capstan.shell_command import shell_line
 
 
 class Connector(StrEnum):
@@ -79,7 +80,7 @@ def init(
     streams = written[0].path
     kept = [file.path.name for file in written if file.status is FileStatus.KEPT]
     note = f"Kept as they are: {', '.join(kept)}.\n\n" if kept else ""
-    given = f"--streams {streams} " if airflow is not None or folder != Path() else ""
+    given = ["--streams", streams] if airflow is not None or folder != Path() else []
     lake = (
         ""
         if airflow is None
@@ -89,9 +90,9 @@ def init(
         {"files": [{"path": str(file.path), "status": file.status.value} for file in written]},
         table("", ("", "file"), [(file.status.value, str(file.path)) for file in written]),
         f"{note}Next:\n\n"
-        f"  capstan {given}capture orders\n"
-        f"  capstan {given}replay orders --into oslo_orders --workers oslo\n"
-        f"  capstan {given}backfill revenue_by_day\n\n"
+        f"  {shell_line('capstan', *given)} capture orders\n"
+        f"  {shell_line('capstan', *given)} replay orders --into oslo_orders --workers oslo\n"
+        f"  {shell_line('capstan', *given)} backfill revenue_by_day\n\n"
         f"Then declare a stream of your own in {streams}.{lake}",
     )
     return 0

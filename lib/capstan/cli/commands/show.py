@@ -10,16 +10,19 @@ import typer
 from capstan.cli.context import shell_of
 from capstan.cli.options import AsOf, Stream
 from capstan.cli.output import facts, table
+from capstan.errors import SystemFailureError
 
 
 def streams(context: typer.Context) -> int:
-    """List the streams, captured and declared."""
+    """List the streams, captured and declared; exits with 5 if a tape cannot be read."""
     from capstan.reporting import listings
 
     shell = shell_of(context)
     rows = listings.stream_rows(shell.lake, shell.declarations())
+    failed = [row for row in rows if "error" in row]
+    failure = {key: failed[0][key] for key in ("error", "message", "hint")} if failed else {}
     shell.output.answer(
-        {"lake": shell.lake.root, "streams": rows},
+        {"lake": shell.lake.root, "streams": rows, **failure},
         table(
             f"streams of {shell.lake.root}",
             ("stream", "on tape", "commit", "workers", "events", "records", "late", "frontier"),
@@ -38,7 +41,9 @@ def streams(context: typer.Context) -> int:
             ],
         ),
     )
-    return 0
+    for row in () if shell.output.as_json else failed:
+        shell.output.error(row)
+    return SystemFailureError.exit_code if failed else 0
 
 
 def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+from capstan.core.times.moment_text import OffsetError, moment
+
 _UNITS = {
     "microsecond": timedelta(microseconds=1),
     "millisecond": timedelta(milliseconds=1),
@@ -16,8 +18,6 @@ _UNITS = {
 }
 _PART = r"(\d{1,15}) (microsecond|millisecond|second|minute|hour|day|week)s?"
 _DURATION = re.compile(rf"{_PART}(?: {_PART})*")
-# The offset of a time, if it has more than 23 hours.
-_FAR_OFFSET = re.compile(r":\d{2}[\d:.,]*([+-](?:2[4-9]|[3-9]\d)[\d:]*)\s*$")
 
 DURATION_RULE = "give a number and a unit, such as '1 hour', '15 minutes' or '1 day 12 hours'"
 INSTANT_RULE = "give ISO 8601, such as 2013-03-01 or 2013-03-01T05:00:00Z (UTC by default)"
@@ -56,12 +56,11 @@ def parse_instant(text: str) -> datetime:
     """Parse an instant into UTC, with microseconds; text without a zone is UTC.
 
     Raises:
-        ValueError: When it is not ISO 8601, or outside the years 1 to 9999 in UTC.
+        ValueError: When it is no moment by the rule of `moment_text`.
     """
     try:
-        instant = datetime.fromisoformat(text.strip())
-        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
-    except (ValueError, OverflowError):
-        offset = _FAR_OFFSET.search(text)
-        why = f": its offset {offset[1]} is out of range" if offset else ""
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(text))
+    except (ValueError, OverflowError) as error:
+        offset = error.offset if isinstance(error, OffsetError) else None
+        why = "" if offset is None else f": its offset {offset} is out of range"
         raise ValueError(f"{text!r} is not a date or time{why}; {INSTANT_RULE}") from None

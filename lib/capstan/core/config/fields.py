@@ -9,12 +9,18 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 
@@ -26,6 +32,8 @@ from capstan.core.config.names import (
     did_you_mean,
     one_of,
 )
+from capstan.core.config.request_fields import names_in
+from capstan.core.config.sequences import KINDS, SequenceColumn, sequence_text
 from capstan.errors import InvalidRequestError
 
 CONFIG = ConfigDict(extra="forbid")
@@ -197,17 +205,49 @@ def name_of(kind: str) -> AfterValidator:
     return AfterValidator(_checked(lambda text: check_name(kind, text)))
 
 
+def _listed(given: object) -> object:
+    """A list of names, of one mapping, or of text with commas."""
+    return (given,) if isinstance(given, Mapping) else names_in(given)
+
+
 _ONE_OR_MORE = _from_text(lambda text: (text,))
+_NAMES = BeforeValidator(names_in)
 Text = Annotated[str, AfterValidator(_text)]
 Column = Annotated[str, AfterValidator(_checked(check_column))]
-Columns = Annotated[tuple[Column, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Columns = Annotated[tuple[Column, ...], _NAMES, AfterValidator(_distinct)]
+_SEQUENCE: list[dict[str, object]] = [
+    {"type": "string"},
+    {
+        "type": "object",
+        "properties": {"column": {"type": "string"}, "as": {"enum": list(KINDS)}},
+        "required": ["column"],
+        "additionalProperties": False,
+    },
+]
+# Columns that order changes, each perhaps with its kind: `version as number`; perhaps none.
+SequencesOrNone = Annotated[
+    tuple[
+        Annotated[
+            str,
+            BeforeValidator(sequence_text),
+            AfterValidator(_checked(lambda text: str(SequenceColumn.of(text)))),
+        ],
+        ...,
+    ],
+    BeforeValidator(_listed),
+]
+Sequences = Annotated[
+    SequencesOrNone,
+    AfterValidator(_distinct),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": _SEQUENCE}}, *_SEQUENCE]}),
+]
 # Columns, or fields inside of them, such as `_time.event`.
 Fields = Annotated[
     tuple[Annotated[str, AfterValidator(_checked(_field))], ...],
     _ONE_OR_MORE,
     AfterValidator(_distinct),
 ]
-Labels = Annotated[tuple[str, ...], _ONE_OR_MORE, AfterValidator(_distinct)]
+Labels = Annotated[tuple[str, ...], _NAMES, AfterValidator(_distinct)]
 # What Python has under a name: `package.module:name`.
 Reference = Annotated[str, AfterValidator(reference)]
 References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once)]

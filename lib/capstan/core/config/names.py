@@ -15,8 +15,9 @@ _IN_CATALOG = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}(?:\.[A-Za-z_][A-Za-z0-9_
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 # Space and control characters end a path early in some tools; the others end SQL text.
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
-READ_OTHERWISE = re.compile(r"\\|%[0-9A-Fa-f]{2}")
-"""Sequences that Delta readers without a JVM decode to another character, as in a URI."""
+READ_OTHERWISE = re.compile(r"[\\\[\]^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
+"""What delta-rs takes in a path for another character, as in a URI, or does not take at all."""
+_S3 = re.compile(r"^s3n?://")
 # A name of a list and the blanks around it, up to the next comma.
 _LISTED = re.compile(
     r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>(?:[^,"\s][^,]*?)?))\s*(?=,|\Z)', re.DOTALL
@@ -130,6 +131,11 @@ def normalised(name: str) -> str:
     return name.replace("`", "").lower().removeprefix("spark_catalog.")
 
 
+def one_spelling(path: str) -> str:
+    """A path whose scheme, of the several for S3, is the one that Spark knows: `s3a`."""
+    return _S3.sub("s3a://", path)
+
+
 def check_table(text: str) -> str:
     """Return a table that is only read, as `check_target`.
 
@@ -144,7 +150,7 @@ def _name_or_path(text: str, kind: str) -> str:
         return check_name("table", text)
     problem = _path_problem(text)
     if problem is None:
-        return text.rstrip("/")
+        return one_spelling(text).rstrip("/")
     raise InvalidRequestError(
         "CAP-NAME",
         f"{_shown(text)} cannot be a {kind}: {problem}",
@@ -205,7 +211,10 @@ def _path_problem(text: str) -> str | None:
     if len(text) > _MAX_PATH:
         return f"it is longer than {_MAX_PATH} characters"
     if _NOT_IN_PATHS.search(text) or READ_OTHERWISE.search(text):
-        return "it has a quote, semicolon, backslash, '%' with two digits, or control character"
+        return (
+            "it has a quote, semicolon, backslash, one of []^|, '%' with two digits, or control "
+            "character"
+        )
     if ".." in re.split(r"[/\\]", text):
         return "it contains '..'"
     scheme = _SCHEME.match(text)

@@ -18,6 +18,7 @@ from capstan.core.config.fields import (
     LabelsBySource,
     References,
     Schedule,
+    Sequences,
     SparkSettings,
     StreamsBySource,
     TableOrPath,
@@ -65,8 +66,12 @@ class Replay(Declared):
         mode: The way the target is changed.
         keys: Columns that `merge` matches rows by; by default those of the transform or sink.
         sequence_by: Columns of the output by which `merge` orders the changes of a key: the
-            greatest wins, in whatever order ranges are replayed.
+            greatest wins, in whatever order ranges are replayed. A column of text has its kind, as
+            in `version as number`.
         delete_when: An SQL condition over the output: such a change deletes its key.
+        truncate_when: An SQL condition over the output: such a change removes the rows of all keys
+            whose sequence is before its own.
+        unchanged: The text of a column that a change does not tell: it keeps its previous value.
         history: Whether the table keeps each version of a key, with `valid_from`, `valid_to` and
             `current`.
         schedule: The schedule of Airflow's runs: over data intervals, or for a followed replay
@@ -96,8 +101,10 @@ class Replay(Declared):
     sink: Text | None = None
     mode: Mode = Mode.REPLACE
     keys: Columns = field(default=())
-    sequence_by: Columns = field(default=())
+    sequence_by: Sequences = field(default=())
     delete_when: Annotated[Text, without_problem(problem_with_columns)] | None = None
+    truncate_when: Annotated[Text, without_problem(problem_with_columns)] | None = None
+    unchanged: str | None = None
     history: bool = False
     schedule: Schedule | None = None
     follow: Annotated[str, name_of("follow")] | None = None
@@ -163,12 +170,7 @@ class Replay(Declared):
             raise ValueError("has a sink but no pipeline")
         if self.follow is not None and self.until is not None:
             raise ValueError("follows the completed times and cannot have an until")
-        problem = problem_with_changes(
-            merges=self.mode is Mode.MERGE,
-            sequence_by=self.sequence_by,
-            delete_when=self.delete_when,
-            history=self.history,
-        )
+        problem = problem_with_changes(self, merges=self.mode is Mode.MERGE)
         if problem is not None:
             raise ValueError(problem)
         return self

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from capstan.core.config.names import did_you_mean, one_of
+from capstan.core.config.request_fields import problem_with_text
 from capstan.core.config.yaml_document import Document, Place
 from capstan.errors import InvalidRequestError
 
@@ -46,9 +47,10 @@ def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
     """Build the request `model` from `fields`, which may be no others than its own.
 
     Raises:
-        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing or invalid.
+        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing, empty or invalid.
     """
-    known = [field.name for field in dataclasses.fields(model)]  # type: ignore[arg-type]
+    of_model = {field.name: field for field in dataclasses.fields(model)}  # type: ignore[arg-type]
+    known = list(of_model)
     for key in fields:
         if key not in known:
             raise InvalidRequestError(
@@ -57,7 +59,57 @@ def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
                 f"keys are {one_of(known)}",
                 key=key,
             )
+    for key, value in fields.items():
+        free = of_model[key].default == "" or of_model[key].metadata.get("checked_later")
+        problem = None if free else problem_with_text(value)
+        if problem is not None:
+            message = f"{model.__name__.lower()}: {key} {problem}"
+            raise InvalidRequestError(
+                "CAP-REQUEST", message, "correct the value as stated", key=key
+            )
     return read_model(model, fields, "CAP-REQUEST")
+
+
+def read_fields(model: type[Any], fields: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of a request that are given, checked and as JSON has them; None is not given.
+
+    Raises:
+        InvalidRequestError: As `read_request`.
+    """
+    given = {key: value for key, value in fields.items() if value is not None}
+    request = read_request(model, given)
+    return {**fields, **{key: getattr(request, key) for key in given}}
+
+
+def reread(request: Model) -> Model:
+    """A request that was made by its class, which does not check its fields, read again.
+
+    Raises:
+        InvalidRequestError: As `read_request`; `CAP-TIME` for a bound that is empty.
+    """
+    fields = dataclasses.fields(request)  # type: ignore[arg-type]
+    given = {field.name: getattr(request, field.name) for field in fields}
+    for bound in ("since", "until"):
+        problem = problem_with_text(given.get(bound))
+        if problem is not None:
+            hint = "give a time, or leave it out"
+            raise InvalidRequestError("CAP-TIME", f"{bound} {problem}", hint, key=bound)
+    return read_request(type(request), given)
+
+
+def read_field(name: str, kind: Any, value: object) -> Any:
+    """The value of one field of a request, of an annotated type such as `Names`.
+
+    Raises:
+        InvalidRequestError: `CAP-REQUEST`, with the field's name.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        _, problem = _explain(error.errors(include_url=False)[0])
+        raise InvalidRequestError(
+            "CAP-REQUEST", f"{name} {problem}", "correct the value as stated", key=name
+        ) from None
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:

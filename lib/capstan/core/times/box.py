@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from capstan.core.times.antichain import Antichain
 from capstan.core.times.coordinate import shown
+from capstan.core.times.moment_text import BLANKS
 from capstan.core.times.time_type import TimeType
 from capstan.errors import InvalidRequestError
 
@@ -95,7 +96,7 @@ class Box:
         """
         if text is None:
             return (None,) * len(time_type.coordinates)
-        text = text.strip()
+        text = text.strip(BLANKS)
         if len(time_type.coordinates) == 1 and "=" not in text:
             return tuple(time_type.parse_text(text))
         if text.startswith("["):
@@ -104,7 +105,7 @@ class Box:
             raise _not_a_bound(time_type, text)
         named = text if "=" in text else f"event={text}"
         parts = [part.partition("=") for part in named.split(",")]
-        values = {name.strip(): value.strip() for name, _, value in parts}
+        values = {name.strip(BLANKS): value.strip(BLANKS) for name, _, value in parts}
         if len(values) < len(parts):
             raise _not_a_bound(time_type, text)
         parsed = {
@@ -158,6 +159,6 @@ def _listed(time_type: TimeType, values: object) -> Bound:
     if not isinstance(values, list) or len(values) != len(coordinates):
         raise _not_a_bound(time_type, values)
     return tuple(
-        None if value is None else coordinate.parse(value)
+        None if value is None else coordinate.parse_written(value)
         for coordinate, value in zip(coordinates, values, strict=True)
     )

@@ -6,22 +6,25 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import Final, NoReturn
 
+from capstan.core.times.moment_text import BLANKS, day, moment
 from capstan.errors import InvalidRequestError
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*", re.ASCII)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,30}", re.ASCII)
-_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-# A seventh digit would have to be dropped, which would change the time.
-_TIMESTAMP: Final = re.compile(
-    r"(?P<date>\d{4}-\d{2}-\d{2})"
-    r"(?:[T ](?P<hour>\d{2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,6}))?)?"
-    r"(?P<zone>Z|[+-]\d{2}(?::?\d{2})?)?)?",
-    re.ASCII,
-)
+# JSON has the exact times of events: its texts are those of `moment_text` that are written out. A
+# seventh digit would have to be dropped, which would change the time.
+_STORED: Final = {
+    "date": re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII),
+    "timestamp": re.compile(
+        r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?"
+        r"(?:Z|[+-]\d{2}(?::?\d{2})?)?)?",
+        re.ASCII,
+    ),
+}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY: Final = _EPOCH.date().toordinal()
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -56,8 +59,7 @@ _DEFAULT_MINIMUM: Final = {
 _HINT: Final = {
     Kind.BIGINT: "give an integer of 64 bits, without fraction or quotes",
     Kind.DATE: "give a date such as 2013-03-01, years 1 to 9999",
-    Kind.TIMESTAMP: "give ISO 8601 such as 2013-03-01T06:30:00Z, at most six digits of a second, "
-    "years 1 to 9999",
+    Kind.TIMESTAMP: "give ISO 8601 such as 2013-03-01T06:30:00Z, years 1 to 9999",
 }
 
 
@@ -133,18 +135,37 @@ class Coordinate:
             return value
         if not isinstance(value, str):
             self._refuse(value, f"not a {self.kind}")
-        try:
-            return _days(value) if self.kind is Kind.DATE else _instant(value)
-        except (ValueError, OverflowError) as error:
-            self._refuse(value, f"not a {self.kind} ({error})")
+        if _STORED[self.kind].fullmatch(value) is None:
+            expected = "YYYY-MM-DD" if self.kind is Kind.DATE else "ISO 8601, at most six digits"
+            self._refuse(value, f"not a {self.kind} (expected {expected})")
+        return self._read(value)
 
     def parse_text(self, text: str) -> int:
-        """The integer for a bare value: `17`, `2013-03-01`.
+        """The integer for what a person writes: `17`, or a text by the rule of `moment_text`.
 
         Raises:
             InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
         """
-        return self.parse(int(text) if _INTEGER.fullmatch(text) else text)
+        bare = text.strip(BLANKS)
+        if _INTEGER.fullmatch(bare) or self.kind is Kind.BIGINT:
+            return self.parse(int(bare) if _INTEGER.fullmatch(bare) else text)
+        return self._read(text)
+
+    def parse_written(self, value: object) -> int:
+        """The integer for a JSON value that a person writes: texts are by the rule of a moment.
+
+        Raises:
+            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
+        """
+        if isinstance(value, str) and self.kind is not Kind.BIGINT:
+            return self._read(value)
+        return self.parse(value)
+
+    def _read(self, text: str) -> int:
+        try:
+            return day(text) if self.kind is Kind.DATE else moment(text)
+        except (ValueError, OverflowError) as error:
+            self._refuse(text, f"not a {self.kind} ({error})")
 
     def render(self, value: int) -> int | str:
         """The JSON value that `parse` reads as `value`."""
@@ -173,44 +194,3 @@ def shown(value: object) -> str:
     except (ValueError, RecursionError):
         text = f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
-
-
-def _days(text: str) -> int:
-    if _DATE.fullmatch(text) is None:
-        message = "expected YYYY-MM-DD"
-        raise ValueError(message)
-    return date.fromisoformat(text).toordinal() - _EPOCH_DAY
-
-
-def _instant(text: str) -> int:
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
-        message = "expected ISO 8601, at most six digits of a second"
-        raise ValueError(message)
-    parts = match.groupdict(default="0")
-    day = date.fromisoformat(parts["date"])
-    local = time(
-        int(parts["hour"]),
-        int(parts["minute"]),
-        int(parts["second"]),
-        int(parts["fraction"].ljust(6, "0")),
-        tzinfo=_zone(match["zone"]),
-    )
-    microseconds = _microseconds(datetime.combine(day, local))
-    low, high = _RANGE[Kind.TIMESTAMP]
-    if not low <= microseconds <= high:
-        message = "outside the years 1 to 9999 in UTC"
-        raise ValueError(message)
-    return microseconds
-
-
-def _zone(text: str | None) -> timezone:
-    if text is None or text == "Z":
-        return UTC
-    digits = text[1:].replace(":", "").ljust(4, "0")
-    hours, minutes = int(digits[:2]), int(digits[2:])
-    if hours > 23 or minutes > 59:
-        message = f"the offset {text} is out of range: hours are at most 23, minutes at most 59"
-        raise ValueError(message)
-    offset = timedelta(hours=hours, minutes=minutes)
-    return timezone(-offset if text[0] == "-" else offset)

@@ -15,10 +15,11 @@ coordinate is written as the bare value, of several as a list, the outermost fir
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from capstan.core.times.coordinate import Coordinate, Kind, shown
+from capstan.core.times.moment_text import BLANKS
 from capstan.core.times.time import Time
 from capstan.errors import InvalidRequestError
 
@@ -114,6 +115,9 @@ class TimeType:
         Raises:
             InvalidRequestError: `CAP-TIME` with the value and the problem.
         """
+        return self._parsed(value, Coordinate.parse)
+
+    def _parsed(self, value: object, parse: Callable[[Coordinate, object], int]) -> Time:
         values = value if isinstance(value, list) else [value]
         several = len(self.coordinates) > 1
         if len(values) != len(self.coordinates):
@@ -123,7 +127,7 @@ class TimeType:
                 f"give a list of {len(self.coordinates)}" if several else "give one value",
                 value=shown(value),
             )
-        return Time(c.parse(v) for c, v in zip(self.coordinates, values, strict=True))
+        return Time(parse(c, v) for c, v in zip(self.coordinates, values, strict=True))
 
     def parse_text(self, text: str) -> Time:
         """Parse a time given on the command line.
@@ -135,10 +139,10 @@ class TimeType:
         Raises:
             InvalidRequestError: `CAP-TIME`, naming the text or the value in it.
         """
-        text = text.strip()
+        text = text.strip(BLANKS)
         if not text.startswith(("[", '"')):
             if len(self.coordinates) > 1:
-                return self.parse(text)
+                return self._parsed(text, Coordinate.parse_written)
             return Time((self.coordinates[0].parse_text(text),))
         try:
             value = json.loads(text)
@@ -150,7 +154,7 @@ class TimeType:
                 "give the value, or for several coordinates a JSON list",
                 value=shown(text),
             ) from error
-        return self.parse(value)
+        return self._parsed(value, Coordinate.parse_written)
 
     def render(self, time: tuple[int, ...]) -> TimeJson:
         """The JSON value of a time, which `parse` reads back.

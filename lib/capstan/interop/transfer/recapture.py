@@ -204,7 +204,7 @@ def _copy(
     """The tape to record on; created, with its workers, if it does not exist."""
     copy = existing_tape(lake, request.into)
     count = request.peers or (chosen if copy is None else _count(copy))
-    source = delta.open_table(tape.paths.events).metadata().id
+    source = tape.identity
     fixed = {
         "domain": "recapture",
         "of": {"stream": tape.name, "tape": str(source)},

@@ -85,13 +85,6 @@ class KeyNotDeclared(DagError):
     HINT = "declare the key columns of its state, or GLOBAL if it needs all rows together"
 
 
-class BaseTableSchemaNotFound(DagError):
-    """Raised when a view reads a table without a schema; `name`."""
-
-    CODE = "CAP-DAG-BASE-TABLE"
-    HINT = "provide the table's schema, or declare the view that produces it"
-
-
 class BackpressureFull(DagError):
     """Raised when a bounded buffer is full until its reader drains it; `capacity`."""
 
@@ -111,27 +104,6 @@ class CheckpointInProgress(DagError):
 
     CODE = "CAP-DAG-CHECKPOINT-RUNNING"
     HINT = "finish the running checkpoint, or abandon it"
-
-
-class NoCheckpointInProgress(DagError):
-    """Raised when a checkpoint is finished that was never begun."""
-
-    CODE = "CAP-DAG-NO-CHECKPOINT"
-    HINT = "begin a checkpoint first"
-
-
-class CheckpointIncomplete(DagError):
-    """Raised when a checkpoint is finished before all nodes have reported; `pending`."""
-
-    CODE = "CAP-DAG-CHECKPOINT-PENDING"
-    HINT = "wait for the listed nodes to report; the checkpoint is still running"
-
-
-class CheckpointNotFound(DagError):
-    """Raised when no checkpoint has the given id; `checkpoint`."""
-
-    CODE = "CAP-DAG-CHECKPOINT-UNKNOWN"
-    HINT = "only the newest checkpoints are kept; choose one of those"
 
 
 class CheckpointCorrupt(DagError):

@@ -41,7 +41,6 @@ _OWN: Final = (
     "capstan.pipeline.engine.",
     "capstan.pipeline.graph.",
     "capstan.pipeline.keyed.",
-    "capstan.pipeline.live.",
     "capstan.pipeline.operators.",
     "capstan.pipeline.state.",
 )

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pyspark import StorageLevel
 from pyspark.sql.types import StructField, StructType
 
-from capstan.audit import played_records
-from capstan.core.times import Antichain, TimeType
-from capstan.core.times.region import Region
+from capstan.core.times import TimeType
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import Plan
@@ -23,7 +21,6 @@ from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun, StageBuilder
 from capstan.pipeline.spark.task_errors import on_driver
 from capstan.storage.tape.schema import time_struct
-from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,52 +120,6 @@ def play(
     except BaseException:
         run.release()
         raise
-
-
-def play_tape(
-    spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    workers: Mapping[int, str],
-    pipeline: Pipeline,
-    reach: Reach,
-    frontier: Antichain,
-    *,
-    sinks: Iterable[str] | None = None,
-    peers: int | None = None,
-    keep: Keep = persisted,
-    after: Antichain | None = None,
-    carried: CarriedState | None = None,
-) -> PipelineRun:
-    """Run a pipeline over chosen workers and times of a tape at a cut; otherwise as `play`.
-
-    Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut of the tape.
-        workers: Labels of the chosen workers by number.
-        pipeline: The pipeline.
-        reach: Result of `reach_of` for the requested range and `frontier`.
-        frontier: Common frontier of the chosen workers at the cut; only complete times are read.
-        sinks: As `play`.
-        peers: Number of replay workers; by default that of the chosen workers.
-        keep: As `play`.
-        after: Frontier up to which an earlier run has read; None reads from the beginning.
-        carried: State of that run, and whether to return the final state of this one.
-    """
-    region = Region(reach.reads, below=frontier, above=after)
-    records = played_records(spark, tape, cut, workers, region, place=True)
-    chosen = len(workers) if peers is None else peers
-    return play(
-        spark,
-        records,
-        pipeline,
-        reach,
-        sinks=sinks,
-        peers=max(1, chosen),
-        keep=keep,
-        carried=carried,
-    )
 
 
 def _streams(pipeline: Pipeline, plan: Plan, records: Records) -> dict[str, Sequence[DataFrame]]:

@@ -35,41 +35,6 @@ class LateRecord(StateError):
     HINT = "emit records after the last epoch; nothing at or before it may follow"
 
 
-class MixedAlignment(StateError):
-    """Raised when inputs have reached a barrier and a suspend marker at once; `waiting`."""
-
-    CODE = "CAP-STATE-ALIGNMENT"
-    HINT = "finish the snapshot before you suspend the job"
-
-
-class Suspended(StateError):
-    """Raised when a message is sent after a suspend marker."""
-
-    CODE = "CAP-STATE-SUSPENDED"
-    HINT = "restart the job; it continues from its last snapshot"
-
-
-class DuplicateOperator(StateError):
-    """Raised when two stateful operators have the same name; `name`."""
-
-    CODE = "CAP-STATE-DUPLICATE"
-    HINT = "give each stateful operator a unique name: it identifies the operator's state"
-
-
-class UnknownWorker(StateError):
-    """Raised for a worker that is not part of the job or accepts no more records; `worker`."""
-
-    CODE = "CAP-STATE-WORKER"
-    HINT = "send records to one of the workers that the coordinator names"
-
-
-class ConcurrentOperation(StateError):
-    """Raised when a snapshot or rescale begins while another one is running; `running`."""
-
-    CODE = "CAP-STATE-BUSY"
-    HINT = "wait for the running operation to finish, then try again"
-
-
 class SnapshotCorrupt(StateError):
     """Raised when bytes are not a complete snapshot of a supported version; `reason`."""
 
@@ -117,10 +82,3 @@ class Misplaced(CodedError, SystemFailureError):
 
     CODE = "CAP-STATE-MISPLACED"
     HINT = "nothing was committed; continue from the previous snapshot"
-
-
-class Stuck(CodedError, SystemFailureError):
-    """Raised when workers wait for each other and none can proceed; `waiting`."""
-
-    CODE = "CAP-STATE-STUCK"
-    HINT = "this is a defect of the runtime; its seed and schedule reproduce it"

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.replay.execution.fencing import runs_published_since
-from capstan.storage.lake import Lake
+from capstan.shell_command import command
+from capstan.storage import delta
+from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
@@ -123,15 +125,25 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
 
 
 def require_unmoved(job: Job, history: History) -> None:
-    """Check that no other run has published into the range since the audit.
+    """Check that no other run has published into the range since the audit, into the same table.
 
     While a run waits, its claim may expire or be unlocked. Then publishing could do something else
     than the person who approved it was shown.
 
     Raises:
-        InvalidRequestError: `CAP-LATER`, naming the run that has published.
+        InvalidRequestError: `CAP-LATER`, naming the run that has published; `CAP-GONE` when the
+            table is gone, or another one is in its place.
     """
-    intent = history.intent(job.source)
+    intent, path = history.intent(job.source), job.plan.target
+    table = None if intent is None else intent.detail.get("table")
+    if table and not (is_table(path) and delta.identity_of(path) == table):
+        raise InvalidRequestError(
+            "CAP-GONE",
+            f"the table for which run {job.run.name} was audited is no longer at {path}",
+            f"replay again, and end this run: {command('reject', job.run.name)}",
+            run=job.run.name,
+            target=path,
+        )
     before = -1 if intent is None else intent.target_version
     for other in runs_published_since(job.lake, job.plan.locks, before, job.run.name):
         raise InvalidRequestError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from capstan import error_translation
-from capstan.errors import FencedError
+from capstan.errors import FencedError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.pipeline import NodeKind
 from capstan.pipeline.spark.stage_frames import PipelineRun
@@ -23,8 +23,8 @@ from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.certificate import draft_certificate
+from capstan.replay.output.change_images import images_after
 from capstan.replay.output.change_rows import (
-    changes_of,
     require_rule_fits,
     require_sequence,
     table_schema,
@@ -33,6 +33,7 @@ from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.output.diff import difference
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import require_own_keys, require_own_rows
+from capstan.replay.output.latest_rows import require_latest, rows_to_publish
 from capstan.replay.output.order_dependence import require_comparable
 from capstan.replay.output.restorable_rows import require_restorable
 from capstan.replay.output.row_times import require_own_times, require_times_of_rows
@@ -93,6 +94,13 @@ def carry_out(job: Job) -> ReplayResult:
         require_rule_fits(job.plan.change_rule, expected)
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
+    try:
+        require_columns_kept(job.spark, job.plan, expected.schema)
+    except InvalidRequestError:
+        whole = recovery.compared_run(job, expected.columns)
+        if whole is None:
+            raise
+        return ReplayResult(whole.certificate, unchanged=True)
     job = job.claimed()
     emit("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
@@ -238,8 +246,7 @@ def _hold(
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
     delete_folder(staging)
     rule = job.plan.change_rule
-    if rule is not None:
-        rows = changes_of(rule, rows)
+    rows = rows_to_publish(job.plan, rows)
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
@@ -252,6 +259,9 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     staged = read_all(job.spark, staging)
     if rule is not None:
         require_sequence(rule, staged)
+        if rule.unchanged is not None:
+            images_after(job.spark, job.plan, rule, staged)  # Refuses rows that lack a value.
+    require_latest(job.plan, staged)
     target_table.require_inside(job.plan, staged)
     require_own_keys(job.plan, staged)
     audit = target_table.audit(job.spark, job.plan, staged)

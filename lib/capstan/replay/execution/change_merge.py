@@ -21,23 +21,15 @@ from capstan.instrumentation import emit
 from capstan.replay.execution.job import Job
 from capstan.replay.output import target_table
 from capstan.replay.output.change_images import kept_changes
-from capstan.replay.output.change_rows import (
-    GONE,
-    RUN,
-    after_images,
-    changes_of,
-    merged_rows,
-    named,
-    newest_rows,
-    of_runs,
-)
+from capstan.replay.output.change_merges import after_images, rows_to_merge
+from capstan.replay.output.change_rows import GONE, RUN, changes_of, named, of_runs
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.published_changes import changes_of_plan, published_changes
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect
 from capstan.storage import delta
 from capstan.storage.delta import Commit
-from capstan.storage.lake import is_table
+from capstan.storage.lake import delete_folder, is_table
 from capstan.storage.ledger.tables import kept_changes_path
 from capstan.storage.table_creation import create_table
 
@@ -57,6 +49,9 @@ def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> 
     plan = job.plan
     published = published_changes(plan, [job.run.name])
     own = changes_of_plan(plan, job.name, job.run.name)
+    if not published:
+        # Those of a table that was here before may have other columns. The whole table is claimed.
+        delete_folder(kept_changes_path(job.lake, plan.target))
     _keep(job, staged)
     emit("replay.changes", run=job.run.name)
     rows = _rows_to_merge(job, in_effect(published), in_effect((*published, own)))
@@ -147,14 +142,9 @@ def require_newest_version(version: int | None) -> None:
 def _rows_to_merge(
     job: Job, before: Sequence[KeptChanges], after: Sequence[KeptChanges]
 ) -> DataFrame:
-    rule, kept = _rule(job), kept_changes(job.spark, job.plan)
+    kept, present = kept_changes(job.spark, job.plan), delta.load(job.spark, job.plan.target)
     counted, counting = ({changes.name for changes in group} for group in (before, after))
-    moved = of_runs(kept, counted ^ counting)
-    if counted < counting and not rule.history:
-        return newest_rows(rule, moved, of_runs(kept, counted))
-    present = delta.load(job.spark, job.plan.target)
-    wanted, rows = after_images(rule, of_runs(kept, counting), moved, present)
-    return merged_rows(rule, wanted, rows)
+    return rows_to_merge(_rule(job), kept, counted, counting, present)
 
 
 def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
-from capstan.errors import InvalidRequestError
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.instrumentation import emit
 from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.computation import PipelineComputation
@@ -121,6 +122,8 @@ class Job:
             certificate=draft,
             cuts=plan.cuts if plan.several else {},
             lookups=plan.computation.lookup_pins,
+            table="" if version is None else delta.identity_of(plan.target),
+            tapes=tuple(stream.tape.identity for stream in plan.inputs),
         )
 
     def covered(self, version: int) -> Covered:
@@ -142,6 +145,9 @@ class Job:
         recorded = {covered.run for covered in coverage.current(self.lake, self.plan.target)}
         if self.run.name not in recorded:
             covered = self.covered(version)
+            # Of a publish that is recorded late, the log may not have the version any more.
+            with suppress(SystemFailureError):
+                covered = replace(covered, table=delta.identity_of(covered.scope.target, version))
             coverage.write_covered(self.lake, covered, self.plan.time_type, PUBLISHED)
 
     def record_publish(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.output import target_table
 from capstan.replay.output.audit_findings import record_findings
 from capstan.replay.output.published_changes import is_in_effect
+from capstan.replay.output.standing import covering_run, is_disturbed, record_whole
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import with_region
@@ -137,7 +138,7 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
 
 def is_still_published(job: Job, history: History) -> bool:
     """Whether the target still holds the output of a run, and it meets the present checks."""
-    if not target_table.has_published(job.plan.target, history.run_id):
+    if not target_table.has_published(job.lake, job.plan.target, history.run_id):
         return False
     certificate = history.certificate
     checked = [] if certificate is None else _checks_of(certificate)
@@ -150,15 +151,38 @@ def is_still_published(job: Job, history: History) -> bool:
         return False
     if job.plan.change_rule is not None:
         return is_in_effect(job.plan, covered.run)
-    later_runs = [later.run for later in coverage.published_after(job.lake, covered)]
+    later_runs = coverage.published_after(job.lake, covered)
+    if job.plan.request.mode is Mode.MERGE:
+        return not later_runs
     if job.plan.request.mode is Mode.APPEND:
-        # Other appends have changed no row.
-        later_runs = [r for r in later_runs if runs.read_history(job.lake, r).mode != Mode.APPEND]
-    if later_runs:
-        return False
-    if job.plan.request.mode is not Mode.REPLACE:
-        return True
-    return target_table.audit_target(job.spark, job.plan).passed
+        # Other appends of this output have changed no row.
+        modes = {runs.read_history(job.lake, later.run).mode for later in later_runs}
+        if modes <= {Mode.APPEND} and not is_disturbed(job.plan, covered.run):
+            return True
+    return _compared_whole(job, covered.run)
+
+
+def compared_run(job: Job, columns: Collection[str]) -> History | None:
+    """The run that has written all of the range, if an audit finds all rows of the range whole.
+
+    Args:
+        job: The replay of the range.
+        columns: The columns of its rows, all of which the target has to have.
+    """
+    there = {field.name.lower() for field in delta.open_table(job.plan.target).schema().fields}
+    run = covering_run(job.plan) if all(name.lower() in there for name in columns) else None
+    if run is None or not _compared_whole(job, run):
+        return None
+    return runs.read_history(job.lake, run)
+
+
+def _compared_whole(job: Job, run: str) -> bool:
+    """Whether an audit of the target finds the rows whole that a run has written; records it."""
+    version = delta.open_table(job.plan.target).version()
+    passed = target_table.audit_target(job.spark, job.plan, version).passed
+    if passed:
+        record_whole(job.plan, run, version)
+    return passed
 
 
 def _checks_of(certificate: Certificate) -> list[tuple[object, object]]:

@@ -60,7 +60,7 @@ def roll_back(job: Job, history: History) -> int:
             "see `capstan runs`",
             run=job.run.name,
         )
-    if not target_table.has_published(job.plan.target, job.run):
+    if not target_table.has_published(job.lake, job.plan.target, job.run):
         raise InvalidRequestError(
             "CAP-GONE",
             f"the table that run {job.run.name} has published into is no longer at "

@@ -91,9 +91,9 @@ def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return
     run = before.run_id
-    standing = coverage.current(lake, plan.target)
-    covers = any(covered.run == run.name for covered in standing)
-    if covers and not target_table.has_published(plan.target, run):
+    recorded = coverage.recorded_at(lake, plan.target)
+    covers = any(covered.run == run.name for covered in recorded)
+    if covers and not target_table.has_published(lake, plan.target, run):
         raise InvalidRequestError(
             "CAP-GONE",
             f"run {run.name} has appended to another table than the present one at {plan.target}",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from capstan.core.config.change_rules import DELETED, ChangeRule
-from capstan.replay.output.change_rows import after_images, changes_of, named, of_runs
+from capstan.replay.output.change_merges import after_images
+from capstan.replay.output.change_rows import changes_of, named, of_runs
 from capstan.replay.output.published_changes import changes_of_plan, published_changes
 from capstan.replay.planning.kept_changes import in_effect
 from capstan.replay.planning.plan import Plan

@@ -14,6 +14,7 @@ from capstan.replay.output.certificate import may_have
 from capstan.replay.output.published_changes import require_one_rule
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
+from capstan.shell_command import command
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
@@ -79,7 +80,7 @@ def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Pu
     """Other runs of the same output with rows in the target."""
     standing = [
         covered
-        for covered in coverage.current(lake, plan.target)
+        for covered in coverage.recorded_at(lake, plan.target)
         if covered.output == plan.output and covered.run not in besides
     ]
     histories = runs.read_histories(lake, target=plan.target) if standing else {}
@@ -90,7 +91,7 @@ def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Pu
             continue
         if plan.request.follow and history.run_id.identity == plan.identity:
             continue
-        same_table = target_table.has_published(plan.target, history.run_id)
+        same_table = target_table.has_published(lake, plan.target, history.run_id)
         if same_table or not plan.request.adopt:
             yield _Published(covered, history, same_table=same_table)
 
@@ -102,7 +103,7 @@ def _require_not_doubled(plan: Plan, published: Iterable[_Published]) -> None:
                 "CAP-APPEND",
                 f"run {other.run} has already written rows of this range to {plan.request.into}, "
                 "and mode append would duplicate them",
-                f"choose mode replace; or roll it back first: `capstan rollback {other.run}`"
+                f"choose mode replace; or roll it back first: {command('rollback', other.run)}"
                 if other.same_table
                 else LOOK,
                 run=other.run,
@@ -121,8 +122,8 @@ def _require_newest(plan: Plan, published: Iterable[_Published]) -> None:
                 f"run {other.run} has merged rows of times after this range into "
                 f"{plan.request.into}, up to {until or 'the frontier'}; for keys in both, the "
                 "older row would win",
-                f"roll it back first, `capstan rollback {other.run}`, and replay both ranges, the "
-                "older one first"
+                f"roll it back first, {command('rollback', other.run)}, and replay both ranges, "
+                "the older one first"
                 if other.same_table
                 else LOOK,
                 run=other.run,

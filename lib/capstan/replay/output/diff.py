@@ -20,8 +20,10 @@ from capstan.audit.table_shape import common_fields, stored_fields
 from capstan.core.config import Mode
 from capstan.replay.output import target_table
 from capstan.replay.output.change_images import images_after
+from capstan.replay.output.change_rows import require_rule_fits
 from capstan.replay.output.foreign_columns import require_columns_kept
 from capstan.replay.output.foreign_rows import foreign_rows
+from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.order_dependence import close_of, require_comparable
 from capstan.replay.output.restorable_rows import require_restorable
 from capstan.replay.output.row_restore import rows_with_keys
@@ -114,8 +116,11 @@ def _compared(
 ) -> Difference:
     rule = plan.change_rule
     if rule is not None:
+        if from_index:
+            require_rule_fits(rule, wanted)
         wanted, present = images_after(spark, plan, rule, wanted)
     else:
+        wanted = rows_to_publish(plan, wanted)
         present = _present(spark, plan, wanted)
     sides = _Sides(spark, plan, wanted, present, from_index=from_index)
     cells_, differing, rows = sides.compare()

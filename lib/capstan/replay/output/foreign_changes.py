@@ -79,7 +79,9 @@ def _is_newest(change: Change, plan: Plan, covered: Sequence[Covered]) -> bool:
     touched = Scope(
         plan.target, None if change.workers is None else tuple(change.workers), change.region
     )
-    met = [entry.target_version for entry in covered if entry.scope.overlaps(touched)]
+    parts = ((part, version) for entry in covered for part, version in entry.compared)
+    known = [*((entry.scope, entry.target_version) for entry in covered), *parts]
+    met = [version for scope, version in known if scope.overlaps(touched)]
     return bool(met) and max(met) < change.version
 
 

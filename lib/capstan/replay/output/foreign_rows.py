@@ -84,7 +84,7 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     covered = coverage.current(plan.lake, plan.target)
     if _are_all_own(plan, covered, within):
         return 0
-    owned = owned_rows_sql(plan, present.schema, covered, _labels(plan, covered), within)
+    owned = owned_rows_sql(plan, present.schema, covered, labels_of_others(plan, covered), within)
     foreign = present.where(f"NOT coalesce({owned}, false)")
     if not merges:
         foreign = foreign.where(predicate(plan, present.schema))
@@ -125,7 +125,7 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
 def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-ADOPT",
-        f"target {plan.request.into} {rows} that no replay of this output has written"
+        f"target {plan.request.into} {rows} that this output was not the last to write"
         f"{_others(plan)}",
         "inspect them, then replace them with --adopt"
         if plan.change_rule is None
@@ -135,7 +135,7 @@ def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
     )
 
 
-def _labels(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
+def labels_of_others(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
     """The worker labels of the other streams with rows in the target."""
     labels: dict[str, Mapping[int, str]] = {}
     for stream in {entry.stream for entry in covered} - {plan.stream}:

@@ -77,7 +77,9 @@ def ordered(plan: Plan, rows: DataFrame) -> Ordered:
         return Ordered(FloatTolerance(), {})
     transform = plan.computation.transform
     causes, tolerance = examine(plan_of(rows)), transform.tolerance
-    identifying = {transform.time, transform.worker, *plan.keys, *plan.request.sequence_by}
+    rule = plan.change_rule
+    ordering = () if rule is None else (each.column for each in rule.sequence)
+    identifying = {transform.time, transform.worker, *plan.keys, *ordering}
     close: list[str] = []
     refused = {"": causes.rows[0]} if causes.rows else {}
     for name, cause in causes.columns.items():

@@ -15,6 +15,7 @@ from pyspark.sql.types import StringType, StructType
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.target_layout import column_type
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
@@ -71,24 +72,37 @@ def _placed(
     """Covered scopes within a scope, in order, each with whether its output is the plan's."""
     everything = Region(Box.everything(plan.time_type))
     column = plan.layout.worker
-    by_label = column is not None and isinstance(schema[column].dataType, StringType)
+    by_label = column is not None and isinstance(column_type(schema, column), StringType)
     for entry in covered:
         is_own, scope = entry.output == plan.output, entry.scope
         if not plan.same_coordinates(scope.region):
             if is_own:
                 continue
             scope = replace(scope, region=everything)
-        if not is_own and by_label:
-            scope = replace(scope, workers=_numbers(plan, scope, labels.get(entry.stream)))
+        workers = workers_here(plan, entry, labels, by_label=by_label)
+        scope = replace(scope, workers=workers)
         if scope.overlaps(within):
             yield is_own, scope
 
 
-def _numbers(plan: Plan, scope: Scope, labels: Mapping[int, str] | None) -> tuple[int, ...] | None:
-    """The plan's numbers of the workers that share a label with a scope of another stream."""
-    if scope.workers is None or labels is None:
+def workers_here(
+    plan: Plan, covered: Covered, labels: Labels, *, by_label: bool
+) -> tuple[int, ...] | None:
+    """The workers that a published run has in a plan's target, by the plan's numbers; None for all.
+
+    Args:
+        plan: The plan.
+        covered: The published run.
+        labels: The worker labels of other streams, as far as they are known.
+        by_label: Whether the target keeps labels, which workers of other streams can share.
+    """
+    workers = covered.scope.workers
+    if covered.stream == plan.stream or not by_label:
+        return workers
+    known = labels.get(covered.stream)
+    if workers is None or known is None:
         return None
-    wanted = {labels.get(worker) for worker in scope.workers}
+    wanted = {known.get(worker) for worker in workers}
     return tuple(worker for worker, label in plan.layout.labels.items() if label in wanted)
 
 

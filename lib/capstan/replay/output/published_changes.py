@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from capstan.core.config.change_rules import ChangeRule
-from capstan.core.config.sql_rules import normalised
 from capstan.errors import InvalidRequestError, RangeLockedError
 from capstan.replay.output import target_table
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
 from capstan.replay.planning.plan import Plan
+from capstan.shell_command import command
 from capstan.storage.lake import is_table
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
@@ -26,7 +26,7 @@ def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
         run,
         None if workers is None else frozenset(workers),
         plan.region,
-        _code(plan.computation.code, plan.request.delete_when),
+        (plan.computation.code, *_rule(plan).flags),
     )
 
 
@@ -111,19 +111,13 @@ def _require_plain(plan: Plan) -> None:
 
 
 def _kept(plan: Plan, entry: Covered, history: History) -> KeptChanges:
-    rule, wanted = _rule_of(history), plan.change_rule
-    assert wanted is not None
-    same = rule is not None and (rule.keys, rule.sequence_by, rule.history) == (
-        wanted.keys,
-        wanted.sequence_by,
-        wanted.history,
-    )
-    if rule is None or not same or entry.output != plan.output:
+    rule = _rule_of(history)
+    if rule is None or rule.shape != _rule(plan).shape or entry.output != plan.output:
         raise InvalidRequestError(
             "CAP-SEQUENCE",
             f"run {entry.run} has written rows of another output to {plan.request.into}, or with "
-            "other keys, sequence_by or history",
-            f"replay into another table; or first `capstan rollback {entry.run}`",
+            "other keys, sequence_by, unchanged or history",
+            f"replay into another table; or first {command('rollback', entry.run)}",
             run=entry.run,
         )
     region, certificate = history.region, history.certificate
@@ -134,12 +128,13 @@ def _kept(plan: Plan, entry: Covered, history: History) -> KeptChanges:
         entry.run,
         None if workers is None else frozenset(workers),
         region,
-        _code(entry.code, rule.delete_when),
+        (entry.code, *rule.flags),
     )
 
 
-def _code(code: str, delete_when: str | None) -> tuple[str, str | None]:
-    return code, None if delete_when is None else normalised(delete_when)
+def _rule(plan: Plan) -> ChangeRule:
+    assert plan.change_rule is not None
+    return plan.change_rule
 
 
 def _rule_of(history: History) -> ChangeRule | None:
@@ -148,10 +143,7 @@ def _rule_of(history: History) -> ChangeRule | None:
     if row is None:
         return None
     intent = Intent.from_json(row.detail)
-    request = intent.request
-    if not request.sequence_by:
-        return None
-    return ChangeRule(intent.keys, request.sequence_by, request.delete_when, request.history)
+    return ChangeRule.of(intent.keys, intent.request)
 
 
 def _stands(target: str, history: History) -> bool:

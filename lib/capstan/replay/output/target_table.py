@@ -18,10 +18,11 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
-from capstan.replay.output.change_rows import changes_of
 from capstan.replay.output.default_columns import with_defaults
+from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.order_dependence import ordered
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.computation import CopyComputation
@@ -30,10 +31,10 @@ from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage import delta
 from capstan.storage.data_files import is_empty
 from capstan.storage.delta import Commit
-from capstan.storage.lake import is_table
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import coverage
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
@@ -85,14 +86,13 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
             deleted.
     """
-    rule = plan.change_rule
-    if isinstance(plan.computation, CopyComputation) and rule is None:
+    if isinstance(plan.computation, CopyComputation) and plan.request.mode is not Mode.MERGE:
         tagged = plan.layout.tagged(rows, plan.tape.time_type)
         return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
     require_computable(plan)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
-        computed = output.rows if rule is None else changes_of(rule, output.rows)
+        computed = rows_to_publish(plan, output.rows)
         result = audit_computed(
             spark,
             plan.audited,
@@ -247,9 +247,12 @@ def latest_txn_version(path: str, run: RunId) -> int:
     return -1 if version is None else version
 
 
-def has_published(path: str, run: RunId) -> bool:
-    """Whether the table at a path is the one into which a run has published, not a later one."""
-    return latest_txn_version(path, run) >= 0
+def has_published(lake: Lake, path: str, run: RunId) -> bool:
+    """Whether the table at a path is the one into which a run has published, not a later one.
+
+    A table that was replaced keeps its log, and the transactions in it, but has another id.
+    """
+    return latest_txn_version(path, run) >= 0 and not coverage.is_lost(lake, path, run.name)
 
 
 def fenced(run: RunId, attempt: int) -> FencedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from capstan.core.config.change_rules import OPTIONS
 from capstan.core.times import Antichain
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.intent import Intent
@@ -17,7 +18,7 @@ from capstan.storage.ledger.runs import History
 
 _FIXED = (
     "workers", "workers_of", "transform", "pipeline", "sink", "since", "mode", "keys",
-    "sequence_by", "delete_when", "history",
+    "sequence_by", *OPTIONS,
 )  # fmt: skip
 """Fields of the request that no run of a followed replay may change."""
 

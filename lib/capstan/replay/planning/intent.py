@@ -51,6 +51,8 @@ class Intent:
         certificate: The certificate, as far as it is known.
         cuts: The pinned commits of several streams, by source.
         lookups: The pinned versions of lookup tables, by the lookup's name.
+        table: The Delta id of the target; empty in old ledgers.
+        tapes: The Delta ids of the tapes, in the order of the streams; none in old ledgers.
     """
 
     request: Request
@@ -65,6 +67,8 @@ class Intent:
     certificate: Certificate
     cuts: Mapping[str, int] = field(default_factory=dict)
     lookups: Mapping[str, Pin] = field(default_factory=dict)
+    table: str = ""
+    tapes: tuple[str, ...] = ()
 
     @property
     def pinned(self) -> Mapping[str, int]:
@@ -88,6 +92,8 @@ class Intent:
             "certificate": self.certificate.to_json(),
             **({"cuts": dict(self.cuts)} if self.cuts else {}),
             **({"lookups": lookups} if lookups else {}),
+            **({"table": self.table} if self.table else {}),
+            **({"tapes": list(self.tapes)} if self.tapes else {}),
         }
 
     @classmethod
@@ -108,4 +114,6 @@ class Intent:
             certificate=Certificate.from_json(value["certificate"]),
             cuts=value.get("cuts") or {},
             lookups={name: Pin.from_json(pin) for name, pin in lookups.items()},
+            table=value.get("table") or "",
+            tapes=tuple(value.get("tapes") or ()),
         )

@@ -22,14 +22,15 @@ class KeptChanges:
         run: The run.
         workers: The workers that it replayed; None for all of them.
         region: The times that it replayed.
-        code: What determines its changes: the code of its computation, and its `delete_when`.
+        code: What determines its changes: the code of its computation, and the conditions of its
+            rule, `ChangeRule.flags`.
     """
 
     name: str
     run: str
     workers: frozenset[int] | None
     region: Region
-    code: tuple[str, str | None]
+    code: tuple[str | None, ...]
 
     def contains(self, other: KeptChanges) -> bool:
         """Whether this run replayed all workers and times of another one."""

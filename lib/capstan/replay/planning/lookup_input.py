@@ -21,7 +21,7 @@ from capstan.storage.lake import Lake, is_table, sizes_of
 from capstan.storage.ledger.tables import read_places
 
 if TYPE_CHECKING:
-    import deltalake
+    from capstan.storage.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _pin(lookup: Lookup, path: str, version: int | None) -> Pin:
     return pinned.pin
 
 
-def _at_version(path: str, version: int) -> deltalake.DeltaTable | None:
+def _at_version(path: str, version: int) -> OpenedTable | None:
     """The table at a version; None when its log no longer reaches back so far."""
     try:
         return delta.open_table(path, version)
@@ -206,7 +206,7 @@ def _at_version(path: str, version: int) -> deltalake.DeltaTable | None:
         raise
 
 
-def _missing_file(path: str, table: deltalake.DeltaTable) -> str | None:
+def _missing_file(path: str, table: OpenedTable) -> str | None:
     files = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
     sizes = sizes_of([delta.resolve_path(path, file) for file in files])
     return next((file.rpartition("/")[2] for file, size in sizes.items() if size is None), None)

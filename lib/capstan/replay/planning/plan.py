@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from capstan.core.config import Target
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.row_checks import Check
-from capstan.core.times import Antichain, Box, TimeType
+from capstan.core.times import Antichain, Box, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import IncompleteError, RangeLockedError
 from capstan.replay.planning.computation import (
@@ -33,6 +33,8 @@ from capstan.storage.ledger.runs import History
 from capstan.storage.ledger.tables import stored_target
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape
+
+_PART_HINT = "capture more first, shorten the range, or replay its complete part with --partial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +163,7 @@ class Plan:
     @property
     def change_rule(self) -> ChangeRule | None:
         """The rule by which changes of a key become rows; None unless it merges by sequence."""
-        request = self.request
-        if not request.sequence_by:
-            return None
-        return ChangeRule(self.keys, request.sequence_by, request.delete_when, request.history)
+        return ChangeRule.of(self.keys, self.request)
 
     @property
     def row_keys(self) -> tuple[str, ...]:
@@ -236,19 +235,21 @@ class Plan:
         return _input_identity(self)
 
     def require_complete(self) -> None:
-        """Check that the whole range is complete, unless `--partial` was given.
+        """Check that the range is complete, or with `--partial` some of it; never none of it.
 
         Raises:
             IncompleteError: `CAP-INCOMPLETE`, with the frontier.
         """
-        if self.complete or self.request.partial:
+        if self.request.follow is not None or (
+            not self.is_empty and (self.complete or self.request.partial)
+        ):
             return
+        lacks = "no time of the range is complete" if self.is_empty else "the range is not complete"
         times = [self.tape.time_type.render(time) for time in self.frontier.elements]
         raise IncompleteError(
             "CAP-INCOMPLETE",
-            f"stream {self._behind}: the range is not complete, the frontier is at "
-            + ", ".join(map(str, times)),
-            "capture more first, shorten the range, or replay its complete part with --partial",
+            f"stream {self._behind}: {lacks}, the frontier is at {', '.join(map(str, times))}",
+            "capture more first" if self.is_empty else _PART_HINT,
             stream=self.stream,
             frontier=times,
         )
@@ -275,10 +276,17 @@ class Plan:
 
     @property
     def nothing_new(self) -> bool:
-        """Whether no time became complete since the last run of a followed replay."""
-        if self.cursor is None:
-            return False
-        return self.cursor == self.reached or self.region.simplified().box.is_empty
+        """Whether no time became complete since the last run of a followed replay, or ever."""
+        return self.cursor == self.reached or self.is_empty
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the region has no times, since no time of the range is complete."""
+        region = self.region.simplified()
+        lows = zip(region.box.since, self.time_type.minimum, strict=True)
+        first = Time(least if low is None else max(low, least) for low, least in lows)
+        # Times that are complete lie below others, so the first time of the box is among them.
+        return not replace(region, above=None).contains(first)
 
     def require_cursor(self, last: History | None) -> None:
         """Check, under the claim, that the last published run is still that of the plan.

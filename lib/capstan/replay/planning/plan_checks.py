@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from capstan.core.config import Mode, ProjectConfig, Target
 from capstan.core.config.row_checks import Check
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.computation import Computation, CopyComputation, check_workers
+from capstan.replay.planning.computation import CopyComputation, check_workers
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import require_all_workers, require_same_workers
 
@@ -16,22 +16,12 @@ if TYPE_CHECKING:
 
 
 def declared_checks(
-    declarations: ProjectConfig,
-    request: Request,
-    declared: Target | None,
-    computation: Computation,
+    declarations: ProjectConfig, request: Request, declared: Target | None
 ) -> tuple[Check, ...]:
-    """The checks for every row of a replay: of its target, of its declaration, and of its mode."""
+    """The checks for every row of a replay: of its target, and of its declaration."""
     of_target = () if declared is None else declared.checks
     of_replay = () if request.replay is None else declarations.replay(request.replay).checks
-    checks = (*of_target, *of_replay)
-    keys = request.keys or computation.keys
-    if request.mode is not Mode.MERGE or not keys or any(c.unique == keys for c in checks):
-        return checks
-    if request.sequence_by:
-        return checks  # It has one change per key, whatever the records have.
-    # When the table lacks a key, a merge inserts every row of that key.
-    return (*checks, Check(unique=keys))
+    return (*of_target, *of_replay)
 
 
 def check_scope(plan: Plan) -> None:
@@ -62,10 +52,17 @@ def check_scope(plan: Plan) -> None:
             "mode merge needs the columns that identify a row",
             "give --keys, or declare keys for the transform or for the pipeline's sink",
         )
-    both = sorted(set(plan.request.sequence_by) & set(plan.keys))
+    rule = plan.change_rule
+    both = [] if rule is None else [c.column for c in rule.sequence if c.column in plan.keys]
     if both:
         raise InvalidRequestError(
             "CAP-SEQUENCE",
             f"column {both[0]} is a key, so it cannot order the changes of a key",
             "name another column in sequence_by",
+        )
+    if rule is not None and rule.truncate_when is not None and not plan.everyone:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            "truncate_when needs all workers: a truncate of one of them removes rows of all",
+            "leave out the workers, or replay without truncate_when",
         )

@@ -17,8 +17,9 @@ from capstan.core.config import (
     keyed_streams,
     problem_with_workers,
 )
-from capstan.core.config.change_rules import problem_with_changes
-from capstan.core.config.sql_rules import problem_with_columns
+from capstan.core.config.change_rules import OPTIONS, problem_with_changes, stored_options
+from capstan.core.config.fields import SequencesOrNone
+from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
@@ -43,9 +44,12 @@ class Request:
         sink: The sink of the pipeline; None for its only one.
         mode: How the target is changed.
         keys: Columns by which `merge` matches rows; empty for those of the transform or sink.
-        sequence_by: Columns by which `merge` orders the changes of a key; empty for the order in
-            which ranges are replayed.
+        sequence_by: Columns by which `merge` orders the changes of a key, each perhaps with its
+            kind, as `version as number`; empty for the order in which ranges are replayed.
         delete_when: The SQL condition that a change deletes its key; None when none does.
+        truncate_when: The SQL condition that a change removes all rows before it; None when none
+            does.
+        unchanged: The text of a column that keeps its previous value; None when all are told.
         history: Whether the target keeps each version of a key.
         follow: The name of a followed replay, which covers what became complete since its last run.
         partial: Replay the complete part of an incomplete range.
@@ -66,9 +70,9 @@ class Request:
 
     stream: str
     into: str
-    workers: tuple[str, ...] | None = None
-    since: str | None = None
-    until: str | None = None
+    workers: NamesOrNone | None = None
+    since: TimeText | None = None
+    until: TimeText | None = None
     known_at: int | None = None
     as_of: int | None = None
     peers: int | None = None
@@ -76,9 +80,11 @@ class Request:
     pipeline: str | None = None
     sink: str | None = None
     mode: Mode = Mode.REPLACE
-    keys: tuple[str, ...] = ()
-    sequence_by: tuple[str, ...] = ()
+    keys: NamesOrNone = ()
+    sequence_by: SequencesOrNone = ()
     delete_when: str | None = None
+    truncate_when: str | None = None
+    unchanged: str | None = None
     history: bool = False
     follow: str | None = None
     partial: bool = False
@@ -89,7 +95,7 @@ class Request:
     replay: str | None = None
     streams: Mapping[str, str] = field(default_factory=dict, hash=False)
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    workers_of: Mapping[str, tuple[str, ...]] = field(default_factory=dict, hash=False)
+    workers_of: NamesBySource = field(default_factory=dict, hash=False)
     lookups: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     @classmethod
@@ -113,11 +119,10 @@ class Request:
             mode=declared.mode,
             keys=declared.keys,
             sequence_by=declared.sequence_by,
-            delete_when=declared.delete_when,
-            history=declared.history,
             replay=declared.name,
             streams=declared.keyed,
             workers_of=declared.workers_of,
+            **{name: getattr(declared, name) for name in OPTIONS},
             **fields,
         )
 
@@ -128,8 +133,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self._check_streams()
-        check_target(self.into)
-        for column in (*self.keys, *self.sequence_by):
+        object.__setattr__(self, "into", check_target(self.into))
+        for column in self.keys:
             check_column(column)
         self._check_changes()
         if self.follow is not None:
@@ -157,19 +162,15 @@ class Request:
             )
 
     def _check_changes(self) -> None:
-        problem = problem_with_changes(
-            merges=self.mode is Mode.MERGE,
-            sequence_by=self.sequence_by,
-            delete_when=self.delete_when,
-            history=self.history,
-        )
+        problem = problem_with_changes(self, merges=self.mode is Mode.MERGE)
         hint = "give mode merge, keys and sequence_by, or none of them"
+        if self.sequence_by and self.mode is Mode.MERGE:
+            hint = (
+                "name columns of the output, and conditions over them; see docs/change-streams.md"
+            )
         if self.sequence_by and self.adopt:
             problem = "a merge by sequence cannot adopt rows: it has no sequence of theirs"
             hint = "replay into a table of its own"
-        condition = problem_with_columns(self.delete_when) if self.delete_when is not None else None
-        if condition is not None:
-            problem, hint = f"delete_when {condition}", "give a condition over the output's columns"
         if problem is not None:
             raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
 
@@ -226,14 +227,11 @@ class Request:
 
         Requests without them are stored as they were before these fields existed.
         """
-        value = {**asdict(self), "mode": str(self.mode)}
+        value = stored_options({**asdict(self), "mode": str(self.mode)})
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
         chosen = {key: list(names) for key, names in value.pop("workers_of").items()}
         if not self.lookups:
             del value["lookups"]
-        if not self.sequence_by:
-            for name in ("sequence_by", "delete_when", "history"):
-                del value[name]
         if streams:
             value |= {"streams": streams, "cuts": cuts}
         return {**value, "workers_of": chosen} if chosen else value
@@ -262,7 +260,7 @@ def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
     A source may have a list of streams there.
     """
     streams = fields.get("streams")
-    if fields.get("stream") or not streams or not isinstance(streams, Mapping):
+    if fields.get("stream") is not None or not streams or not isinstance(streams, Mapping):
         return fields
     try:
         keyed = keyed_streams(streams)

@@ -8,19 +8,37 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    DataType,
     DateType,
     StringType,
     StructType,
     TimestampType,
 )
 
+from capstan.core.sql_names import quoted, text_literal
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.keyed_lookup import with_values
-from capstan.storage.tape.region_sql import quoted, region_sql, workers_sql
+from capstan.storage.tape.region_sql import region_sql, workers_sql
 
 _DAY = 86_400_000_000
+
+
+def column_type(schema: StructType, name: str) -> DataType:
+    """The type of a target's column of worker or time.
+
+    Raises:
+        InvalidRequestError: `CAP-TARGET-SCHEMA` for a table that does not have it any more.
+    """
+    if name not in schema.names:
+        raise InvalidRequestError(
+            "CAP-TARGET-SCHEMA",
+            f"the table has no column {name}, so its rows have no worker or time",
+            "restore the column, or replay into another table",
+            column=name,
+        )
+    return schema[name].dataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +82,7 @@ class Layout:
 
     def _workers(self, schema: StructType, workers: Collection[int]) -> str:
         name = quoted(self.worker or "")
-        if not isinstance(schema[self.worker or ""].dataType, StringType):
+        if not isinstance(column_type(schema, self.worker or ""), StringType):
             return workers_sql(workers, name)
         if not workers:
             return "false"
@@ -73,7 +91,7 @@ class Layout:
 
     def _times(self, schema: StructType, time_type: TimeType, region: Region) -> str:
         name = self.time or ""
-        kind = schema[name].dataType
+        kind = column_type(schema, name)
         if isinstance(kind, StructType):
             columns = [f"{quoted(name)}.{quoted(axis)}" for axis in time_type.names]
             return region_sql(time_type, region, columns)
@@ -98,7 +116,7 @@ class Layout:
 
     def _numbered(self, frame: DataFrame, worker: str) -> DataFrame:
         column = F.col(quoted(worker))
-        if not isinstance(frame.schema[worker].dataType, StringType):
+        if not isinstance(column_type(frame.schema, worker), StringType):
             return frame.withColumn("_worker", column.cast("int"))
         numbers = {label: number for number, label in self.labels.items()}
         numbered = with_values(frame, "_worker", column, numbers)
@@ -106,7 +124,7 @@ class Layout:
 
     def _time_struct(self, frame: DataFrame, time_type: TimeType) -> Column:
         column = F.col(quoted(self.time or ""))
-        kind = frame.schema[self.time or ""].dataType
+        kind = column_type(frame.schema, self.time or "")
         if isinstance(kind, StructType):
             return column
         axis = single(time_type, f"column {self.time}")
@@ -129,11 +147,6 @@ def single(time_type: TimeType, holder: str) -> Coordinate:
             "keep the column `_time` unchanged",
         )
     return time_type.coordinates[0]
-
-
-def text_literal(text: str) -> str:
-    """A text as a SQL literal, with everything escaped."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _in_units(region: Region, unit: int, size: int) -> Region:

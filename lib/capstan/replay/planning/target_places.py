@@ -5,7 +5,6 @@ A table keeps its runs by its Delta table id, and by the transactions of those r
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from capstan.storage.catalog_tables import find_table, is_lasting, register_tabl
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
-from capstan.storage.ledger.table_places import Place
+from capstan.storage.ledger.table_places import IN_LAKE, Place
 from capstan.storage.ledger.tables import append_rows, read_places, read_rows
 
 if TYPE_CHECKING:
@@ -134,7 +133,7 @@ def register_target(spark: SparkSession, lake: Lake, name: str, path: str) -> No
         register_table(spark, name, path)
     # The table is new under this name, even if another one was here before.
     target = read_places(lake).target_of(path)
-    _record(lake, Place(target, path, _id_of(path), normalised(name)))
+    _record(lake, Place(target, path, delta.identity_of(path), normalised(name)))
 
 
 def find_moved(lake: Lake, path: str) -> bool:
@@ -170,15 +169,12 @@ def find_moved(lake: Lake, path: str) -> bool:
 def find_all_moved(lake: Lake) -> int:
     """Recognise all tables of a lake that was moved; returns how many."""
     paths = {row["target"] for row in read_rows(lake, "coverage", ("target",))}
-    names = {match[1] for path in paths if (match := _IN_LAKE.search(path)) and not is_table(path)}
+    names = {match[1] for path in paths if (match := IN_LAKE.search(path)) and not is_table(path)}
     return sum(find_moved(lake, lake.table(name)) for name in sorted(names))
 
 
-_IN_LAKE = re.compile(r"/tables/([a-z][a-z0-9_]{0,63})\Z")
-
-
 def _may_be_moved(lake: Lake, before: str, path: str) -> bool:
-    in_lake = _IN_LAKE.search(before)
+    in_lake = IN_LAKE.search(before)
     same_name = in_lake is not None and path == lake.table(in_lake[1])
     return before != path and (same_name or not is_table(before))
 
@@ -202,11 +198,7 @@ def _record_found(lake: Lake, name: str, path: str, table: str) -> None:
 
 def _holds(place: Place) -> bool:
     """Whether the table that was recorded at a place is still there."""
-    return is_table(place.path) and _id_of(place.path) == place.table
-
-
-def _id_of(path: str) -> str:
-    return str(delta.open_table(path).metadata().id)
+    return is_table(place.path) and delta.identity_of(place.path) == place.table
 
 
 def _record(lake: Lake, place: Place) -> None:

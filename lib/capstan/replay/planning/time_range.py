@@ -10,6 +10,11 @@ from capstan.replay.planning.request import Request
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.tape import Tape
 
+_INTERVAL = (
+    "; if an Airflow template gave both, the run has no data interval: schedule its DAG with a "
+    "CronDataIntervalTimetable (a cron text has none in Airflow 3), or replay by hand with params"
+)
+
 
 def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) -> Box:
     """The times of a request: its bounds, restricted to those known at an epoch.
@@ -33,7 +38,8 @@ def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) 
         raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",
-            "give its first time, and the first time after it",
+            "give its first time, and the first time after it"
+            + _INTERVAL * (box.since == box.until),
         )
     return box
 

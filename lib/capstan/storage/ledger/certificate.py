@@ -69,8 +69,7 @@ class Certificate:
         target_path: The target's path.
         streams: Of several streams, a part each: `source`, `stream`, `cut`, `workers`, `left_out`,
             `records`, `times`, `fingerprint`, `frontier` and `late`; None for one stream.
-        changes: The rule of a merge by sequence: `sequence_by`, `delete_when` and `history`; None
-            for others.
+        changes: The rule of a merge by sequence, as `ChangeRule.to_json` has it; None for others.
         published: Whether the run has published.
         run: The run; None in an intent.
         attempt: The attempt whose output was published.

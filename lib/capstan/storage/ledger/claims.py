@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, RangeLockedError
+from capstan.shell_command import command
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
@@ -304,7 +305,7 @@ def _range_locked(holder: Claim) -> RangeLockedError:
         "CAP-HELD",
         f"run {holder.run} has claimed part of that range of {holder.scope.target} "
         f"since {holder.at:%Y-%m-%d %H:%M:%S} UTC",
-        f"wait for it to end; if it is dead, run `capstan unlock {holder.run}`",
+        f"wait for it to end; if it is dead, run {command('unlock', holder.run)}",
         holder=holder.run,
         target=holder.scope.target,
     )

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
+from capstan.storage import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
 from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows
 
-PUBLISHED, ROLLED_BACK, GONE = "published", "rolled-back", "gone"
+PUBLISHED, COMPARED, ROLLED_BACK, GONE = "published", "compared", "rolled-back", "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,9 @@ class Covered:
         code: The hash of the transform's code; empty for a copy.
         cut: The commit of the tape that was replayed.
         target_version: The version of the target that the publish created.
+        compared: What audits found whole of it after others had changed the target: the part, and
+            the version of the target.
+        table: The Delta id that the target had then; empty when it is not known.
     """
 
     run: str
@@ -37,6 +41,8 @@ class Covered:
     code: str
     cut: int
     target_version: int
+    compared: tuple[tuple[Scope, int], ...] = ()
+    table: str = ""
 
     @property
     def output(self) -> tuple[str, str]:
@@ -59,6 +65,7 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "code": covered.code,
         "cut": covered.cut,
         "target_version": covered.target_version,
+        "table": covered.table or None,
         "state": state,
     }
     workers = (None,) if covered.scope.workers is None else covered.scope.workers
@@ -77,15 +84,30 @@ def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
 def current(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect in a target, in order of publication; none if the table is gone.
 
-    Publishes that were rolled back are not in effect.
+    Publishes that were rolled back are not in effect, nor those into another table that was here.
     """
+    recorded = recorded_at(lake, target)
+    present = delta.identity_of(target) if any(entry.table for entry in recorded) else ""
+    return [entry for entry in recorded if entry.table in ("", present)]
+
+
+def recorded_at(lake: Lake, target: str) -> list[Covered]:
+    """Publishes into the table at a path, and into others that were here before it."""
     return current_by_ledger(lake, target) if is_table(target) else []
+
+
+def is_lost(lake: Lake, target: str, run: str) -> bool:
+    """Whether a run has published into another table than the present one at its path."""
+    tables = {entry.table for entry in recorded_at(lake, target) if entry.run == run}
+    return bool(tables) and tables.isdisjoint({"", delta.identity_of(target)})
 
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect according to the ledger alone, whether or not the table exists."""
-    by_run = current_rows(read_rows(lake, "coverage", target=target))
-    publishes = [_parse_covered(rows) for rows in by_run.values()]
+    rows = read_rows(lake, "coverage", target=target)
+    publishes = [_parse_covered(written) for written in current_rows(rows).values()]
+    compared = _comparisons(rows)
+    publishes = [replace(each, compared=tuple(compared.get(each.run, ()))) for each in publishes]
     return sorted(publishes, key=lambda covered: covered.target_version)
 
 
@@ -95,7 +117,7 @@ def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
     Args:
         rows: Rows of the ledger, in the order they were written.
     """
-    rows = list(rows)
+    rows = [row for row in rows if row["state"] != COMPARED]
     rolled_back = {row["run"] for row in rows if row["state"] == ROLLED_BACK}
     by_run: dict[str, list[LedgerRow]] = {}
     for row in rows:
@@ -105,6 +127,22 @@ def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
             # A run that was killed before its certificate may publish again, into a new table.
             by_run.pop(row["run"], None)
     return by_run
+
+
+def _comparisons(rows: Iterable[LedgerRow]) -> dict[str, list[tuple[Scope, int]]]:
+    """What audits of the present table have found whole, by run: the parts, and their versions."""
+    by_audit: dict[str, dict[tuple[int, str], list[LedgerRow]]] = {}
+    for row in rows:
+        if row["state"] == COMPARED:
+            audit = (row["target_version"], row["region"])
+            by_audit.setdefault(row["run"], {}).setdefault(audit, []).append(row)
+        elif row["state"] == GONE:
+            by_audit.pop(row["run"], None)
+    return {
+        run: [(covered.scope, covered.target_version) for covered in map(_parse_covered, audits)]
+        for run, parts in by_audit.items()
+        for audits in [list(parts.values())]
+    }
 
 
 def published_after(lake: Lake, covered: Covered) -> list[Covered]:
@@ -129,6 +167,7 @@ def _parse_covered(rows: list[LedgerRow]) -> Covered:
         code=row["code"],
         cut=row["cut"],
         target_version=row["target_version"],
+        table=row.get("table") or "",
     )
 
 

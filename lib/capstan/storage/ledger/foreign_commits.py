@@ -57,7 +57,7 @@ def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
         path: The table.
         since: Only commits after this version are returned.
     """
-    seen, recorded = _read_recorded(lake, path, _identity(path))
+    seen, recorded = _read_recorded(lake, path, delta.identity_of(path))
     yield from (commit for commit in recorded if commit.version > since)
     yield from _read_log(path, max(since, seen))
 
@@ -76,7 +76,7 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
     newest = delta.version_of(path)
     if newest is None:
         return 0
-    table = _identity(path)
+    table = delta.identity_of(path)
     seen, _ = _read_recorded(lake, path, table)
     if newest <= max(seen, since):
         return 0
@@ -95,11 +95,6 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
     progress = {"target": path, "table": table, "version": newest, "made": datetime.now(UTC)}
     append_rows(lake, _LEDGER, [*rows, progress])
     return len(commits)
-
-
-def _identity(path: str) -> str:
-    """The identity of the table at a path."""
-    return str(delta.open_table(path).metadata().id)
 
 
 def _read_recorded(lake: Lake, path: str, table: str) -> tuple[int, list[Touched]]:

@@ -11,6 +11,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+IN_LAKE = re.compile(r"/tables/([a-z][a-z0-9_]{0,63})\Z")
+"""The end of the path of a lake's own table, with its name."""
+
 _AGAIN = re.compile(r"(?P<path>.+);\d+", re.DOTALL)
 
 
@@ -74,6 +77,10 @@ class Places:
     def of_table(self, table: str) -> list[Place]:
         """The places of the tables with an id, the newest last; several for copies of a table."""
         return [place for place in self._by_target.values() if place.table == table]
+
+    def of_lake(self, name: str) -> list[str]:
+        """The tables that may have had a name in a lake, of this or of earlier places."""
+        return [each for each in self._by_target if each.endswith(f"/tables/{name}")]
 
     def named(self, name: str) -> Place | None:
         """The table that last had a name in a catalog, as `normalised`."""

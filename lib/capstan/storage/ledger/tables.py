@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-import deltalake
 import pyarrow as pa
 from pyarrow import dataset
 from pyspark.sql import types as T
@@ -21,7 +20,8 @@ from capstan.storage.arrow_writer import struct
 from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger.table_places import Place, Places
+from capstan.storage.ledger.table_places import IN_LAKE, Place, Places
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
@@ -40,7 +40,7 @@ SCHEMAS: Final = {
     "coverage": struct(
         target=_TEXT, stream=_TEXT, worker=_INT, since=_TEXT, until=_TEXT, region=_TEXT,
         run=_TEXT, generation=_INT, transform=_TEXT, code=_TEXT, cut=_LONG,
-        target_version=_LONG, state=_TEXT, at=_MOMENT,
+        target_version=_LONG, state=_TEXT, at=_MOMENT, table=_TEXT,
     ),
     "claims": struct(
         claim=_LONG, kind=_TEXT, run=_TEXT, attempt=_INT, stream=_TEXT, target=_TEXT,
@@ -152,9 +152,24 @@ def stored_target(lake: Lake, path: str) -> str:
 
 def kept_changes_path(lake: Lake, path: str) -> str:
     """The path of the changes kept beside the table at a path, wherever that was before."""
-    target, name = stored_target(lake, path), path.removeprefix(f"{lake.root}/tables/")
-    # A lake that was moved has them under the names of its own tables.
-    return lake.kept_changes(path if target.endswith(f"/tables/{name}") else target)
+    places = read_places(lake)
+    target = places.target_of(path)
+    in_lake = IN_LAKE.search(target)
+    if in_lake is None:
+        return lake.kept_changes(target)
+    own = lake.table(in_lake[1])
+    named = lake.kept_changes(own)
+    # A lake that was moved has them under the name that the table had in it.
+    if not any(other != own for other in places.of_lake(in_lake[1])):
+        return named if target == own else lake.kept_changes(target)
+    apart = lake.kept_changes(f"{target};2" if target == own else target)
+    if is_table(apart):
+        return apart
+    if not is_table(named):
+        return named if own in (target, path) else apart
+    kept = {value for part in delta.open_table(named).partitions() for value in part.values()}
+    runs = {row["run"] for row in read_rows(lake, "runs", ("run",), target=path)}
+    return named if any(name.rpartition("-")[0] in runs for name in kept) else apart
 
 
 def _has_targets(ledger: str) -> bool:
@@ -182,7 +197,7 @@ def _conditions(
 
 
 def _matching_files(
-    ledger: deltalake.DeltaTable,
+    ledger: OpenedTable,
     equal: Mapping[str, object],
     ranges: Mapping[str, tuple[object, object]],
 ) -> list[str]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
@@ -25,8 +24,9 @@ from capstan.storage.arrow_scan import read_columns
 from capstan.storage.data_files import prune
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import is_table
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.schema import FEED
-from capstan.storage.tape.tape import Cut, Tape
+from capstan.storage.tape.tape import Cut, Tape, replaced
 
 
 class Origin(StrEnum):
@@ -106,7 +106,8 @@ def register_batch(tape: Tape, entry: BatchEntry) -> None:
                 return
             raise _taken(tape, entry.batch)
     arrow_writer.create_table(tape.paths.feed, FEED, partitions=("origin",))
-    if not arrow_writer.append(tape.paths.feed, _rows(entry), txn=txn):
+    unless = None if entry.checkpoint is None else replaced(tape, entry.checkpoint)
+    if not arrow_writer.append(tape.paths.feed, _rows(entry), txn=txn, unless=unless):
         raise _taken(tape, entry.batch)
 
 
@@ -117,7 +118,7 @@ def entries_from(tape: Tape, batch: int) -> tuple[BatchEntry, ...]:
     return _entries_from(tape, delta.open_table(tape.paths.feed), batch)
 
 
-def _entries_from(tape: Tape, table: deltalake.DeltaTable, batch: int) -> tuple[BatchEntry, ...]:
+def _entries_from(tape: Tape, table: OpenedTable, batch: int) -> tuple[BatchEntry, ...]:
     # Usually there are none, and no file is opened.
     return _read_entries(tape, table, pa.table(table.get_add_actions(flatten=True)), batch)
 
@@ -321,7 +322,7 @@ def _synthetic(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
     return tuple(entry for entry in entries if entry.origin is not Origin.CAPTURE)
 
 
-def _files(table: deltalake.DeltaTable, *, captured: bool) -> pa.Table:
+def _files(table: OpenedTable, *, captured: bool) -> pa.Table:
     """The log's actions for files with micro-batches, or for those with synthetic batches.
 
     The table is partitioned by origin, so files with others need not be opened. A feed of an older
@@ -335,7 +336,7 @@ def _files(table: deltalake.DeltaTable, *, captured: bool) -> pa.Table:
 
 
 def _read_entries(
-    tape: Tape, table: deltalake.DeltaTable, files: pa.Table, batch: int = 0
+    tape: Tape, table: OpenedTable, files: pa.Table, batch: int = 0
 ) -> tuple[BatchEntry, ...]:
     """Entries of a batch and later ones from some files of the feed, given as log actions."""
     columns = ["batch", "origin", "checkpoint", "number", "detail"]

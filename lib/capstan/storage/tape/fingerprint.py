@@ -19,13 +19,53 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.schema import payload_of
 
 _INTEGERS = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)
+_OTHERS = (
+    T.FloatType, T.DoubleType, T.TimestampType, T.TimestampNTZType, T.DateType, T.DecimalType,
+    T.BinaryType,
+)  # fmt: skip
 _SEEDS = (1, 2)
 _HALF = 0xFFFFFFFF
+
+
+def require_types(fields: Iterable[T.StructField]) -> None:
+    """Check that Delta stores columns of these types, that they have a hash, and writers take them.
+
+    Asked of a stream before its tape is made, and of the output of a replay before its target is.
+
+    Raises:
+        InvalidRequestError: `CAP-TYPE`, naming the field: for VARIANT, VOID, TIME, intervals,
+            places on the earth, types of users, and text with a collation, also inside others.
+    """
+    for field in fields:
+        refused = _refused(field.dataType)
+        if refused is not None:
+            inside = "" if refused is field.dataType else f" with {refused.simpleString()} in it"
+            raise InvalidRequestError(
+                "CAP-TYPE",
+                f"column {field.name} has type {field.dataType.simpleString()}{inside}, which "
+                "has no content hash or cannot be stored",
+                "cast it in the source, or leave it out",
+                column=field.name,
+            )
+
+
+def _refused(kind: T.DataType) -> T.DataType | None:
+    """The first type in a type that is not taken; None when all are."""
+    if isinstance(kind, T.StructType):
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, T.ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, T.MapType):
+        inner = [kind.keyType, kind.valueType]
+    else:
+        taken = isinstance(kind, _INTEGERS + _OTHERS) or kind == T.StringType()
+        return None if taken else kind
+    return next((found for each in inner if (found := _refused(each)) is not None), None)
 
 
 def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tuple[Column, Column]:
@@ -36,13 +76,15 @@ def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tup
         at: The struct column that holds them; by default they are columns of the frame.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE` for a type that has no canonical value, naming the field.
+        InvalidRequestError: `CAP-TYPE`, as `require_types`.
     """
+    fields = list(fields)
+    require_types(fields)
     parts: list[Column] = []
     for ordinal, field in enumerate(fields):
         value = F.col(quoted(field.name)) if at is None else at.getField(field.name)
         parts.append(F.when(value.isNotNull(), F.lit(ordinal)))
-        parts.append(_canonical(value, field.dataType, field.name))
+        parts.append(_canonical(value, field.dataType))
     first, second = (F.xxhash64(F.lit(seed), *parts) for seed in _SEEDS)
     return first, second
 
@@ -51,7 +93,7 @@ def record_hashes(records: DataFrame) -> tuple[Column, Column]:
     """Two BIGINT hash columns of the rows of a table that has the stream's columns as `data`.
 
     Raises:
-        InvalidRequestError: `CAP-TYPE` for a type that has no canonical value, naming the field.
+        InvalidRequestError: `CAP-TYPE`, as `require_types`.
     """
     return row_hashes(payload_of(records.schema).fields, F.col("data"))
 
@@ -72,12 +114,12 @@ def fingerprint(h1: Column, h2: Column) -> Column:
     return F.struct(sum_mod64(h1).alias("h1"), sum_mod64(h2).alias("h2"))
 
 
-def _flagged(value: Column, kind: T.DataType, name: str) -> list[Column]:
+def _flagged(value: Column, kind: T.DataType) -> list[Column]:
     """A value inside another one, with the flag that is there also where it is null."""
-    return [F.when(value.isNull(), F.lit(0)).otherwise(F.lit(1)), _canonical(value, kind, name)]
+    return [F.when(value.isNull(), F.lit(0)).otherwise(F.lit(1)), _canonical(value, kind)]
 
 
-def _canonical(value: Column, kind: T.DataType, name: str) -> Column:
+def _canonical(value: Column, kind: T.DataType) -> Column:
     if isinstance(kind, _INTEGERS):
         return value.cast("bigint")
     if isinstance(kind, T.FloatType | T.DoubleType):
@@ -95,34 +137,28 @@ def _canonical(value: Column, kind: T.DataType, name: str) -> Column:
         return value.cast(T.DecimalType(38, kind.scale))
     if isinstance(kind, T.StringType | T.BinaryType):
         return value
-    return _canonical_nested(value, kind, name)
+    return _canonical_nested(value, kind)
 
 
-def _canonical_nested(value: Column, kind: T.DataType, name: str) -> Column:
+def _canonical_nested(value: Column, kind: T.DataType) -> Column:
     if isinstance(kind, T.StructType):
         parts = [
             part.alias(f"p{index}")
             for index, part in enumerate(
                 part
                 for field in kind.fields
-                for part in _flagged(value.getField(field.name), field.dataType, name)
+                for part in _flagged(value.getField(field.name), field.dataType)
             )
         ]
         return F.when(value.isNotNull(), F.struct(*parts))
     if isinstance(kind, T.ArrayType):
         element = kind.elementType
-        items = F.transform(value, lambda item: F.struct(*_flagged(item, element, name)))
+        items = F.transform(value, lambda item: F.struct(*_flagged(item, element)))
         return F.when(value.isNotNull(), F.struct(F.size(value), items))
-    if isinstance(kind, T.MapType):
-        keys, values = kind.keyType, kind.valueType
-        items = F.transform(
-            F.array_sort(F.map_keys(value)),
-            lambda key: F.struct(_canonical(key, keys, name), *_flagged(value[key], values, name)),
-        )
-        return F.when(value.isNotNull(), F.struct(F.size(value), items))
-    raise InvalidRequestError(
-        "CAP-TYPE",
-        f"column {name} has type {kind.simpleString()}, which has no content hash",
-        "cast it in the source, or leave it out",
-        column=name,
+    assert isinstance(kind, T.MapType), kind
+    keys, values = kind.keyType, kind.valueType
+    items = F.transform(
+        F.array_sort(F.map_keys(value)),
+        lambda key: F.struct(_canonical(key, keys), *_flagged(value[key], values)),
     )
+    return F.when(value.isNotNull(), F.struct(F.size(value), items))

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from capstan.core.config import join_names
 from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
+from capstan.core.worker_choice import WorkerChoice
 from capstan.errors import InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.arrow_scan import iter_columns, merge_batches, read_columns
@@ -182,35 +183,35 @@ def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
 def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
     """Workers by label or number, in the order given; None selects all.
 
-    If labels are numbers that differ from those of their workers, a number is a label: its meaning
-    must not depend on which labels exist.
-
     Raises:
         InvalidRequestError: `CAP-WORKER` for an unknown worker.
     """
     labels = worker_labels(tape, cut)
     if chosen is None:
         return labels
-    by_label = {label: worker for worker, label in labels.items()}
-    by_number = not any(name.isdecimal() and name != str(n) for n, name in labels.items())
+    choice = WorkerChoice.among(labels)
     selected: dict[int, str] = {}
     for text in chosen:
-        worker = by_label.get(text)
-        if worker is None and by_number and text.isdecimal() and int(text) in labels:
-            worker = int(text)
+        worker = choice.worker(text)
         if worker is None:
-            more = f" and {len(by_label) - _SHOWN:,} more" if len(by_label) > _SHOWN else ""
-            raise InvalidRequestError(
-                "CAP-WORKER",
-                f"stream {tape.name} has no worker {text!r}: "
-                f"it has {join_names(list(by_label)[:_SHOWN])}{more}",
-                f"give workers by label{' or number' if by_number else ''}, separated by commas, "
-                "and a label with a comma, or with blanks at its ends, in double quotes",
-                stream=tape.name,
-                worker=text,
-            )
+            raise _unknown_worker(tape, choice, text)
         selected[worker] = labels[worker]
     return selected
+
+
+def _unknown_worker(tape: Tape, choice: WorkerChoice, text: str) -> InvalidRequestError:
+    known, equal = list(choice.by_label), choice.equal_label(text)
+    more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
+    meant = "" if equal is None else f"; did you mean {join_names([equal])}?"
+    by = "label or number" if choice.by_number else "label, as it is written there"
+    return InvalidRequestError(
+        "CAP-WORKER",
+        f"stream {tape.name} has no worker {text!r}: it has {join_names(known[:_SHOWN])}{more}",
+        f"give workers by {by}, separated by commas, "
+        f"and a label with a comma, or with blanks at its ends, in double quotes{meant}",
+        stream=tape.name,
+        worker=text,
+    )
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:

@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -26,6 +25,7 @@ from capstan.storage import delta
 from capstan.storage.arrow_scan import iter_columns, merge_batches
 from capstan.storage.data_files import files_between
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
+from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.tape import Tape
 
 EVERY = 64
@@ -125,7 +125,7 @@ def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
     return True
 
 
-def _newest(tape: Tape, table: deltalake.DeltaTable, commit: int) -> Totals | None:
+def _newest(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:
     """The last valid totals up to a commit."""
     for stored in reversed(_commits(tape)):
         if stored <= commit:
@@ -151,7 +151,7 @@ def _entry(tape: Tape, version: int) -> str | None:
     return hashlib.sha256(read_text(place).encode()).hexdigest() if exists(place) else None
 
 
-def _read(tape: Tape, table: deltalake.DeltaTable, commit: int) -> Totals | None:
+def _read(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:
     """The stored totals of a commit; None if they are invalid or incomplete."""
     try:
         with open_file(_place(tape, commit)) as opened:

@@ -14,7 +14,7 @@ from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage import arrow_writer, delta
-from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, is_plain, read_few
+from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, read_few
 from capstan.storage.idempotent_write import Txn
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.table_creation import create_table
@@ -22,9 +22,10 @@ from capstan.storage.tape import schema
 from capstan.storage.tape.region_sql import region_sql, workers_sql
 
 if TYPE_CHECKING:
-    import deltalake
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from capstan.storage.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Cut:
     batch: int
 
 
-def open_tape(lake: Lake, name: str, events: deltalake.DeltaTable | None = None) -> Tape:
+def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
     """Open the tape of a stream, without a JVM.
 
     Args:
@@ -202,7 +203,33 @@ def newest_roster(tape: Tape) -> int:
     return -1 if last is None else last
 
 
-def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number: int) -> bool:
+def replaced(tape: Tape, checkpoint: str) -> Txn:
+    """The transaction that shuts out the writer with a checkpoint, in each table of a tape."""
+    return Txn(f"replaced:{tape.name}:{checkpoint}", 0)
+
+
+def shut_out(spark: SparkSession, tape: Tape, checkpoint: str) -> None:
+    """Shut out the writer with a checkpoint, which may be amid a batch; idempotent.
+
+    The index comes first: from then on none of its batches can count.
+    """
+    paths, txn = tape.paths, replaced(tape, checkpoint)
+    for path in (paths.events, paths.workers, paths.feed):
+        if is_table(path):
+            arrow_writer.commit_transaction(path, txn)
+    for path in (paths.records, paths.late):
+        empty = spark.createDataFrame([], delta.load(spark, path).schema)
+        delta.append(empty, path, txn=txn)
+
+
+def append_workers(
+    tape: Tape,
+    labels: Mapping[int, str],
+    commit: int,
+    *,
+    number: int,
+    unless: Txn | None = None,
+) -> bool:
     """Record workers in one commit, before the events that refer to them.
 
     Args:
@@ -210,19 +237,27 @@ def append_workers(tape: Tape, labels: Mapping[int, str], commit: int, *, number
         labels: The workers' labels by number.
         commit: The commit that opens them.
         number: The number of this write; of two writes with one number only one succeeds.
+        unless: The transaction that shuts the writer out.
 
     Returns:
-        False if workers were recorded under this number or a later one.
+        False if workers were recorded under this number or a later one, or it was shut out.
     """
     rows = [
         {"worker": worker, "label": label, "opened_commit": commit}
         for worker, label in labels.items()
     ]
     table = pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(schema.WORKERS))
-    return arrow_writer.append(tape.paths.workers, table, txn=Txn(f"roster:{tape.name}", number))
+    txn = Txn(f"roster:{tape.name}", number)
+    return arrow_writer.append(tape.paths.workers, table, txn=txn, unless=unless)
 
 
-def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, object]) -> int:
+def append_events(
+    tape: Tape,
+    frame: DataFrame,
+    commit: int,
+    note: Mapping[str, object],
+    unless: Txn | None = None,
+) -> int:
     """Append `frame`, the events of one commit, as ordinal `commit`: the point of no return.
 
     All writers of a tape number their commits under one transaction identity. Of two writes of the
@@ -232,21 +267,26 @@ def append_events(tape: Tape, frame: DataFrame, commit: int, note: Mapping[str, 
         The version of the index with these events.
 
     Raises:
-        FencedError: `CAP-FENCED` when another writer has committed this ordinal.
+        FencedError: `CAP-FENCED` when another writer has committed this ordinal, or the transaction
+            `unless`, which shuts this one out.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
-    written = delta.append(frame, tape.paths.events, txn=ordinal, note=note)
+    written = delta.append(frame, tape.paths.events, txn=ordinal, note=note, unless=unless)
     if written is None:
         raise fenced(tape, commit)
     return written.version
 
 
 def append_few_events(
-    tape: Tape, events: pa.Table, commit: int, note: Mapping[str, object]
+    tape: Tape,
+    events: pa.Table,
+    commit: int,
+    note: Mapping[str, object],
+    unless: Txn | None = None,
 ) -> None:
     """Append events as `append_events` does, from Arrow and without a JVM."""
     ordinal = Txn(f"tape:{tape.name}", commit)
-    if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note):
+    if not arrow_writer.append(tape.paths.events, events, txn=ordinal, note=note, unless=unless):
         raise fenced(tape, commit)
 
 
@@ -307,7 +347,7 @@ def read_records(
     """
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
-    if len(chosen) <= MAX_DIRECT and is_plain(table):
+    if len(chosen) <= MAX_DIRECT and table.is_plain:
         frame = read_few(spark, tape.paths.records, table, chosen)
     else:
         frame = delta.load(spark, tape.paths.records)

