@@ -1,13 +1,17 @@
-"""JSON in lines and whole files, read as text, so that nothing behind the first value is lost.
+"""JSON of which nothing behind the first value is lost, in lines, whole files and other texts.
 
-Spark's parser ends at the end of the first value of a text. Whether anything but blanks and
-comments follows is asked with the same parser: the text is put into an object and into an array,
-with a member behind it. What follows a complete value there must begin with a comma or a closing
-bracket, and then is none in the other one. So a text that stands in both is one value.
+Spark's parser ends at the end of the first value of a text, and makes no row of an empty array. So
+lines are looked at before they are read: where each is one object, which is nearly always, Spark's
+source of JSON reads them; else they are read as text and parsed here.
+
+Whether anything but blanks and comments follows a value is asked with parsers of the same kind: the
+text is put into an object, with a member behind it. What follows a complete value there must begin
+with a comma or the closing bracket, and then shows as another member, or hides the last one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame
@@ -20,9 +24,11 @@ LINE = "capstan's line"
 """The column of a text; no column of a tape can have this name."""
 
 BLANKS = " \t\r\n"
+_MARK = "\ufeff"
 ENCODINGS = ("UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "ISO-8859-1", "US-ASCII")
 """The encodings that Spark decodes in expressions."""
 
+_END = "capstan's end"
 _SPOILT = "}"
 """Before a text, it makes the text one that does not parse."""
 
@@ -40,21 +46,55 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
     """
     known = {name: value for name, value in options.items() if name.lower() not in _OF_TEXTS}
     trimmed = F.trim(text, F.lit(BLANKS))
-    size = F.length(trimmed)
-
-    def ends_with_first(opening: str, closing: str) -> Column:
-        """A value cannot end before the first closing bracket; if that is the last character."""
-        return trimmed.startswith(opening) & (F.instr(trimmed, closing) == size)
+    is_short_array = trimmed.startswith("[") & (F.instr(trimmed, "]") == F.length(trimmed))
 
     def stands(before: str, behind: str) -> Column:
         # The line break ends a comment.
         wrapped = F.concat(F.lit(before), text, F.lit(f"\n{behind}"))
         return F.from_json(wrapped, "end INT", known).getField("end").isNotNull()
 
-    whole = F.when(ends_with_first("{", "}") | ends_with_first("[", "]"), True).otherwise(
-        stands('{"a":', ',"end":0}') & stands('{"a":[', '],"end":0}')
-    )
-    return text.isNotNull() & (size > 0) & ~whole
+    proven = F.when(is_one_object(text) | is_short_array, True)
+    # Other options of the parser, and arrays; such a text must stand in an array, too.
+    whole = proven.otherwise(stands('{"a":', ',"end":0}') & stands('{"a":[', '],"end":0}'))
+    return text.isNotNull() & (F.length(trimmed) > 0) & ~whole
+
+
+def is_one_object(text: Column) -> Column:
+    """Whether a text is one object of strict JSON, with nothing but blanks beside it; never null.
+
+    Objects without others inside are told by their only closing bracket; others are read once,
+    without converting any value.
+    """
+    trimmed = F.trim(text, F.lit(BLANKS))
+    # A value cannot end before the first closing bracket.
+    by_bracket = F.instr(trimmed, "}") == F.length(trimmed)
+    members = F.json_object_keys(F.concat(F.lit('{"a":'), text, F.lit(f'\n,"{_END}":0}}')))
+    by_members = (F.size(members) == 2) & (F.element_at(members, -1) == _END)
+    one = by_bracket | (~text.contains(_END) & by_members)
+    return F.coalesce(trimmed.startswith("{") & one, F.lit(False))
+
+
+def is_misread(line: Column, options: Mapping[str, str]) -> Column:
+    """Whether Spark's source of JSON would lose something of a line, or make no row of it.
+
+    Args:
+        line: The text.
+        options: The options of the source, with names in lower case.
+    """
+    known = {name: value for name, value in options.items() if name not in _OF_TEXTS}
+    text = F.ltrim(line, F.lit(_MARK))
+    unparsed = F.from_json(text, "a INT, c STRING", {**known, "columnNameOfCorruptRecord": "c"})
+    blank = F.length(F.trim(text, F.lit(BLANKS))) == 0
+    # What does not parse at all is not lost.
+    return F.when(is_one_object(text) | blank, False).otherwise(unparsed.getField("c").isNull())
+
+
+def is_plain_object(line: str) -> bool:
+    """The same as `is_one_object` for a line that Spark has not read."""
+    try:
+        return isinstance(json.loads(line.strip(BLANKS).removeprefix(_MARK)), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def decoded(options: Mapping[str, str]) -> Column:
@@ -66,14 +106,15 @@ def decoded(options: Mapping[str, str]) -> Column:
     line = F.col(quoted(LINE))
     if (encoding := encoding_of(options)) != "UTF-8":
         return F.decode(line.cast("binary"), encoding)
+    unmarked = F.ltrim(line, F.lit(_MARK))
     if not is_whole(options) or {"encoding", "charset"} & set(options):
-        return line
+        return unmarked
     # Of a whole file, Spark finds the encoding by its first bytes; of lines, it is UTF-8.
     start = F.hex(F.substring(line.cast("binary"), 1, 2))
     utf16 = F.when(start.isin("FEFF", "FFFE"), F.decode(line.cast("binary"), "UTF-16"))
     big = utf16.when(start.startswith("00"), F.decode(line.cast("binary"), "UTF-16BE"))
     little = big.when(start.endswith("00"), F.decode(line.cast("binary"), "UTF-16LE"))
-    return little.otherwise(F.regexp_replace(line, "^\ufeff", ""))
+    return little.otherwise(unmarked)
 
 
 def encoding_of(options: Mapping[str, str]) -> str:

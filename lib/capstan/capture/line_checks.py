@@ -4,18 +4,21 @@ Spark reads CSV line by line unless `multiLine` is set. A quoted field with a li
 off at the end of its line, and the rest becomes another record. Where files begin with quotes, all
 their lines are looked at; elsewhere `raw_text` keeps the rest of such a record as malformed.
 
-Of a key that a JSON record has twice, Spark takes the last value.
+Of a key that a JSON record has twice, Spark takes the last value. What follows the first value of a
+line is lost, unless the lines are read as text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.capture import json_text
 from capstan.capture.file_listing import Listing, path_of
 from capstan.capture.file_schemas import declared_columns
 from capstan.core.config import Stream
@@ -23,7 +26,7 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.lake import read_head
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 JSON_LINES = 10
 """The lines of each JSON file whose keys are compared: more would cost a second parse."""
@@ -36,7 +39,7 @@ _REPEATED = "capstan: repeated key"
 
 def check_lines(
     spark: SparkSession, stream: Stream, listing: Listing, fresh: Sequence[str]
-) -> None:
+) -> bool:
     """Check the text files that a capture is about to read; other formats pass.
 
     Args:
@@ -45,19 +48,57 @@ def check_lines(
         listing: The files of its source.
         fresh: The paths of the files to be read.
 
+    Returns:
+        Whether they are JSON that must be read as text, so that nothing of it is lost.
+
     Raises:
         InvalidRequestError: `CAP-MALFORMED`, with the file.
     """
     options = {name.lower(): value for name, value in stream.source.options.items()}
-    kind = stream.source.format.lower()
-    if kind not in ("csv", "json") or options.get("multiline", "").lower() == "true":
-        return
+    kind, is_whole = stream.source.format.lower(), json_text.is_whole(options)
+    if kind not in ("csv", "json") or is_whole:
+        return kind == "json"
     with ThreadPoolExecutor(_AT_ONCE) as several:
         heads = dict(zip(fresh, several.map(_head, map(listing.place, fresh)), strict=True))
     if kind == "json":
         _require_distinct_keys(stream, listing, heads)
-    elif (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
+        return must_be_text(spark, stream, listing, heads)
+    if (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
         _require_closed_quotes(spark, stream, listing, fresh, options)
+    return False
+
+
+def must_be_text(
+    spark: SparkSession, stream: Stream, listing: Listing, heads: Mapping[str, bytes | None]
+) -> bool:
+    """Whether a file of JSON has a line of which Spark's source of JSON would lose something.
+
+    Args:
+        spark: The session.
+        stream: The stream's configuration.
+        listing: The files of its source.
+        heads: The paths of the files to be read, with their first bytes; None if not known.
+    """
+    options = {name.lower(): value for name, value in stream.source.options.items()}
+    if {"encoding", "charset"} & set(options):
+        return True
+    doubtful = [path for path, head in heads.items() if "linesep" in options or _is_doubtful(head)]
+    if not doubtful:
+        return False
+    found = json_text.is_misread(F.col("value"), options)
+    rows = _as_lines(spark, options, [listing.place(path) for path in doubtful])
+    return bool(rows.agg(F.bool_or(found).alias("found")).collect()[0]["found"])
+
+
+def _is_doubtful(head: bytes | None) -> bool:
+    """Whether a file is longer than its first bytes, or these have a line that is no plain object.
+
+    A job of Spark costs more than to look at a few short files here.
+    """
+    if head is None or len(head) >= _HEAD_BYTES:
+        return True
+    lines = re.split("\r\n|\n|\r", head.decode("utf-8", errors="replace"))
+    return not all(json_text.is_plain_object(line) for line in lines if line.strip(" \t"))
 
 
 def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
@@ -99,13 +140,10 @@ def _require_closed_quotes(
     options: Mapping[str, str],
 ) -> None:
     quote = options.get("quote", '"')
-    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
-    if "linesep" in options:
-        reader = reader.option("lineSep", options["linesep"])
     value = F.col("value")
     if (encoding := options.get("encoding", options.get("charset"))) is not None:
         value = F.decode(value.cast("binary"), encoding)
-    lines = reader.text([listing.place(path) for path in fresh])
+    lines = _as_lines(spark, options, [listing.place(path) for path in fresh])
     file = F.col("_metadata.file_path").alias("file")
     is_open = has_odd_quotes(value, options) & ~value.rlike(_whole_line(quote, options))
     if comment := options.get("comment"):
@@ -125,6 +163,14 @@ def _require_closed_quotes(
         stream=stream.name,
         file=name,
     )
+
+
+def _as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str]) -> DataFrame:
+    """The lines of files: column `value`."""
+    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
+    if "linesep" in options:
+        reader = reader.option("lineSep", options["linesep"])
+    return reader.text(places)
 
 
 def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:

@@ -111,7 +111,7 @@ class Text:
 
     @classmethod
     def of(cls, source: Source, listing: Listing | None, columns: StructType) -> Text | None:
-        """A source of text; None for others, and for CSV whose options treat malformed lines.
+        """A source of text; None for others.
 
         Args:
             source: The stream's source.
@@ -122,25 +122,28 @@ class Text:
         has_mode = options.get("mode", "permissive").lower() != "permissive"
         has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
         keeps = not has_mode and not has_column
-        kind = source.format.lower()
-        if kind not in FORMATS or (kind == "csv" and not keeps):
+        if source.format.lower() not in FORMATS:
             return None
         folders = set() if listing is None else listing.partition_columns()
         return cls(source, columns, tuple(n for n in columns.names if n not in folders), keeps)
 
-    def rows(self, reader: DataFrameReader | DataStreamReader) -> DataFrame:
+    def rows(self, reader: DataFrameReader | DataStreamReader, *, as_text: bool) -> DataFrame:
         """The records, with `COLUMN` unless the options treat malformed records otherwise.
 
         Args:
             reader: A reader of the source's format, with its options.
+            as_text: Whether JSON is to be read as text; then with `NO_ROW`, too.
         """
         path = self.source.path
-        if self.source.format.lower() == "json":
+        if as_text:
             return self._json(reader, path)
+        if not self.keeps:
+            return reader.schema(self.columns).load(path)
         schema = StructType([*self.columns.fields, StructField(_SPARK_COLUMN, StringType())])
         frame, raw = reader.schema(schema).load(path), F.col(_SPARK_COLUMN)
-        lost = F.when(self._lost(raw), raw)
-        return frame.withColumn(COLUMN, lost).drop(_SPARK_COLUMN)
+        if self.source.format.lower() == "csv":
+            raw = F.when(self._lost(raw), raw)
+        return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
 
     def _json(self, reader: DataFrameReader | DataStreamReader, path: str | None) -> DataFrame:
         options = _lower(self.source.options)

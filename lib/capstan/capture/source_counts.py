@@ -257,12 +257,12 @@ class Counts:
             return reader.load()
         try:
             if source.selection is None:
-                return load(reader, self.stream, self.listing, payload)
+                return load(reader, self.stream, self.listing, payload, as_text=self._as_text)
             columns = declared_columns(self.stream)
             if columns is None:
                 return reader.load(source.path)
             # A malformed record is not left out by a condition.
-            return load(reader, self.stream, self.listing, columns)
+            return load(reader, self.stream, self.listing, columns, as_text=self._as_text)
         except AnalysisException as error:
             raise InvalidRequestError(
                 "CAP-SOURCE",
@@ -270,6 +270,16 @@ class Counts:
                 f"{error_translation.root_message(error)}",
                 "check source.path in streams.yaml; captured records stay on tape",
             ) from error
+
+    @property
+    def _as_text(self) -> bool:
+        """Whether the files are JSON that must be read as text, in whichever way they were read."""
+        if self.source.format.lower() != "json":
+            return False
+        if self.listing is None or json_text.is_whole(lower_names(self.source.options)):
+            return True
+        known = dict.fromkeys(self.listing.files)
+        return must_be_text(self.spark, self.stream, self.listing, known)
 
     def _reader(self) -> DataFrameReader:
         declared = options_of(self.source, self.listing)
