@@ -21,13 +21,14 @@ from capstan.audit import (
 from capstan.audit.cells import compare, promised_cells, view_cells
 from capstan.audit.row_view import table_view
 from capstan.audit.table_shape import Shape
+from capstan.core.sql_names import quoted
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.storage import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
-from capstan.storage.tape.region_sql import quoted, region_sql
+from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.schema import WORKERS, events_schema
 from capstan.storage.tape.tape import (
     Cut,

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 
 from capstan.audit.row_diff import Side, within
 from capstan.audit.row_view import place_of
+from capstan.core.sql_names import quoted
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 _GROUP = ("x1", "x2")
 

@@ -34,10 +34,10 @@ from capstan.audit.row_view import View, place_of, time_of
 from capstan.core.config.change_rules import DELETED
 from capstan.core.config.row_checks import Check, Limit, Range
 from capstan.core.config.sql_rules import moment_problem
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 SAMPLE = 5
 """The number of sampled rows of a failed check."""

@@ -19,8 +19,8 @@ from pyspark.sql.types import DecimalType, StructField
 
 from capstan.audit.result import Finding
 from capstan.audit.row_view import View, place_of, time_of
+from capstan.core.sql_names import quoted
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 _GROUP = ("k1", "k2")
 _HASHES = ("h1", "h2")

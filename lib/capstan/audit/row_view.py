@@ -12,8 +12,8 @@ from pyspark.sql.types import StringType
 
 from capstan.audit.result import CellTime
 from capstan.audit.table_shape import Shape, check_time
+from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.storage.tape.region_sql import quoted
 
 _PLACE = re.compile(r"worker|t[0-9]+")
 

@@ -24,9 +24,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from capstan.core.sql_names import quoted
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.storage.tape.region_sql import quoted
 
 WORKER = "_worker"
 TIME = "_time"

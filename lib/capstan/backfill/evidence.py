@@ -28,9 +28,6 @@ from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
 
-_MAX_PLACES = 64
-"""The most places of earlier rows that are distinguished."""
-
 
 @dataclass(frozen=True, slots=True)
 class Attempt:

@@ -28,12 +28,12 @@ from capstan.core.config import (
     Stream,
 )
 from capstan.core.config.sql_rules import moment_problem
+from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.core.times.moment_text import PATTERN
 from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 PARTITION = "capstan's partition"
 """A column with the partition of each record; no column of a tape can have this name."""

@@ -18,8 +18,8 @@ from capstan.capture.file_listing import Listing
 from capstan.capture.line_checks import has_odd_quotes
 from capstan.core.config import Source, Stream
 from capstan.core.config.names import one_of
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
-from capstan.storage.tape.region_sql import quoted
 
 COLUMN = "capstan's raw text"
 """The added column; no column of a tape can have this name."""

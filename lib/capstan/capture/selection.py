@@ -19,10 +19,10 @@ from capstan import error_translation
 from capstan.capture import raw_text
 from capstan.capture.text_parsers import TextParser, kind_of, listed, parts_of
 from capstan.core.config.sql_rules import without_stars
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
 from capstan.spark.clock_literals import clock_literal
 from capstan.spark.project_home import set_up
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

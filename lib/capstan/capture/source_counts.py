@@ -20,12 +20,13 @@ from capstan.capture.file_schemas import declared_columns
 from capstan.capture.selection import HIDDEN, selected
 from capstan.capture.source import file_path, load, options_of
 from capstan.core.config import Source, Stream
+from capstan.core.sql_names import quoted
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.data_files import read_all
 from capstan.storage.tape.fingerprint import record_hashes, row_hashes, sum_mod64
-from capstan.storage.tape.region_sql import quoted, region_sql
+from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, stored_payload
 
 if TYPE_CHECKING:

@@ -57,8 +57,11 @@ class TextParser:
     def reads(self, plan: Any) -> bool:
         """Whether its text is computed from the columns of a plan alone."""
         text = self.node.child()
-        within = any(kind_of(part) == "NamedLambdaVariable" for part in parts_of(text))
-        return not within and bool(text.references().subsetOf(plan.outputSet()))
+        parts = list(parts_of(text))
+        variables = {_identity(part) for part in parts if kind_of(part) == "NamedLambdaVariable"}
+        functions = [part for part in parts if kind_of(part) == "LambdaFunction"]
+        own = {_identity(each) for function in functions for each in listed(function.arguments())}
+        return variables <= own and bool(text.references().subsetOf(plan.outputSet()))
 
     def value(self) -> Column:
         """Its result; a struct has the text that does not parse as a field besides."""
@@ -110,6 +113,10 @@ def parts_of(expression: Any) -> Iterator[Any]:
     yield expression
     for child in listed(expression.children()):
         yield from parts_of(child)
+
+
+def _identity(variable: Any) -> str:
+    return str(variable.exprId())
 
 
 def _column(expression: Any) -> Column:

@@ -7,8 +7,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from capstan.core.config import Stream
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
-from capstan.storage.tape.region_sql import quoted
 
 _BYTES = "x'"
 """How a label of bytes begins that are no text."""

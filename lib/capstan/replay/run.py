@@ -22,6 +22,7 @@ from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
+from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_lookups, locate_target
 from capstan.spark.safe_commits import require_safe_commits
@@ -60,6 +61,7 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
+    request = completed(declarations, request)
     locate_target(spark, lake, declarations, request.into)
     locate_lookups(spark, lake, declarations, request.pipeline)
     follows = request.follow is not None

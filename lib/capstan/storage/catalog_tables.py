@@ -10,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.core.config import check_target
+from capstan.core.sql_names import text_literal
 from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError
 
@@ -59,9 +60,9 @@ def register_table(spark: SparkSession, name: str, path: str) -> None:
     Raises:
         InvalidRequestError: `CAP-CATALOG` when the catalog refuses it.
     """
-    location = path.replace("\\", "\\\\").replace("'", "\\'")
     try:
-        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION '{location}'")
+        location = text_literal(path)
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")
     except (Py4JJavaError, PySparkException) as error:
         problem = f"cannot be registered for {path}: {root_message(error)}"
         raise _refused(name, problem) from error

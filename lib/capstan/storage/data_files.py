@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.error_translation import DAMAGED_FILE_HINT
@@ -22,7 +23,6 @@ from capstan.errors import SystemFailureError
 from capstan.storage import delta
 from capstan.storage.lake import sizes_of
 from capstan.storage.opened_table import OpenedTable
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
 from capstan import error_translation
+from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.spark.own_session import active, copy_of, moved
 from capstan.storage.commit_lock import committing
@@ -28,7 +29,6 @@ from capstan.storage.idempotent_write import Txn, write_once
 from capstan.storage.lake import is_table, read_text
 from capstan.storage.opened_table import OpenedTable, missing_table
 from capstan.storage.table_cache import cached, keep
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -18,12 +18,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from capstan.core.sql_names import quoted
 from capstan.errors import SystemFailureError
 from capstan.spark.own_session import active, copy_of
 from capstan.storage import delta
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import is_conflict
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

@@ -130,13 +130,21 @@ def stored_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in absent}
 
 
+def problem_without_sequence(given: Merging) -> str | None:
+    """The reason why settings have no effect without `sequence_by`, or None."""
+    name = next((name for name in OPTIONS if getattr(given, name) not in (None, False)), None)
+    lacks = name is not None and not given.sequence_by
+    return f"{name} needs sequence_by, the order of the changes" if lacks else None
+
+
 def problem_with_changes(given: Merging, *, merges: bool) -> str | None:
-    """The reason why a replay cannot merge by these settings, or None."""
-    if not given.sequence_by:
-        name = next((name for name in OPTIONS if getattr(given, name) not in (None, False)), None)
-        return None if name is None else f"{name} needs sequence_by, the order of the changes"
+    """The reason why a replay cannot merge by these settings, or None.
+
+    The stream may have a preset with the order of its changes.
+    """
     if not merges:
-        return "sequence_by needs mode merge"
+        first = "sequence_by needs mode merge" if given.sequence_by else None
+        return first or problem_without_sequence(given)
     try:
         columns = [SequenceColumn.of(text).column for text in given.sequence_by]
     except ValueError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from capstan.core.config.change_rules import problem_without_sequence
+from capstan.core.config.changes.completion import preset_settings
 from capstan.core.config.durations import format_duration
 from capstan.core.config.models import ByColumn, EventTime, Mode, Stream
 from capstan.core.config.names import did_you_mean, one_of
@@ -51,7 +53,7 @@ def check_replay(
         or next(filter(None, (_workers(replay.workers, each) for each in (stream, *others))), None)
         or _workers_of(replay, streams)
         or next(filter(None, (_range(replay, each) for each in (stream, *others))), None)
-        or _merge(replay, transform)
+        or _merge(replay, transform, streams)
         or (_transformed(replay, stream, transform) if transform else None)
     )
 
@@ -106,8 +108,17 @@ def _range(replay: Replay, stream: Stream) -> Problem | None:
     return None
 
 
-def _merge(replay: Replay, transform: Transform | None) -> Problem | None:
-    has_keys = replay.pipeline is not None or (transform and transform.keys)
+def _merge(
+    replay: Replay, transform: Transform | None, streams: Mapping[str, Stream]
+) -> Problem | None:
+    try:
+        preset = preset_settings(replay, streams)
+    except InvalidRequestError as error:
+        return "mode", f"{error.message}; {error.hint}"
+    problem = problem_without_sequence(replay) if "sequence_by" not in preset else None
+    if problem is not None:
+        return "mode", problem
+    has_keys = replay.pipeline is not None or preset or (transform and transform.keys)
     if replay.mode is Mode.MERGE and not (replay.keys or has_keys):
         return "mode", "merge needs keys; declare them in the replay or its transform"
     return None

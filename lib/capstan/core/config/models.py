@@ -267,6 +267,17 @@ class Stream(Declared):
             raise ValueError(f"needs a column, because {source.kind} has no known partitions")
         return workers
 
+    @model_validator(mode="after")
+    def _truncates(self) -> Stream:
+        column = None if isinstance(self.workers, ByKey) else self.workers.column
+        preset, changes = self.source.preset, self.source.changes
+        of_rows = changes is not None and column in [each.name for each in changes.rows]
+        if of_rows and preset is not None and preset.truncate_when is not None:
+            raise ValueError(
+                f"has workers by column {column}, but a truncate has none; take workers by key"
+            )
+        return self
+
     @field_validator("time", mode="after")
     @classmethod
     def _watermark(cls, time: EpochTime | EventTime, info: ValidationInfo) -> EpochTime | EventTime:

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from capstan.core.config.changes import Changes, Preset, preset_of
 from capstan.core.config.fields import CONFIG, Declared, Reference, Text, without_problem
 from capstan.core.config.sql_rules import normalised, problem_with_columns, select_list
 
@@ -65,6 +66,8 @@ class Source(Declared):
             with a format.
         table: The name of a table in a catalog, such as `main.shop.orders`; None for a source with
             a format.
+        changes: What a source of changes sends, instead of `select` and `where`, which are then
+            those of the preset.
     """
 
     format: Annotated[str, Field(pattern=r"^([A-Za-z][A-Za-z0-9_.-]{0,127})?$")] = ""
@@ -75,6 +78,26 @@ class Source(Declared):
     where: Expression | None = None
     function: Reference | None = None
     table: TableName | None = None
+    changes: Changes | None = None
+
+    @model_validator(mode="after")
+    def _expanded(self) -> Source:
+        preset = self.preset
+        if preset is None:
+            return self
+        if (self.select, self.where) not in ((None, None), (preset.select, preset.where)):
+            raise ValueError("has changes and a select or where of its own; remove one of them")
+        options = dict(self.options)
+        given = {name.lower(): value.lower() for name, value in options.items()}
+        for name, value in preset.options:
+            if given.get(name.lower(), value) != value:
+                raise ValueError(f"has changes, which need the option {name}: {value}")
+            if name.lower() not in given:
+                options[name] = value
+        own = {"select": preset.select, "where": preset.where, "options": options}
+        for name, setting in own.items():
+            object.__setattr__(self, name, setting)
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Source:
@@ -93,6 +116,12 @@ class Source(Declared):
                 "compared with it"
             )
         return self
+
+    @property
+    def preset(self) -> Preset | None:
+        """What `changes` stands for; None without it."""
+        kafka = self.format == "kafka"
+        return None if self.changes is None else preset_of(self.changes, kafka=kafka)
 
     @property
     def kind(self) -> str:

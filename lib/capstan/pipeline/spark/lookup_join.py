@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.spark.row_transport import without_nullability
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

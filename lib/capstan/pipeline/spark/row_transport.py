@@ -21,13 +21,13 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from capstan.core.sql_names import quoted
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark.state_rows import COLUMNS
 from capstan.pipeline.spark.wire_format import AT, BLOB, HEAD, KIND, NOTE, NoteKind, part
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.time_columns import integers
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
+from capstan.core.sql_names import quoted
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import Plan, Stage
@@ -24,7 +25,6 @@ from capstan.pipeline.spark.side_tables import side_rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.task_errors import in_task
 from capstan.pipeline.spark.wire_format import AT, KIND, NOTE, NodeMetrics, NoteKind, part
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.time_columns import coordinate
 
 if TYPE_CHECKING:

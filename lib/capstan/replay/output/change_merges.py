@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.core.config.change_rules import DELETED, TRUNCATES, ChangeRule
+from capstan.core.sql_names import quoted
 from capstan.replay.output.change_rows import (
     CUTS,
     GONE,
@@ -20,7 +21,6 @@ from capstan.replay.output.change_rows import (
 from capstan.replay.output.partial_rows import require_values
 from capstan.replay.output.row_restore import except_all, rows_with_keys
 from capstan.replay.output.sequence_order import place
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -25,6 +25,7 @@ from capstan.core.config.change_rules import (
     ChangeRule,
 )
 from capstan.core.config.sql_rules import moment_problem
+from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.output.partial_rows import (
     is_partial,
@@ -40,7 +41,6 @@ from capstan.replay.output.sequence_order import (
 )
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.output import target_table
 from capstan.replay.output.default_columns import default_columns
@@ -16,7 +17,6 @@ from capstan.storage import delta
 from capstan.storage.lake import is_table
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,10 +14,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError
 from capstan.replay.output.change_rows import changes_of
 from capstan.replay.planning.plan import Plan
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from capstan.core.config.change_rules import DELETED, ChangeRule
+from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError
 from capstan.replay.output.sequence_order import place
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from capstan.core.sql_names import quoted
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -16,6 +16,7 @@ from capstan.audit import played_records
 from capstan.capture.column_names import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
 from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
@@ -27,7 +28,6 @@ from capstan.spark.clock_literals import clock_literal
 from capstan.storage import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import require_types
-from capstan.storage.tape.region_sql import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

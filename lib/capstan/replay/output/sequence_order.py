@@ -18,7 +18,7 @@ from capstan.capture.classify import text_moment
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.names import one_of
 from capstan.core.config.sequences import KINDS, SequenceColumn, SequenceKind
-from capstan.storage.tape.region_sql import quoted
+from capstan.core.sql_names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

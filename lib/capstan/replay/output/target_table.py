@@ -18,6 +18,7 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.output.default_columns import with_defaults
@@ -34,7 +35,6 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.lookup_input import Pin, pin_lookups
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.plan_checks import check_scope, declared_checks
+from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stopped_run import continued
 from capstan.replay.planning.stream_input import (
@@ -58,6 +59,8 @@ def make_plan(
             that cannot be replayed together, or are not those that the pipeline reads;
             `CAP-LOOKUP` for a lookup table or a version that cannot be read.
     """
+    if cuts is None:  # A pinned request has the rule of its time.
+        request = completed(declarations, request)
     inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
     frontier, time_type = meet(inputs), common_times(inputs)
     box = requested_box([stream.tape for stream in inputs], time_type, request)

@@ -15,11 +15,12 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from capstan.core.sql_names import quoted, text_literal
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.keyed_lookup import with_values
-from capstan.storage.tape.region_sql import quoted, region_sql, workers_sql
+from capstan.storage.tape.region_sql import region_sql, workers_sql
 
 _DAY = 86_400_000_000
 
@@ -146,11 +147,6 @@ def single(time_type: TimeType, holder: str) -> Coordinate:
             "keep the column `_time` unchanged",
         )
     return time_type.coordinates[0]
-
-
-def text_literal(text: str) -> str:
-    """A text as a SQL literal, with everything escaped."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _in_units(region: Region, unit: int, size: int) -> Region:

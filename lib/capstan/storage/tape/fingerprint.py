@@ -19,8 +19,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
-from capstan.storage.tape.region_sql import quoted
 from capstan.storage.tape.schema import payload_of
 
 _INTEGERS = (T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType)

@@ -28,11 +28,6 @@ def literal(coordinate: Coordinate, value: int) -> str:
     return f"TIMESTAMP '{moment.strftime('%Y').zfill(4)}{moment.strftime('-%m-%d %H:%M:%S.%f')}Z'"
 
 
-def quoted(name: str) -> str:
-    """A column name as a quoted SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
-
-
 def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> str:
     """The condition that a time lies in `region`.
 

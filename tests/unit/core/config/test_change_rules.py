@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.config import Mode, load_config
+from capstan.core.config import Mode, ProjectConfig, load_config
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.validation import read_request
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 
 DECLARED = """\
@@ -137,7 +138,6 @@ def test_a_declaration_without_a_meaning_is_refused(
     ("fields", "problem"),
     [
         ({"sequence_by": ("lsn",)}, "sequence_by needs mode merge"),
-        ({**MERGING, "sequence_by": (), "history": True}, "history needs sequence_by"),
         ({**MERGING, "adopt": True}, "cannot adopt rows"),
         ({**MERGING, "sequence_by": ("lsn as scn",)}, "kinds are number, version, time or binlog"),
         ({**MERGING, "sequence_by": ("lsn", "lsn as time")}, "has column lsn twice"),
@@ -149,4 +149,11 @@ def test_a_declaration_without_a_meaning_is_refused(
 def test_a_request_without_a_meaning_is_refused(fields: dict[str, object], problem: str) -> None:
     with pytest.raises(InvalidRequestError, match=problem) as caught:
         Request("shop", "customers", **fields)  # type: ignore[arg-type]
+    assert caught.value.code == "CAP-SEQUENCE"
+
+
+def test_a_request_without_a_sequence_is_refused_where_its_stream_has_none() -> None:
+    request = Request("shop", "customers", **{**MERGING, "sequence_by": (), "history": True})  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="history needs sequence_by") as caught:
+        completed(ProjectConfig(Path("streams.yaml"), {}, {}, {}, {}), request)
     assert caught.value.code == "CAP-SEQUENCE"

@@ -1,0 +1,56 @@
+"""Completion of a merge by the preset of its stream."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capstan.core.config.models import Mode
+from capstan.core.config.sql_rules import normalised
+from capstan.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from capstan.core.config.models import Stream
+
+Given = TypeVar("Given")
+_SETTINGS = ("keys", "sequence_by", "delete_when", "truncate_when", "unchanged")
+
+
+def preset_settings(given: Any, streams: Mapping[str, Stream]) -> dict[str, object]:
+    """The settings of a merge that the preset of its stream adds to those given.
+
+    Args:
+        given: A request or a declared replay. A pipeline has an order of its own.
+        streams: The declared streams.
+
+    Raises:
+        InvalidRequestError: `CAP-SEQUENCE` when it contradicts the preset, or has settings of a
+            merge by sequence without a sequence.
+    """
+    stream = streams.get(given.stream)
+    preset = None if stream is None or given.pipeline is not None else stream.source.preset
+    if given.mode is not Mode.MERGE or preset is None:
+        return {}
+    added = {}
+    for name in _SETTINGS:
+        own, settled = getattr(given, name), getattr(preset, name)
+        if own in (None, ()):
+            added[name] = settled
+        elif _plain(own) != _plain(settled):
+            raise InvalidRequestError(
+                "CAP-SEQUENCE",
+                f"{name} is {_text(own)}, but by its preset, stream {given.stream} has changes "
+                f"with {_text(settled)}",
+                f"leave out {name}; or declare source.select instead of source.changes",
+                stream=given.stream,
+            )
+    return added
+
+
+def _plain(value: object) -> object:
+    return normalised(value) if isinstance(value, str) else value
+
+
+def _text(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value or "none")
