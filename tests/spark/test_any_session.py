@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ def guest(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Spar
     session = spark.newSession()
     for key, value in SETTINGS.items():
         session.conf.set(f"spark.sql.{key}", value)
+    # With the first plan of a session, Delta's extension sets two settings of it.
+    session.range(1)
     yield session
     monkeypatch.undo()
     time.tzset()
@@ -84,6 +87,8 @@ def arrive(folder: Path, batches: int = 3) -> None:
         ]
         path = folder / f"{batch}.json"
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+        # Spark reads the oldest file first.
+        os.utime(path, (batch + 1, batch + 1))
 
 
 def tape(ctx: capstan.Context, stream: str) -> list[tuple[int, str]]:

@@ -57,7 +57,7 @@ class Query:
         query = active.get(jvm.java.util.UUID.fromString(identity)) if identity else None
         if query is None:
             # Another thread than Spark's knows the query by the session of its frame alone.
-            for each in active.values().toArray():
+            for each in active.values():
                 batch = each.lastExecution()
                 if batch is not None and batch.sparkSession() == session._jsparkSession:
                     query, number = each, batch.currentBatchId()
