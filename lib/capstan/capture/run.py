@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from capstan import error_translation
 from capstan.capture import checkpoint_guard, classify, synthetic_batch
-from capstan.capture.attached_query import require_no_source
+from capstan.capture.attached_query import require_no_source, session_of_expressions
 from capstan.capture.consumed_offsets import consumed
 from capstan.capture.file_listing import (
     FilesRead,
@@ -44,12 +45,13 @@ from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times
 from capstan.capture.tape_start import start_tape
 from capstan.capture.topic_ids import require_same_topics
+from capstan.capture.turns import in_turn
 from capstan.core.config import ByPartition, Stream
 from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError, IncompleteError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.notebook import facts_html
-from capstan.spark.guest_session import borrowed
+from capstan.spark.own_session import active, copy_of, handed_over, moved, owned
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed, index
@@ -113,6 +115,7 @@ class _Progress:
     failure: CapstanError | None = None
 
 
+@in_turn
 def capture(
     spark: SparkSession,
     lake: Lake,
@@ -177,8 +180,12 @@ def _capture(
         check_lines(spark, stream, listing, fresh)
     if frame is None:
         source = read_source(spark, stream, listing, columns, known_columns)
-        frame = _selected(source, stream)
-    prepared = classify.prepare(frame, stream)
+        prepared = query = classify.prepare(_selected(source, stream), stream)
+    else:
+        spark = session_of_expressions(spark, frame.sparkSession, stream)
+        prepared = classify.prepare(moved(frame, spark), stream)
+        # The caller's settings hold for the caller's rows, in a query that its session has not.
+        query = moved(frame, copy_of(frame.sparkSession))
     tape = start_tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     retain_commit_times(tape, stream)
     if listing is not None:
@@ -193,7 +200,8 @@ def _capture(
     if stream.source.format == "kafka":
         require_same_topics(spark, stream, tape.paths.checkpoint)
     progress = _Progress(roster)
-    _run(prepared, stream, tape, checkpoint, progress)
+    own = None if frame is None else spark
+    _run(query, stream, tape, checkpoint, progress, own)
     synthetic_batch.advance_idle(spark, tape, stream, now())
     skipped = None if listing is None else skipped_files(stream.source, listing, seen_files(tape))
     return _result(tape, progress.results, skipped)
@@ -252,25 +260,28 @@ def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None
 
 
 def _run(
-    prepared: DataFrame,
+    rows: DataFrame,
     stream: Stream,
     tape: Tape,
     checkpoint: checkpoint_guard.Checkpoint,
     progress: _Progress,
+    own: SparkSession | None,
 ) -> None:
+    """Record all micro-batches of prepared rows; or of a caller's, which `own` prepares."""
     on_tape = newest_cut(tape).batch
 
-    def record_batch(frame: DataFrame, batch: int) -> None:
-        number = checkpoint.number(batch)
+    def record_batch(frame: DataFrame, at: int) -> None:
+        number = checkpoint.number(at)
         if number <= on_tape:
             return  # Killed after its events commit: the batch is on the tape in full.
-        parts = consumed(tape.paths.checkpoint, stream.source, batch)
-        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, parts)
+        parts = consumed(tape.paths.checkpoint, stream.source, at)
+        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, at, parts)
         micro_batch = MicroBatch(stream, tape, entry, tape.paths.checkpoint)
         try:
-            # The frame of a caller belongs to a session with other settings.
-            with borrowed(frame.sparkSession):
-                result = micro_batch.capture(frame, progress.roster)
+            batch = owned(frame) if own is None else handed_over(frame, own)
+            with active(batch.sparkSession):
+                prepared = batch if own is None else classify.prepare(batch, stream)
+                result = micro_batch.capture(prepared, progress.roster)
         except CapstanError as error:
             progress.failure = error
             raise
@@ -279,8 +290,10 @@ def _run(
         if (result.roster.commit + 1) % EVERY == 0:
             store_totals(tape, result.roster.commit, EVERY)
 
+    # Spark calls back on a thread of its own, which is to be of this call too.
+    context = copy_context()
     writer = (
-        prepared.writeStream.foreachBatch(record_batch)
+        rows.writeStream.foreachBatch(lambda frame, at: context.run(record_batch, frame, at))
         .option("checkpointLocation", tape.paths.checkpoint)
         .queryName(f"capstan capture {stream.name}")
         .trigger(availableNow=True)
@@ -312,6 +325,7 @@ def _run(
         query.stop()
 
 
+@in_turn
 def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     """Put a stream's late records on its tape, at the frontier, once each.
 
@@ -343,6 +357,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     )
 
 
+@in_turn
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     """Close a stream: every worker releases its held times, in one commit.
 

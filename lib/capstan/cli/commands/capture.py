@@ -145,7 +145,7 @@ def verify(
         result = found.verification
         if declared is not None:
             from capstan.capture.source_reconciliation import reconcile
-            from capstan.spark.session import interpreting
+            from capstan.spark.own_session import interpreting
 
             # The source has at least as many rows as the tape, usually about as many.
             rows = sum(verdict.records for verdict in result.workers)
