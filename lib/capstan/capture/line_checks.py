@@ -11,7 +11,6 @@ line is lost, unless the lines are read as text.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -21,25 +20,28 @@ from pyspark.sql import functions as F
 from capstan.capture import json_text
 from capstan.capture.file_listing import Listing, path_of
 from capstan.capture.file_schemas import declared_columns
+from capstan.capture.json_lines import HEAD_BYTES, CheckedLines, as_lines, first_bytes
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError
-from capstan.storage.lake import read_head
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
 JSON_LINES = 10
 """The lines of each JSON file whose keys are compared: more would cost a second parse."""
 
-_HEAD_BYTES = 1 << 14
 _AT_ONCE = 8
 _SHOWN = 80
 _REPEATED = "capstan: repeated key"
 
 
 def check_lines(
-    spark: SparkSession, stream: Stream, listing: Listing, fresh: Sequence[str]
-) -> bool:
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing,
+    fresh: Sequence[str],
+    lines: CheckedLines | None,
+) -> None:
     """Check the text files that a capture is about to read; other formats pass.
 
     Args:
@@ -47,58 +49,22 @@ def check_lines(
         stream: The stream's configuration.
         listing: The files of its source.
         fresh: The paths of the files to be read.
-
-    Returns:
-        Whether they are JSON that must be read as text, so that nothing of it is lost.
+        lines: For a source of JSON lines, what is known of them.
 
     Raises:
         InvalidRequestError: `CAP-MALFORMED`, with the file.
     """
-    options = {name.lower(): value for name, value in stream.source.options.items()}
-    kind, is_whole = stream.source.format.lower(), json_text.is_whole(options)
-    if kind not in ("csv", "json") or is_whole:
-        return kind == "json"
+    options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
+    if lines is None and (not is_csv or json_text.is_whole(options)):
+        return
     with ThreadPoolExecutor(_AT_ONCE) as several:
-        heads = dict(zip(fresh, several.map(_head, map(listing.place, fresh)), strict=True))
-    if kind == "json":
+        read = several.map(first_bytes, map(listing.place, fresh))
+        heads = dict(zip(fresh, read, strict=True))
+    if lines is not None:
         _require_distinct_keys(stream, listing, heads)
-        return must_be_text(spark, stream, listing, heads)
-    if (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
+        lines.look_at(spark, heads)
+    elif (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
         _require_closed_quotes(spark, stream, listing, fresh, options)
-    return False
-
-
-def must_be_text(
-    spark: SparkSession, stream: Stream, listing: Listing, heads: Mapping[str, bytes | None]
-) -> bool:
-    """Whether a file of JSON has a line of which Spark's source of JSON would lose something.
-
-    Args:
-        spark: The session.
-        stream: The stream's configuration.
-        listing: The files of its source.
-        heads: The paths of the files to be read, with their first bytes; None if not known.
-    """
-    options = {name.lower(): value for name, value in stream.source.options.items()}
-    if {"encoding", "charset"} & set(options):
-        return True
-    doubtful = [path for path, head in heads.items() if "linesep" in options or _is_doubtful(head)]
-    if not doubtful:
-        return False
-    found = json_text.is_misread(F.col("value"), options)
-    rows = _as_lines(spark, options, [listing.place(path) for path in doubtful])
-    return bool(rows.agg(F.bool_or(found).alias("found")).collect()[0]["found"])
-
-
-def _is_doubtful(head: bytes | None) -> bool:
-    """Whether a file is longer than its first bytes, or these have a line that is no plain object.
-
-    A job of Spark costs more than to look at a few short files here.
-    """
-    if head is None or len(head) >= _HEAD_BYTES:
-        return True
-    lines = re.split("\r\n|\n|\r", head.decode("utf-8", errors="replace"))
-    return not all(json_text.is_plain_object(line) for line in lines if line.strip(" \t"))
 
 
 def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
@@ -143,7 +109,7 @@ def _require_closed_quotes(
     value = F.col("value")
     if (encoding := options.get("encoding", options.get("charset"))) is not None:
         value = F.decode(value.cast("binary"), encoding)
-    lines = _as_lines(spark, options, [listing.place(path) for path in fresh])
+    lines = as_lines(spark, options, [listing.place(path) for path in fresh])
     file = F.col("_metadata.file_path").alias("file")
     is_open = has_odd_quotes(value, options) & ~value.rlike(_whole_line(quote, options))
     if comment := options.get("comment"):
@@ -163,14 +129,6 @@ def _require_closed_quotes(
         stream=stream.name,
         file=name,
     )
-
-
-def _as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str]) -> DataFrame:
-    """The lines of files: column `value`."""
-    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
-    if "linesep" in options:
-        reader = reader.option("lineSep", options["linesep"])
-    return reader.text(places)
 
 
 def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
@@ -203,7 +161,7 @@ def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str,
     for path, head in heads.items():
         lines = head.decode("utf-8", errors="replace").split("\n")
         # The last line may be cut off.
-        whole = lines[:-1] if len(head) >= _HEAD_BYTES else lines
+        whole = lines[:-1] if len(head) >= HEAD_BYTES else lines
         for number, line in enumerate(whole[:JSON_LINES], 1):
             key = repeated_key(line, columns)
             if key is None:
@@ -219,14 +177,6 @@ def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str,
                 file=name,
                 line=line[:_SHOWN],
             )
-
-
-def _head(place: str) -> bytes:
-    """The first bytes of a file; none of a damaged one: the batch that reads it fails."""
-    try:
-        return read_head(place, _HEAD_BYTES)
-    except OSError:
-        return b""
 
 
 def repeated_key(line: str, columns: Sequence[str] | None) -> str | None:

@@ -7,7 +7,6 @@ what follows a value; so JSON is read as text, and parsed here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -52,7 +51,7 @@ def require_options(stream: Stream) -> None:
     Raises:
         InvalidRequestError: `CAP-SOURCE` for an unknown mode, and for JSON in another encoding.
     """
-    options = _lower(stream.source.options)
+    options = stream.source.options_by_name
     mode, encoding = options.get("mode", _MODES[0]), json_text.encoding_of(options)
     if stream.source.format.lower() == "json" and encoding not in json_text.ENCODINGS:
         raise InvalidRequestError(
@@ -118,7 +117,7 @@ class Text:
             listing: The files of the source, if they could be listed.
             columns: The columns of its records.
         """
-        options = _lower(source.options)
+        options = source.options_by_name
         has_mode = options.get("mode", "permissive").lower() != "permissive"
         has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
         keeps = not has_mode and not has_column
@@ -146,7 +145,7 @@ class Text:
         return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
 
     def _json(self, reader: DataFrameReader | DataStreamReader, path: str | None) -> DataFrame:
-        options = _lower(self.source.options)
+        options = self.source.options_by_name
         own = options.get("columnnameofcorruptrecord", _SPARK_COLUMN)
         asked = own in self.columns.names
         corrupt = own if asked else COLUMN
@@ -183,9 +182,5 @@ class Text:
             for name, place in zip(self.parsed, names, strict=False)
         ]
         more = fields.getField(names[-1]).isNotNull()
-        part = has_odd_quotes(raw, _lower(self.source.options))
+        part = has_odd_quotes(raw, self.source.options_by_name)
         return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])
-
-
-def _lower(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}

@@ -18,6 +18,7 @@ from capstan.capture import json_text
 from capstan.capture.consumed_offsets import SELECT
 from capstan.capture.file_listing import Listing
 from capstan.capture.file_schemas import declared_columns
+from capstan.capture.json_lines import CheckedLines, needs_text
 from capstan.capture.raw_text import FORMATS
 from capstan.capture.selection import HIDDEN, selected
 from capstan.capture.source import file_path, load, options_of
@@ -225,7 +226,7 @@ class Counts:
         A text is a line with anything in it, or a whole file; each makes a row at least. None for
         formats that are no text, and where some rows are left out or span lines.
         """
-        options = {name.lower(): value for name, value in self.source.options.items()}
+        options = self.source.options_by_name
         kind, whole = self.source.format.lower(), json_text.is_whole(options)
         if kind not in FORMATS or _drops_malformed(self.source) or (kind == "csv" and whole):
             return None
@@ -274,12 +275,11 @@ class Counts:
     @property
     def _as_text(self) -> bool:
         """Whether the files are JSON that must be read as text, in whichever way they were read."""
-        if self.source.format.lower() != "json":
-            return False
-        if self.listing is None or json_text.is_whole(lower_names(self.source.options)):
-            return True
-        known = dict.fromkeys(self.listing.files)
-        return must_be_text(self.spark, self.stream, self.listing, known)
+        lines = CheckedLines.of(self.source, self.listing)
+        if lines is None:
+            return needs_text(self.source, self.listing)
+        lines.look_at(self.spark, dict.fromkeys(lines.listing.files))
+        return lines.as_text
 
     def _reader(self) -> DataFrameReader:
         declared = options_of(self.source, self.listing)

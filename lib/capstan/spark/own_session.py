@@ -104,9 +104,11 @@ def handed_over(frame: DataFrame, session: SparkSession) -> DataFrame:
     plan = dataset.logicalPlan()
     # The frame of a micro-batch has been planned by its query.
     if plan.getClass().getSimpleName() != "LogicalRDD":
-        # Of a Scala class with parameters, Python reaches the companion's methods only by its object.
+        # Python reaches the methods of a Scala companion only by its object.
         relations: Any = getattr(_jvm(session), "org.apache.spark.sql.execution.LogicalRDD$")
-        plan = getattr(relations, "MODULE$").fromDataset(dataset.queryExecution().toRdd(), dataset, False)
+        plan = getattr(relations, "MODULE$").fromDataset(
+            dataset.queryExecution().toRdd(), dataset, False
+        )
     return _frame(plan, session)
 
 
