@@ -133,13 +133,15 @@ def shared(*sessions: SparkSession) -> list[object]:
     context = sessions[0].sparkContext
     java: Any = context._jsc
     properties = java.sc().getLocalProperties()
+    # Spark's own, of its last shuffle, have two underscores.
+    names = [name for name in properties.keySet().toArray() if not str(name).startswith("__")]
     return [
         dict(os.environ),
         time.tzname,
         SparkSession.getActiveSession(),
         SparkSession.builder.getOrCreate(),
         context.getJobTags(),
-        {str(name): str(properties.get(name)) for name in properties.keySet().toArray()},
+        {str(name): str(properties.get(name)) for name in names},
         *((s.conf.getAll, s.catalog.currentDatabase(), s.catalog.listTables()) for s in sessions),
         *((s.catalog.currentCatalog(), s.streams.active) for s in sessions),
     ]
