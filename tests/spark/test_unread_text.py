@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import re
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 from pyspark.sql import functions as F
 
+from capstan.capture import run as capture_run
+from capstan.capture.file_listing import Listing
+from capstan.capture.json_lines import CheckedLines, first_bytes
 from capstan.capture.json_text import has_rest
 from capstan.capture.run import capture
 from capstan.capture.source_reconciliation import reconcile
@@ -131,3 +137,140 @@ def test_what_follows_a_value_is_found_under_the_options_of_its_parser(
     options = {"allowComments": "true", "allowSingleQuotes": "true"}
     rest = one.select(has_rest(F.col("text"), options).alias("rest")).collect()
     assert [row["rest"] for row in rest] == [False, True]
+
+
+NESTED = '{"id": 1, "n": {"a": [{"b": "}"}]}, "at": "2024-05-01T00:00:00Z"}'
+
+
+@pytest.mark.parametrize(
+    ("lines", "as_text"),
+    [
+        ([box(1), "", NESTED, f"  {NESTED} \r"], False),
+        (["\ufeff" + box(1)], False),
+        (["no JSON at all", '{"id": 1'], False),
+        (["{'id': 1}"], False),
+        *(([line], True) for line in BAD_LINES),
+        (["[]"], True),
+        ([f"[{box(1)}]"], True),
+        (["{'id': 1} {'id': 2}"], True),
+        ([f"{NESTED} {box(1)}"], True),
+        ([f'{NESTED}, "capstan\'s end": 0}} {box(1)}'], True),
+    ],
+)
+@pytest.mark.parametrize("padding", [0, 600])
+def test_only_files_with_more_than_objects_are_read_as_text(
+    spark: SparkSession, tmp_path: Path, lines: list[str], as_text: bool, padding: int
+) -> None:
+    text = "\n".join([*lines, *[NESTED] * padding])
+    (tmp_path / "0.json").write_text(text, encoding="utf-8")
+    source = Source(format="json", path=str(tmp_path))
+    listing = Listing.of(source)
+    found = CheckedLines.of(source, listing)
+    assert found is not None
+    assert listing is not None
+    found.look_at(spark, {path: first_bytes(path) for path in listing.files})
+    assert found.as_text == as_text
+
+
+def test_a_file_that_comes_while_others_are_read_loses_nothing(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(
+        format="json",
+        path=str(tmp_path / "in"),
+        schema=SCHEMA,
+        options={"maxFilesPerTrigger": "1"},
+    )
+    stream = text_stream(tmp_path / "in", box(1), source)
+    (tmp_path / "in" / "1.txt").write_text(box(2))
+
+    read = capture_run.read_source
+
+    def behind_the_look(*args: Any, **kwargs: Any) -> Any:
+        (tmp_path / "in" / "2.txt").write_text(f"{box(3)} {box(4)}")
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(capture_run, "read_source", behind_the_look)
+    done = capture(spark, lake, stream)
+    assert (done.fed, done.records, done.late) == (3, 2, {"malformed": 1})
+    assert raw_of(lake, stream) == [f"{box(3)} {box(4)}"]
+
+
+PIECES = [box(1), box(2), NESTED, "[]", f"[{box(3)}, {box(4)}]", "null", "7", '"x"', "xyz", "{"]
+PIECES += [
+    "}",
+    "]",
+    ",",
+    " ",
+    "\t",
+    "\r",
+    "\0",
+    "\ufeff",
+    '{"id": "much"}',
+    "[[]]",
+    "/* c */",
+    "\\",
+]
+
+
+def random_lines(draw: Random) -> list[str]:
+    """Lines of one to three pieces, most of them records."""
+    usual = [box(n) for n in range(5)]
+    return [
+        "".join(draw.choices(PIECES, k=draw.choice([1, 1, 2, 3])))
+        if draw.random() < 0.5
+        else draw.choice(usual)
+        for _ in range(60)
+    ]
+
+
+def texts_of(content: str) -> list[str]:
+    """The lines of a text with anything in them."""
+    lines = re.split("\r\n|\n|\r", content)
+    return [line for line in lines if line.removeprefix("\ufeff").strip(" \t")]
+
+
+def rows_of(line: str) -> int:
+    """The rows that a line of JSON makes or, with none, the one that says so."""
+    try:
+        value = json.loads(line.removeprefix("\ufeff"))
+    except ValueError:
+        return 1
+    return max(1, len(value)) if isinstance(value, list) else 1
+
+
+@pytest.mark.parametrize("kind", ["json", "generator", "csv"])
+def test_of_random_texts_each_line_is_counted(
+    spark: SparkSession, lake: Lake, tmp_path: Path, kind: str
+) -> None:
+    draw = Random(f"{kind} 14")
+    contents = ["\n".join(random_lines(draw)) for _ in range(4)]
+    source = {
+        "json": Source(format="json", path=str(tmp_path / "in"), schema=SCHEMA),
+        "csv": Source(format="csv", path=str(tmp_path / "in"), schema="id INT, at STRING, x INT"),
+        "generator": Source(
+            format="text",
+            path=str(tmp_path / "in"),
+            schema="value STRING",
+            select=(f"inline({ARRAY})",),
+        ),
+    }[kind]
+    if kind == "csv":
+        contents = [content.replace('"', "") for content in contents]
+    stream = text_stream(tmp_path / "in", contents[0], source)
+    for number, content in enumerate(contents[1:], 1):
+        (tmp_path / "in" / f"{number}.txt").write_bytes(content.encode())
+    done = capture(spark, lake, stream)
+    assert done.fed == done.records + sum(done.late.values())
+    lines = [line for content in contents for line in texts_of(content)]
+    expected = {
+        "json": sum(map(rows_of, lines)),
+        "csv": sum(bool(line.strip("".join(map(chr, range(33))))) for line in lines),
+        "generator": sum(map(rows_of, lines)),
+    }[kind]
+    if kind == "generator":
+        # A line of blanks is a record of a source of text.
+        every = [line for content in contents for line in re.split("\r\n|\n|\r", content)]
+        expected = sum(map(rows_of, every))
+    assert done.fed == expected
+    assert reconcile(spark, open_tape(lake, stream.name), stream, deep=True).agrees
