@@ -224,12 +224,6 @@ def random_lines(draw: Random) -> list[str]:
     ]
 
 
-def texts_of(content: str) -> list[str]:
-    """The lines of a text with anything in them."""
-    lines = re.split("\r\n|\n|\r", content)
-    return [line for line in lines if line.removeprefix("\ufeff").strip(" \t")]
-
-
 def rows_of(line: str) -> int:
     """The rows that a line of JSON makes or, with none, the one that says so."""
     try:
@@ -262,15 +256,12 @@ def test_of_random_texts_each_line_is_counted(
         (tmp_path / "in" / f"{number}.txt").write_bytes(content.encode())
     done = capture(spark, lake, stream)
     assert done.fed == done.records + sum(done.late.values())
-    lines = [line for content in contents for line in texts_of(content)]
+    every = [line for content in contents for line in re.split("\r\n|\n|\r", content)]
     expected = {
-        "json": sum(map(rows_of, lines)),
-        "csv": sum(bool(line.strip("".join(map(chr, range(33))))) for line in lines),
-        "generator": sum(map(rows_of, lines)),
-    }[kind]
-    if kind == "generator":
+        "json": sum(rows_of(line) for line in every if line.removeprefix("\ufeff").strip(" \t")),
+        "csv": sum(bool(line.strip("".join(map(chr, range(33))))) for line in every),
         # A line of blanks is a record of a source of text.
-        every = [line for content in contents for line in re.split("\r\n|\n|\r", content)]
-        expected = sum(map(rows_of, every))
+        "generator": sum(rows_of(line) for line in every),
+    }[kind]
     assert done.fed == expected
     assert reconcile(spark, open_tape(lake, stream.name), stream, deep=True).agrees

@@ -25,6 +25,7 @@ LINE = "capstan's line"
 
 BLANKS = " \t\r\n"
 _MARK = "\ufeff"
+_LONGEST = 2**31 - 1
 ENCODINGS = ("UTF-8", "UTF-16", "UTF-16BE", "UTF-16LE", "UTF-32", "ISO-8859-1", "US-ASCII")
 """The encodings that Spark decodes in expressions."""
 
@@ -82,11 +83,17 @@ def is_misread(line: Column, options: Mapping[str, str]) -> Column:
         options: The options of the source, with names in lower case.
     """
     known = {name: value for name, value in options.items() if name not in _OF_TEXTS}
-    text = F.ltrim(line, F.lit(_MARK))
+    text = _unmarked(line)
     unparsed = F.from_json(text, "a INT, c STRING", {**known, "columnNameOfCorruptRecord": "c"})
-    blank = F.length(F.trim(text, F.lit(BLANKS))) == 0
-    # What does not parse at all is not lost.
-    return F.when(is_one_object(text) | blank, False).otherwise(unparsed.getField("c").isNull())
+    trimmed = F.trim(text, F.lit(BLANKS))
+    # What does not parse at all is not lost. Arrays, null and comments are none of an object's.
+    other = trimmed.rlike(r"^(\[|null|/|#|\ufeff)") | unparsed.getField("c").isNull()
+    return F.when(is_one_object(text) | (F.length(trimmed) == 0), False).otherwise(other)
+
+
+def _unmarked(line: Column) -> Column:
+    """A text without the byte order mark at its begin."""
+    return F.when(line.startswith(_MARK), F.substring(line, 2, _LONGEST)).otherwise(line)
 
 
 def is_plain_object(line: str) -> bool:
@@ -106,7 +113,7 @@ def decoded(options: Mapping[str, str]) -> Column:
     line = F.col(quoted(LINE))
     if (encoding := encoding_of(options)) != "UTF-8":
         return F.decode(line.cast("binary"), encoding)
-    unmarked = F.ltrim(line, F.lit(_MARK))
+    unmarked = _unmarked(line)
     if not is_whole(options) or {"encoding", "charset"} & set(options):
         return unmarked
     # Of a whole file, Spark finds the encoding by its first bytes; of lines, it is UTF-8.
@@ -167,12 +174,13 @@ def parsed(
         return F.when(value.isNotNull(), record(value, unparsed))
 
     def several(value: Column) -> Column:
-        bad = value.getField(corrupt).isNotNull()
         elements = F.transform(
-            value.getField("rows"), lambda e: record(e, F.when(bad | e.isNull(), text))
+            value.getField("rows"), lambda e: record(e, F.when(e.isNull(), text))
         )
         nothing = F.array(record(F.lit(None).cast(values), text))
-        return F.coalesce(elements, nothing)
+        return F.when(value.getField(corrupt).isNull() & elements.isNotNull(), elements).otherwise(
+            nothing
+        )
 
     wrapped = F.concat(F.lit('{"rows":'), spoilt, F.lit("\n}"))
     schema = StructType().add("rows", ArrayType(values)).add(corrupt, StringType())

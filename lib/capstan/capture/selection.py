@@ -195,6 +195,8 @@ class _Selection:
         parser, several = TextParser.of(node), self._hide("several", column_of(node))
         if parser is not None and self._checked(parser):
             self._keep(parser, several)
+            # Of a text that is malformed, the whole is kept, and no part is a record.
+            several = F.when(parser.unparsed(several).isNull(), several)
         self.no_row.append(~F.coalesce(F.size(several) > 0, F.lit(False)))
         return [again(several).alias(*made.columns)]
 
