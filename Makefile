@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 avro demo airflow test test-all test-both nightly chaos soak check static fmt fmt-check lint types imports site errors log-store bench lock clean
+.PHONY: help setup kafka s3 avro demo airflow test test-all nightly chaos soak check static fmt fmt-check lint types imports site errors log-store bench lock clean
 
 ## Show this list.
 help:
@@ -109,13 +109,8 @@ BY_DAY := (killed_capture and (records:3 or events:1)) \
 
 ## Set up, then run the remaining tests: further cases of the same rules.
 test-all: kafka s3 broker objects classes compose
+	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
-	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
-
-## Set up, then run test and test-all in one run, sharing the set-up.
-test-both: kafka s3 broker objects classes compose
-	$(PYTEST) -m "not nightly and not bench" $(ARGS)
-	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
 
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.
 nightly: kafka s3 avro broker objects classes
@@ -133,8 +128,8 @@ chaos: kafka broker
 soak: setup
 	$(BIN)/python -m tests.bench.soak --batches=$(if $(filter command line,$(origin N)),$(N),2000) --folder=soak $(ARGS)
 
-## Run everything that must pass before a change lands: static, test-both.
-check: static test-both
+## Run everything that must pass before a change lands: static, test, test-all.
+check: static test test-all
 
 ## Run the static checks: fmt-check, lint, types, imports, site.
 static: fmt-check lint types imports site

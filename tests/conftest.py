@@ -1,9 +1,17 @@
-"""Shared set-up of all tests: printed seeds, Hypothesis without deadlines, marks by folder."""
+"""Shared set-up of all tests: printed seeds, Hypothesis without deadlines, marks by folder.
+
+`CAPSTAN_TEST_UNTIL`, in seconds since 1970, is the time from which on no further case (of the mark
+`rest`) begins; those that are left out are counted as skipped. `CAPSTAN_TEST_TURN`, such as a
+commit, chooses the order of the files with further cases, so that each gets its turn on slow
+machines.
+"""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
+import time
 from bisect import bisect_right
 from pathlib import Path
 from random import SystemRandom
@@ -27,12 +35,10 @@ _MARKS = {
 _LONGEST_FIRST = ("web", "spark-0", "spark-3", "spark-2", "spark-1", "crash")
 # The files of tests/spark from each of these on may run in another process, with its own session.
 # A session takes some 25 CPU seconds to start and to get warm: the few core tests share fewer.
-_QUICK = os.environ.get("HYPOTHESIS_PROFILE") == "quick"
-_PARTS = (
-    ("test_cli", "test_recapture")
-    if _QUICK
-    else ("test_damage", "test_nexmark", "test_replay_piped")
-)
+_CORE_PARTS = ("test_cli", "test_recapture")
+_PARTS = ("test_damage", "test_nexmark", "test_replay_piped")
+_UNTIL = float(os.environ.get("CAPSTAN_TEST_UNTIL") or "inf")
+_TURN = os.environ.get("CAPSTAN_TEST_TURN", "")
 
 # No deadline: shared cores stall for longer than any example should take.
 settings.register_profile("ci", deadline=None, print_blob=True)
@@ -69,24 +75,41 @@ def pytest_report_header(config: pytest.Config) -> str:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests by their folder, and start with those that take longest."""
     for item in items:
         folder = _folder(item)
         if folder in _MARKS:
             item.add_marker(_MARKS[folder])
-    order = {group: place for place, group in enumerate(_LONGEST_FIRST)}
-    items.sort(key=lambda item: order.get(_together(_folder(item), item.path.name), len(order)))
+    order, parts = {group: place for place, group in enumerate(_LONGEST_FIRST)}, _parts(config)
+
+    def turn(item: pytest.Item) -> tuple[int, str]:
+        group = _together(_folder(item), item.path.name, parts)
+        by_turn = hashlib.sha256(f"{_TURN} {item.path.name}".encode()).hexdigest()
+        return order.get(group, len(order)), by_turn if _TURN else ""
+
+    items.sort(key=turn)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out a further case when the time for these is over."""
+    if time.time() > _UNTIL and item.get_closest_marker("rest") is not None:
+        pytest.skip("no time left for further cases; `make test-all` runs them all")
 
 
 def _folder(item: pytest.Item) -> str:
     return item.path.relative_to(_HERE).parts[0]
 
 
-def _together(folder: str, file: str) -> str:
+def _parts(config: pytest.Config) -> tuple[str, ...]:
+    return _CORE_PARTS if "not rest" in config.option.markexpr else _PARTS
+
+
+def _together(folder: str, file: str, parts: tuple[str, ...]) -> str:
     """The costly fixture that a file's tests share with others: a Spark session, an Airflow."""
     if folder in ("dags", "spark"):
-        return f"spark-{bisect_right(_PARTS, file) if folder == 'spark' else 0}"
+        return f"spark-{bisect_right(parts, file) if folder == 'spark' else 0}"
     return folder if folder in _MARKS else f"{folder}/{file}"
 
 
@@ -100,7 +123,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Together(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            parts = nodeid.split("::", maxsplit=1)[0].split("/")
-            return _together(parts[1], "/".join(parts[2:]))
+            _, folder, *file = nodeid.split("::", maxsplit=1)[0].split("/")
+            return _together(folder, "/".join(file), _parts(config))
 
     return Together(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 Listener = Callable[[str, dict[str, object]], None]
 
 # A plain list, not a context variable: Structured Streaming calls back on a thread of its own.
 _listeners: list[Listener] = []
+# Those of one call, which other calls of the process do not reach. What a call has done in another
+# thread runs in a copy of its context.
+_of_call: ContextVar[tuple[Listener, ...]] = ContextVar("capstan listeners", default=())
 
 
 def emit(point: str, **facts: object) -> None:
     """Announce to all subscribers that `point` was reached, with its facts."""
-    for listener in tuple(_listeners):
+    for listener in (*_listeners, *_of_call.get()):
         listener(point, facts)
 
 
@@ -30,3 +34,13 @@ def subscribe(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def subscribe_call(listener: Listener) -> Iterator[None]:
+    """Call `listener` for every point that this call reaches inside the `with` block."""
+    token = _of_call.set((*_of_call.get(), listener))
+    try:
+        yield
+    finally:
+        _of_call.reset(token)

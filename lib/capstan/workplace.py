@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
+from weakref import WeakSet
 
 from capstan.core.config import ProjectConfig, load_optional
 from capstan.errors import InvalidRequestError
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
     from capstan.storage.lake import Lake
 
 DEFAULT_LAKE = "./lake"
+# Those that have a session.
+_open: WeakSet[Workplace] = WeakSet()
 
 
 class Workplace:
     """A lake with its declarations, and the Spark session that works on it.
 
-    Can be used as a context manager: a session that it has started ends with the block.
+    Can be used as a context manager: a session that it has started ends with the block. Threads may
+    share it: each call works in a session of its own.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Workplace:
         self._given = spark
         self._session: SparkSession | None = None
         self._started = False
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.lake.root!r})"
@@ -58,11 +64,21 @@ class Workplace:
         self.close()
 
     def close(self) -> None:
-        """Stop the Spark session if this context has started it."""
-        session, self._session = self._session, None
-        if session is not None and self._started:
+        """Stop the Spark session if this context has started it, and no other one uses it."""
+        with self._lock:
+            session, self._session = self._session, None
+            started, self._started = self._started, False
+            _open.discard(self)
+        if session is None or not started:
+            return
+        heir = next((place for place in list(_open) if place._shares(session)), None)
+        if heir is None:
             session.stop()
-        self._started = False
+        else:
+            heir._started = True
+
+    def _shares(self, session: SparkSession) -> bool:
+        return self._session is not None and self._session.sparkContext is session.sparkContext
 
     @cached_property
     def lake(self) -> Lake:
@@ -97,15 +113,17 @@ class Workplace:
                 `CAP-SPARK` when none can be started.
             InvalidRequestError: `CAP-LAKE` for a lake where two concurrent commits could both win.
         """
-        if self._session is None:
-            from capstan.spark.guest_session import open_session
+        with self._lock:
+            if self._session is None:
+                from capstan.spark.guest_session import open_session
 
-            self._session, self._started = open_session(self._given, self.lake.root)
-        return self._session
+                self._session, self._started = open_session(self._given, self.lake.root)
+                _open.add(self)
+            return self._session
 
     @contextmanager
     def session(self, declarations: ProjectConfig | None = None) -> Iterator[SparkSession]:
-        """The session for some work: its log lines name the run, and `collect` converts in UTC.
+        """A session for one call, which no other call has; its log lines name the run.
 
         Args:
             declarations: The declarations, if they have been read; Python tasks can import the
@@ -122,14 +140,15 @@ class Workplace:
             @cache
             def session() -> SparkSession:
                 from capstan.spark.code_archive import add_modules
-                from capstan.spark.guest_session import in_utc
-                from capstan.spark.session import marked
+                from capstan.spark.guest_session import call_session
+                from capstan.spark.marked_logs import marked
+                from capstan.spark.own_session import active
 
-                begun = self.spark
-                add_modules(begun, self._modules(declarations))
-                ended.enter_context(in_utc())
-                ended.enter_context(marked(begun))
-                return begun
+                own = call_session(self.spark)
+                add_modules(own, self._modules(declarations))
+                ended.enter_context(active(own))
+                ended.enter_context(marked(own))
+                return own
 
             yield session
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import capstan
 from capstan import instrumentation
 from capstan.capture import checkpoint_guard
 from capstan.cli import main
-from tests.support.attached_job import Job, finish
+from tests.support.attached_job import ORDERS, Job, finish
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,6 +72,57 @@ def test_a_query_without_a_checkpoint_is_refused(job: Job) -> None:
     with pytest.raises(StreamingQueryException, match="CAP-CHECKPOINT.* has no checkpoint"):
         finish(query)
     assert job.lake.streams() == []
+
+
+def test_a_checkpoint_that_each_start_takes_anew_is_refused(job: Job, tmp_path: Path) -> None:
+    job.spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "all"))
+    job.arrive("a", (1, "ann", "10:10"))
+    query = job.frame().writeStream.foreachBatch(job.into()).start()
+    with pytest.raises(StreamingQueryException, match="CAP-CHECKPOINT.* has no checkpoint"):
+        finish(query)
+    assert job.lake.streams() == []
+    # A query with a name continues in the folder of that name.
+    for number in (1, 2):
+        job.arrive(str(number), (number, "ann", "10:10"))
+        writer = job.frame().where("id < 3").writeStream.queryName("orders")
+        finish(writer.foreachBatch(job.into()).start())
+    assert job.numbers() == [1, 1, 2]
+
+
+def test_a_frame_that_is_given_again_is_recorded_once(job: Job) -> None:
+    into, results = job.into(), []
+
+    def record(frame: DataFrame, batch: int) -> None:
+        for attempt in range(2):
+            into(frame.where("id > 1"), batch)
+            results.append((batch, attempt, into.last and into.last.records))
+
+    job.arrive("a", (1, "ann", "10:10"), (2, "bob", "10:20"))
+    job.arrive("b", (3, "ann", "11:10"))
+    finish(job.start_with(record))
+    assert results == [(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)]
+    assert job.numbers() == [2, 3]
+    assert job.is_sound()
+
+
+def test_threads_of_a_function_record_on_tapes_of_their_own(job: Job) -> None:
+    into = {
+        name: capstan.capture_into(name, lake=job.lake.root, **ORDERS) for name in ("ann", "bob")
+    }
+
+    def record(frame: DataFrame, batch: int) -> None:
+        def share(name: str) -> None:
+            into[name](frame.where(F.lower("customer") == name), batch)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(share, into))
+
+    job.arrive("a", (1, "ann", "10:10"), (2, "bob", "10:20"))
+    job.arrive("b", (3, "ann", "11:10"))
+    finish(job.start_with(record))
+    rows = capstan.Context(job.lake.root).streams().rows
+    counts = {row["stream"]: row["records"] for row in rows if row["captured"]}
+    assert counts == {"ann": 2, "bob": 1}
 
 
 def test_what_is_available_now_is_recorded_once(job: Job) -> None:

@@ -15,7 +15,8 @@ from capstan.doctor import diagnose
 from capstan.errors import InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.spark.jars import delta_jars, spark_jars
-from capstan.spark.session import build_session, is_local, marked
+from capstan.spark.marked_logs import marked
+from capstan.spark.session import build_session, is_local
 
 PROGRAM = """
 from capstan.spark.session import build_session
@@ -43,7 +44,7 @@ def test_the_session_reads_and_writes_delta_in_utc(spark: SparkSession, tmp_path
     path = str(tmp_path / "table")
     spark.sql("select timestamp'2013-03-01 05:00:00Z' at").write.format("delta").save(path)
     rows = spark.read.format("delta").load(path).collect()
-    assert rows[0]["at"] == dt.datetime(2013, 3, 1, 5)  # noqa: DTZ001
+    assert rows[0]["at"].astimezone(dt.UTC) == dt.datetime(2013, 3, 1, 5, tzinfo=dt.UTC)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
 
 
@@ -108,7 +109,7 @@ def test_spark_s_own_lines_are_of_the_run_that_is_told(spark: SparkSession) -> N
         about = '"run": "t-0a0a0a0a-1", "attempt": 2, "stream": "s"'
         assert marks() == ("[t-0a0a0a0a-1 2] ", about, "t-0a0a0a0a-1", "2", "s")
     nothing = '"run": null, "attempt": null, "stream": null'
-    assert marks() == ("", nothing, "", "", "")
+    assert marks() == ("", nothing, None, None, None)
 
 
 @pytest.mark.slow

@@ -239,3 +239,59 @@ def test_no_module_imports_itself_through_others() -> None:
         {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     )
     sorter.prepare()
+
+
+# Where what others could share is set, and what: sessions of a call's own, the environment in which
+# a JVM or a task's program starts, the run in log lines, and the SparkConf of a session to build.
+STATE = {
+    "capstan/spark/own_session.py": {"set", "unset", "setActiveSession", "clearActiveSession"},
+    "capstan/spark/marked_logs.py": {"setProperty", "setLocalProperty"},
+    "capstan/spark/session.py": {"set", "environ", "setdefault"},
+    "capstan/airflow/operators/child_environment.py": {"environ", "pop"},
+}
+SETTERS = {
+    *("setActiveSession", "clearActiveSession", "setDefaultSession", "setLogLevel"),
+    *("setProperty", "setLocalProperty", "setJobGroup", "setJobDescription", "addJobTag", "addTag"),
+    *("tzset", "setlocale", "putenv", "unsetenv", "chdir", "umask", "setCurrentDatabase"),
+}
+CHANGES = {"set", "unset", "update", "setdefault", "pop", "popitem", "clear"}
+
+
+def shared_state(code: str) -> set[str]:
+    """How a module sets what other calls of the process or of the session could share."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            if ast.unparse(node.value) in ("os.environ", "environ"):
+                found.add("environ")
+        elif isinstance(node, ast.Attribute):
+            owner = ast.unparse(node.value)
+            shared = node.attr in CHANGES and re.search(r"\b(conf|environ)(\(\))?$", owner)
+            if node.attr in SETTERS or shared:
+                found.add(node.attr)
+    return found
+
+
+def test_only_few_modules_set_what_others_share() -> None:
+    setting = {name_of(module): shared_state(module.read_text("utf-8")) for module in MODULES}
+    assert {name: found for name, found in setting.items() if found} == STATE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "spark.conf.set('a', 'b')",
+        "session._jsparkSession.conf().unset('a')",
+        "os.environ['TZ'] = 'UTC'",
+        "del os.environ['TZ']",
+        "os.environ.update(TZ='UTC')",
+        "os.environ.setdefault('TZ', 'UTC')",
+        "change = os.environ.pop",
+        "time.tzset()",
+        "jvm.java.lang.System.setProperty('a', 'b')",
+        "sessions.setActiveSession(session)",
+        "context.addJobTag('a')",
+    ],
+)
+def test_a_setting_of_shared_state_is_seen(line: str) -> None:
+    assert shared_state(line)

@@ -185,7 +185,7 @@ def test_late_reasons_are_those_of_the_code() -> None:
         and isinstance(call.args[1], ast.Constant)
     }
     assert set(names(rows(section("`late`"), "reason"))) == coded == set(LATE_REASONS)
-    assert len(coded) == 6
+    assert len(coded) == 7
 
 
 def test_origins_of_batches_are_those_of_the_code() -> None:

@@ -14,6 +14,9 @@ class Session:
 
     stops = 0
 
+    def __init__(self) -> None:
+        self.sparkContext = self
+
     def stop(self) -> None:
         self.stops += 1
 
@@ -34,3 +37,19 @@ def test_a_session_is_stopped_once_and_only_if_it_was_started_here(
 
 def test_without_a_session_nothing_is_stopped(tmp_path: Path) -> None:
     Workplace(tmp_path).close()
+
+
+def test_a_session_that_others_use_ends_with_the_last_of_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    session = Session()
+    starts = iter((True, False, False))
+    opened = lambda _given, _lake: (session, next(starts))  # noqa: E731
+    monkeypatch.setattr("capstan.spark.guest_session.open_session", opened)
+    first, second, third = (Workplace(tmp_path) for _ in range(3))
+    assert first.spark is second.spark is third.spark
+    first.close()
+    third.close()
+    assert session.stops == 0
+    second.close()
+    assert session.stops == 1

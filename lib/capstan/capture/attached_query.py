@@ -26,7 +26,8 @@ from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.shell_command import command
-from capstan.spark.guest_session import borrowed, require_delta
+from capstan.spark.guest_session import call_session, require_delta
+from capstan.spark.own_session import active, handed_over, reading_like
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage import delta
 from capstan.storage.lake import Lake, exists
@@ -38,9 +39,9 @@ from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# For each stream of this process, by lake and name, the run of a query and its batch that was
-# recorded last.
-_recorded: dict[tuple[str, str], tuple[str, int]] = {}
+# For each stream of this process, by lake and name, the run of a query, its batch that was recorded
+# last, and the hash of the frame's plan.
+_recorded: dict[tuple[str, str], tuple[str, int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ class CaptureInto:
         self._lock = threading.Lock()
         self._recording: _Recording | None = None
         self._run: str | None = None
+        self._session: SparkSession | None = None
 
     def __reduce__(self) -> tuple[object, ...]:
         # Spark Connect sends functions to its server: the call there is refused by code.
@@ -125,21 +127,28 @@ class CaptureInto:
         """
         with self._lock:
             try:
-                session = frame.sparkSession
-                if self._recording is None:
-                    require_delta(session)
-                    require_safe_commits(session, self.lake.root)
-                with borrowed(session):
-                    self._record(session, frame, batch)
+                query = Query.of(frame)
+                if not self._is_repeated(query, frame, batch):
+                    session = self._session_beside(frame.sparkSession)
+                    with active(session):
+                        self._record(session, query, frame, batch)
             except CapstanError as error:
                 # Spark passes on the text of an error alone.
                 error.add_note(f"What to do: {error.hint}")
                 raise
 
-    def _record(self, session: SparkSession, frame: DataFrame, batch: int) -> None:
-        query = Query.of_thread(session)
-        self._require_new(query, batch)
-        prepared = classify.prepare(frame, self.stream)
+    def _session_beside(self, caller: SparkSession) -> SparkSession:
+        """The session of Capstan's expressions, in the application of the query."""
+        known = self._session
+        if self._recording is None or known is None or known.sparkContext != caller.sparkContext:
+            require_delta(caller)
+            require_safe_commits(caller, self.lake.root)
+            self._session = session_of_expressions(call_session(caller), caller, self.stream)
+        assert self._session is not None
+        return self._session
+
+    def _record(self, session: SparkSession, query: Query, frame: DataFrame, batch: int) -> None:
+        prepared = classify.prepare(handed_over(frame, session), self.stream)
         consumed = consumed_by_query(query.folder, batch)
         # Whatever ends this early, the next attempt begins from what is stored.
         recording, self._recording = self._recording, None
@@ -147,7 +156,7 @@ class CaptureInto:
             recording = self._begin(session, prepared, query, batch, consumed)
         if recording is None:
             self._repeat(query, frame)
-            _recorded[self._place] = query.run, batch
+            _recorded[self._place] = query.run, batch, frame.semanticHash()
             return
         tape, checkpoint = recording.tape, recording.checkpoint
         number = checkpoint.number(batch)
@@ -158,7 +167,7 @@ class CaptureInto:
         if (roster.commit + 1) % EVERY == 0:
             store_totals(tape, roster.commit, EVERY)
         self._recording = _Recording(tape, checkpoint, roster, batch + 1, _version(tape))
-        _recorded[self._place] = query.run, batch
+        _recorded[self._place] = query.run, batch, frame.semanticHash()
 
     def _begin(
         self,
@@ -191,10 +200,12 @@ class CaptureInto:
     def _place(self) -> tuple[str, str]:
         return self.lake.root, self.stream.name
 
-    def _require_new(self, query: Query, batch: int) -> None:
-        """Check that this is the query's batch, and that its records were not given before.
+    def _is_repeated(self, query: Query, frame: DataFrame, batch: int) -> bool:
+        """Whether this frame was recorded before, in the same run of its query.
 
-        A second frame of a batch would be taken for a repeat of the first, and skipped.
+        Raises:
+            InvalidRequestError: `CAP-REQUEST` for a batch that is not the query's, and for a second
+                frame of one, which would be taken for a repeat of the first, and skipped.
         """
         if batch != query.batch:
             raise InvalidRequestError(
@@ -204,13 +215,18 @@ class CaptureInto:
                 "pass on the number that Spark gives to your function",
                 stream=self.stream.name,
             )
-        if _recorded.get(self._place) == (query.run, batch):
+        recorded = _recorded.get(self._place)
+        if recorded is None or recorded[:2] != (query.run, batch):
+            return False
+        if recorded[2] != frame.semanticHash():
             raise InvalidRequestError(
                 "CAP-REQUEST",
-                f"stream {self.stream.name}: capture_into was called twice for batch {batch}",
+                f"stream {self.stream.name}: capture_into was called twice for batch {batch}, with "
+                "different frames",
                 "call it once for each stream, with the union of the frames",
                 stream=self.stream.name,
             )
+        return True
 
     def _require_lake(self, batch: int) -> None:
         """Check that there is a lake for a query with a past: it may not be mounted.
@@ -242,7 +258,7 @@ class CaptureInto:
         if self._lock.acquire(blocking=False):
             try:
                 # Whatever hinders it hinders the next micro-batch as well, which says so.
-                with suppress(CapstanError):
+                with suppress(CapstanError), active(session):
                     tape = open_tape(self.lake, self.stream.name)
                     synthetic_batch.advance_idle(session, tape, self.stream, moment)
             finally:
@@ -263,6 +279,16 @@ def require_no_source(stream: Stream) -> None:
             f"{{format: {QUERY}}}` to record it from a query of yours",
             stream=stream.name,
         )
+
+
+def session_of_expressions(own: SparkSession, caller: SparkSession, stream: Stream) -> SparkSession:
+    """The session of Capstan's expressions over a caller's rows, which are computed with them.
+
+    Only an expression of the declaration reads a format for times itself.
+    """
+    time = stream.time
+    declared = isinstance(time, EventTime) and time.expression is not None
+    return own if declared else reading_like(own, caller)
 
 
 def _version(tape: Tape) -> int:

@@ -98,25 +98,30 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     """The source's rows, prepared for classification.
 
     Args:
-        frame: The rows, perhaps with `raw_text.COLUMN` and `PARTITION`.
+        frame: The rows, perhaps with `raw_text.COLUMN`, `raw_text.NO_ROW` and `PARTITION`.
         stream: The stream's configuration.
 
     Returns:
-        Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`. `label`
-        is set if workers have labels, `worker` if they are computed from a key; `at` is the
-        recorded event time, null if it cannot be parsed; `raw` is the text of a malformed record,
-        else null.
+        Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
+        `no_row BOOLEAN`. `label` is set if workers have labels, `worker` if they are computed from
+        a key; `at` is the recorded event time, null if it cannot be parsed; `raw` is the text of a
+        malformed record, else null; `no_row` is true for a record that makes no row, which has
+        neither label nor time.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
-    source, frame = frame, frame.drop(raw_text.COLUMN, PARTITION)
+    no_row = F.lit(False)
+    if raw_text.NO_ROW in frame.columns:
+        no_row = F.col(quoted(raw_text.NO_ROW))
+    source, frame = frame, frame.drop(raw_text.COLUMN, raw_text.NO_ROW, PARTITION)
     require_names(stream, frame.schema)
     columns = (
         F.struct(*(F.col(quoted(name)) for name in frame.columns)).alias("data"),
-        _label(source, frame, stream).cast("string").alias("label"),
+        F.when(~no_row, _label(source, frame, stream).cast("string")).alias("label"),
         _key_worker(frame, stream).cast("int").alias("worker"),
-        event_time(stream, frame).alias("at"),
+        F.when(~no_row, event_time(stream, frame)).alias("at"),
         raw,
+        no_row.alias("no_row"),
     )
     try:
         return source.select(*columns)
@@ -276,8 +281,9 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
     """Add to each prepared row its time, and the reason if it cannot be recorded.
 
     Args:
-        frame: Columns `data`, `raw`, `worker INT`, `at TIMESTAMP`, `frontier BIGINT` (the event
-            time in microseconds that the row's worker held before this micro-batch).
+        frame: Columns `data`, `raw`, perhaps `no_row`, `worker INT`, `at TIMESTAMP`, `frontier
+            BIGINT` (the event time in microseconds that the row's worker held before this
+            micro-batch).
         stream: The stream's configuration.
         limits: The limits of this micro-batch.
 
@@ -285,18 +291,19 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
         Columns `worker`, `time STRUCT`, `reason STRING` (null for rows to record), `frontier`, `at
         BIGINT` (microseconds), `data`, `raw`.
     """
-    malformed, unknown = F.col("raw").isNotNull(), F.col("worker").isNull()
+    unknown = F.col("worker").isNull()
+    no_row = F.col("no_row") if "no_row" in frame.columns else F.lit(False)
+    refused = F.when(F.col("raw").isNotNull(), "malformed").when(no_row, "no-row")
     epoch = F.lit(limits.epoch).cast("bigint").alias("epoch")
     if isinstance(stream.time, EpochTime):
-        reason = F.when(malformed, "malformed").when(unknown, "unknown-worker")
+        reason = refused.when(unknown, "unknown-worker")
         time = F.struct(epoch)
     else:
         moment = truncated(F.col("at"), stream.time)
         first, last = _YEARS
         late = moment < F.col("frontier")
         reason = (
-            F.when(malformed, "malformed")
-            .when(unknown, "unknown-worker")
+            refused.when(unknown, "unknown-worker")
             .when(moment.isNull() | (moment > F.lit(last)), "no-time")
             .when(moment < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
         )

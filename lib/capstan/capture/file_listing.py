@@ -283,7 +283,7 @@ def _skipped(
         read: The files that were read.
         aged: The reason for files that options may exclude by age.
     """
-    options = {name.lower(): value for name, value in source.options.items()}
+    options = source.options_by_name
     # In a folder with partitions the option has no effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
     name_filter = path_patterns.rule_of(options.get("pathglobfilter", "*"))

@@ -190,7 +190,7 @@ class _Files:
 
     def from_csv(self, declared: StructType | None, known: StructType | None) -> StructType | None:
         """The columns from the first line of each file; Spark applies one file's line to all."""
-        options = {name.lower(): value for name, value in self.stream.source.options.items()}
+        options = self.stream.source.options_by_name
         if options.get("header", "").lower() != "true" or "enforceschema" in options:
             return declared
         columns = list((declared or known or StructType()).names)

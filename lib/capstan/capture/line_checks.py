@@ -4,7 +4,8 @@ Spark reads CSV line by line unless `multiLine` is set. A quoted field with a li
 off at the end of its line, and the rest becomes another record. Where files begin with quotes, all
 their lines are looked at; elsewhere `raw_text` keeps the rest of such a record as malformed.
 
-Of a key that a JSON record has twice, Spark takes the last value.
+Of a key that a JSON record has twice, Spark takes the last value. What follows the first value of a
+line is lost, unless the lines are read as text.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from capstan.capture import json_text
 from capstan.capture.file_listing import Listing, path_of
 from capstan.capture.file_schemas import declared_columns
+from capstan.capture.json_lines import HEAD_BYTES, CheckedLines, as_lines, first_bytes
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError
-from capstan.storage.lake import read_head
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -28,14 +30,17 @@ if TYPE_CHECKING:
 JSON_LINES = 10
 """The lines of each JSON file whose keys are compared: more would cost a second parse."""
 
-_HEAD_BYTES = 1 << 14
 _AT_ONCE = 8
 _SHOWN = 80
 _REPEATED = "capstan: repeated key"
 
 
 def check_lines(
-    spark: SparkSession, stream: Stream, listing: Listing, fresh: Sequence[str]
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing,
+    fresh: Sequence[str],
+    lines: CheckedLines | None,
 ) -> None:
     """Check the text files that a capture is about to read; other formats pass.
 
@@ -44,18 +49,20 @@ def check_lines(
         stream: The stream's configuration.
         listing: The files of its source.
         fresh: The paths of the files to be read.
+        lines: For a source of JSON lines, what is known of them.
 
     Raises:
         InvalidRequestError: `CAP-MALFORMED`, with the file.
     """
-    options = {name.lower(): value for name, value in stream.source.options.items()}
-    kind = stream.source.format.lower()
-    if kind not in ("csv", "json") or options.get("multiline", "").lower() == "true":
+    options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
+    if lines is None and (not is_csv or json_text.is_whole(options)):
         return
     with ThreadPoolExecutor(_AT_ONCE) as several:
-        heads = dict(zip(fresh, several.map(_head, map(listing.place, fresh)), strict=True))
-    if kind == "json":
+        read = several.map(first_bytes, map(listing.place, fresh))
+        heads = dict(zip(fresh, read, strict=True))
+    if lines is not None:
         _require_distinct_keys(stream, listing, heads)
+        lines.look_at(spark, heads)
     elif (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
         _require_closed_quotes(spark, stream, listing, fresh, options)
 
@@ -76,6 +83,21 @@ def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
     return line.contains(quote) & (odd | escaped)
 
 
+def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
+    """Whether a text of CSV goes on behind the line break that ends its first record.
+
+    Args:
+        text: The text.
+        options: The options of its parser, with names in lower case.
+    """
+    end, quote = options.get("linesep", "\n"), options.get("quote", '"')
+    body = F.regexp_replace(text, r"[\x00-\x20]+$", "")
+    one = F.lit(False)
+    if quote:
+        one = F.regexp_replace(text, r"[\r\n]+$", "").rlike(_whole_line(quote, options, end))
+    return F.when(~body.contains(end), False).otherwise(~one)
+
+
 def _require_closed_quotes(
     spark: SparkSession,
     stream: Stream,
@@ -84,13 +106,10 @@ def _require_closed_quotes(
     options: Mapping[str, str],
 ) -> None:
     quote = options.get("quote", '"')
-    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
-    if "linesep" in options:
-        reader = reader.option("lineSep", options["linesep"])
     value = F.col("value")
     if (encoding := options.get("encoding", options.get("charset"))) is not None:
         value = F.decode(value.cast("binary"), encoding)
-    lines = reader.text([listing.place(path) for path in fresh])
+    lines = as_lines(spark, options, [listing.place(path) for path in fresh])
     file = F.col("_metadata.file_path").alias("file")
     is_open = has_odd_quotes(value, options) & ~value.rlike(_whole_line(quote, options))
     if comment := options.get("comment"):
@@ -112,13 +131,20 @@ def _require_closed_quotes(
     )
 
 
-def _whole_line(quote: str, options: Mapping[str, str]) -> str:
-    """A pattern, in Java's syntax, for lines in which every quoted field ends."""
+def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
+    """A pattern, in Java's syntax, for lines in which every quoted field ends.
+
+    Args:
+        quote: The quote.
+        options: The options of the source, with names in lower case.
+        end: What ends a record where it is not quoted; None if lines are already taken apart.
+    """
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     escape = options.get("escape", "\\")
     sep, q, e = map(_java_literal, (separator, quote, escape))
     special, pairs = (f"{q}{e}", f"{q}{q}|{e}.") if escape else (q, f"{q}{q}")
-    rest = f"(?:(?!{sep}).)*+"
+    stop = sep if end is None else f"{sep}|{_java_literal(end)}"
+    rest = f"(?:(?!{stop}).)*+"
     quoted = f"{q}[^{special}]*+(?:(?:{pairs})[^{special}]*+)*+{q}{rest}"
     blanks = r"\s*+" if options.get("ignoreleadingwhitespace", "").lower() == "true" else ""
     field = f"{blanks}(?:{quoted}|(?!{q}){rest})"
@@ -135,7 +161,7 @@ def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str,
     for path, head in heads.items():
         lines = head.decode("utf-8", errors="replace").split("\n")
         # The last line may be cut off.
-        whole = lines[:-1] if len(head) >= _HEAD_BYTES else lines
+        whole = lines[:-1] if len(head) >= HEAD_BYTES else lines
         for number, line in enumerate(whole[:JSON_LINES], 1):
             key = repeated_key(line, columns)
             if key is None:
@@ -151,14 +177,6 @@ def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str,
                 file=name,
                 line=line[:_SHOWN],
             )
-
-
-def _head(place: str) -> bytes:
-    """The first bytes of a file; none of a damaged one: the batch that reads it fails."""
-    try:
-        return read_head(place, _HEAD_BYTES)
-    except OSError:
-        return b""
 
 
 def repeated_key(line: str, columns: Sequence[str] | None) -> str | None:

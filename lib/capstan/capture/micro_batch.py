@@ -23,7 +23,7 @@ from capstan.capture.roster import Roster
 from capstan.core.config import EventTime, Stream
 from capstan.errors import SystemFailureError
 from capstan.instrumentation import emit
-from capstan.spark.session import FEW_ROWS, interpreting
+from capstan.spark.own_session import FEW_ROWS, interpreting
 from capstan.storage import delta
 from capstan.storage.idempotent_write import Txn, is_committed
 from capstan.storage.tape import feed, index

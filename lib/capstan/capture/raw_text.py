@@ -1,19 +1,21 @@
 """Raw text of malformed records, for sources of text.
 
 Spark replaces each field that it cannot parse by null and can add the text of the whole record.
-Here that text is a separate column, null for records that parse.
+Here that text is a separate column, null for records that parse. Of JSON, Spark does not look at
+what follows a value; so JSON is read as text, and parsed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
+from capstan.capture import json_text
 from capstan.capture.file_listing import Listing
 from capstan.capture.line_checks import has_odd_quotes
 from capstan.core.config import Source, Stream
@@ -21,8 +23,15 @@ from capstan.core.config.names import one_of
 from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
 COLUMN = "capstan's raw text"
 """The added column; no column of a tape can have this name."""
+
+NO_ROW = "capstan's no row"
+"""A further column: whether a text, or a generator over a record, makes no row at all."""
 
 _SPARK_COLUMN = "_corrupt_record"
 FORMATS = ("csv", "json")
@@ -34,13 +43,24 @@ _FILE_OPTIONS = frozenset(
 )
 
 
-def require_mode(stream: Stream) -> None:
-    """Check that Spark knows the mode of a source of text; others would pass for `PERMISSIVE`.
+def require_options(stream: Stream) -> None:
+    """Check that Spark knows the mode and the encoding of a source of text.
+
+    Another mode would pass for `PERMISSIVE`.
 
     Raises:
-        InvalidRequestError: `CAP-SOURCE` for an unknown mode.
+        InvalidRequestError: `CAP-SOURCE` for an unknown mode, and for JSON in another encoding.
     """
-    mode = _lower(stream.source.options).get("mode", _MODES[0])
+    options = stream.source.options_by_name
+    mode, encoding = options.get("mode", _MODES[0]), json_text.encoding_of(options)
+    if stream.source.format.lower() == "json" and encoding not in json_text.ENCODINGS:
+        raise InvalidRequestError(
+            "CAP-SOURCE",
+            f"stream {stream.name}: source.options.encoding is {encoding!r}, which is not known "
+            "for JSON",
+            f"write {one_of(json_text.ENCODINGS)}, or convert the files",
+            stream=stream.name,
+        )
     if stream.source.format.lower() in FORMATS and mode.upper() not in _MODES:
         raise InvalidRequestError(
             "CAP-SOURCE",
@@ -80,44 +100,73 @@ class Text:
         source: The stream's source.
         columns: The columns of its records.
         parsed: The columns parsed from the text, without those from folder names.
+        keeps: Whether Capstan keeps the text of malformed records, not the options of the source.
     """
 
     source: Source
     columns: StructType
     parsed: tuple[str, ...]
+    keeps: bool
 
     @classmethod
     def of(cls, source: Source, listing: Listing | None, columns: StructType) -> Text | None:
-        """A source of text; None for other sources, or if options already treat malformed records.
+        """A source of text; None for others.
 
         Args:
             source: The stream's source.
             listing: The files of the source, if they could be listed.
             columns: The columns of its records.
         """
-        options = _lower(source.options)
+        options = source.options_by_name
         has_mode = options.get("mode", "permissive").lower() != "permissive"
         has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
-        if source.format.lower() not in FORMATS or has_mode or has_column:
+        keeps = not has_mode and not has_column
+        if source.format.lower() not in FORMATS:
             return None
         folders = set() if listing is None else listing.partition_columns()
-        return cls(source, columns, tuple(n for n in columns.names if n not in folders))
+        return cls(source, columns, tuple(n for n in columns.names if n not in folders), keeps)
 
-    @property
-    def schema(self) -> StructType:
-        """The columns to request from Spark."""
-        return StructType([*self.columns.fields, StructField(_SPARK_COLUMN, StringType())])
-
-    def with_raw_text(self, frame: DataFrame) -> DataFrame:
-        """The records with `COLUMN`: the whole text of each record with an unparsed field.
+    def rows(self, reader: DataFrameReader | DataStreamReader, *, as_text: bool) -> DataFrame:
+        """The records, with `COLUMN` unless the options treat malformed records otherwise.
 
         Args:
-            frame: The rows that Spark read with `schema`.
+            reader: A reader of the source's format, with its options.
+            as_text: Whether JSON is to be read as text; then with `NO_ROW`, too.
         """
-        raw = F.col(_SPARK_COLUMN)
+        path = self.source.path
+        if as_text:
+            return self._json(reader, path)
+        if not self.keeps:
+            return reader.schema(self.columns).load(path)
+        schema = StructType([*self.columns.fields, StructField(_SPARK_COLUMN, StringType())])
+        frame, raw = reader.schema(schema).load(path), F.col(_SPARK_COLUMN)
         if self.source.format.lower() == "csv":
             raw = F.when(self._lost(raw), raw)
         return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
+
+    def _json(self, reader: DataFrameReader | DataStreamReader, path: str | None) -> DataFrame:
+        options = self.source.options_by_name
+        own = options.get("columnnameofcorruptrecord", _SPARK_COLUMN)
+        asked = own in self.columns.names
+        corrupt = own if asked else COLUMN
+        fields = StructType([self.columns[name] for name in self.parsed])
+        folders = [f for f in self.columns.fields if f.name not in self.parsed]
+        schema = StructType([StructField(json_text.LINE, StringType()), *folders])
+        reader = reader.format("text").option("wholetext", json_text.is_whole(options))
+        reader = reader.option("encoding", json_text.encoding_of(options))
+        if not asked:
+            fields = StructType([*fields.fields, StructField(COLUMN, StringType())])
+        found = json_text.parsed(reader.schema(schema).load(path), fields, corrupt, options)
+        record = F.col(quoted(json_text.LINE))
+        raw = record.getField(corrupt)
+        columns = [
+            (record.getField(name) if name in self.parsed else F.col(quoted(name))).alias(name)
+            for name in self.columns.names
+        ]
+        kept = [raw.alias(COLUMN)] if self.keeps else []
+        if options.get("mode", "").upper() == "DROPMALFORMED":
+            found = found.where(raw.isNull())
+        return found.select(*columns, *kept, record.isNull().alias(NO_ROW))
 
     def _lost(self, raw: Column) -> Column:
         """Whether a field of a CSV line was not parsed.
@@ -133,9 +182,5 @@ class Text:
             for name, place in zip(self.parsed, names, strict=False)
         ]
         more = fields.getField(names[-1]).isNotNull()
-        part = has_odd_quotes(raw, _lower(self.source.options))
+        part = has_odd_quotes(raw, self.source.options_by_name)
         return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])
-
-
-def _lower(options: Mapping[str, str]) -> dict[str, str]:
-    return {name.lower(): value for name, value in options.items()}

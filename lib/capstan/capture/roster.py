@@ -200,9 +200,11 @@ class Roster:
         roster = F.broadcast(prepared.sparkSession.createDataFrame(rows))
         if keyed:
             joined = prepared.drop("label").join(roster, F.col("worker") == F.col("number"), "left")
-            return joined.select("worker", "frontier", "data", "raw", "at")
+            return joined.select("worker", "frontier", "data", "raw", "no_row", "at")
         joined = prepared.drop("worker").join(roster, "label", "left")
-        return joined.select(F.col("number").alias("worker"), "frontier", "data", "raw", "at")
+        return joined.select(
+            F.col("number").alias("worker"), "frontier", "data", "raw", "no_row", "at"
+        )
 
     def advance(self, stream: Stream, batch: int, greatest: Mapping[int, int | None]) -> Roster:
         """The roster after a micro-batch.

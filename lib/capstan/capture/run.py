@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan import error_translation
 from capstan.capture import checkpoint_guard, classify, synthetic_batch
-from capstan.capture.attached_query import require_no_source
-from capstan.capture.consumed_offsets import consumed
+from capstan.capture.attached_query import require_no_source, session_of_expressions
+from capstan.capture.capture_query import CaptureQuery
 from capstan.capture.file_listing import (
     FilesRead,
     Listing,
@@ -25,42 +23,38 @@ from capstan.capture.file_listing import (
 )
 from capstan.capture.file_schemas import columns_of
 from capstan.capture.in_process_events import numbered
+from capstan.capture.json_lines import CheckedLines, needs_text
 from capstan.capture.late_reinjection import PutBackResult
 from capstan.capture.line_checks import check_lines
-from capstan.capture.micro_batch import BatchResult, MicroBatch
+from capstan.capture.micro_batch import BatchResult
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
-from capstan.capture.selection import selected, selection_failed
+from capstan.capture.selection import selected
 from capstan.capture.source import (
-    broker_gone,
-    file_damaged,
-    options_refused,
-    query_refused,
     read_source,
     require_match,
 )
-from capstan.capture.source_errors import source_error
 from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times
 from capstan.capture.tape_start import start_tape
 from capstan.capture.topic_ids import require_same_topics
+from capstan.capture.turns import in_turn
 from capstan.core.config import ByPartition, Stream
 from capstan.core.config.sources import QUERY
-from capstan.errors import CapstanError, IncompleteError, InvalidRequestError
+from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.notebook import facts_html
-from capstan.spark.guest_session import borrowed
+from capstan.spark.own_session import copy_of, moved
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed, index
-from capstan.storage.tape.feed import BatchEntry, Origin
+from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import (
     Cut,
     Tape,
     append_few_events,
-    fenced,
     newest_cut,
     open_tape,
     stored_payload,
@@ -104,15 +98,7 @@ class CaptureResult:
         return facts_html(f"Capture of {self.stream}", self.to_json())
 
 
-@dataclass(slots=True)
-class _Progress:
-    """State that the query's callback passes back to the caller."""
-
-    roster: Roster
-    results: list[BatchResult] = field(default_factory=list)
-    failure: CapstanError | None = None
-
-
+@in_turn
 def capture(
     spark: SparkSession,
     lake: Lake,
@@ -165,6 +151,7 @@ def _capture(
     rescale: int | None,
 ) -> CaptureResult:
     listing = Listing.of(stream.source)
+    lines = None if frame is not None else CheckedLines.of(stream.source, listing)
     columns = known_columns = None
     seen: FilesRead = {}
     if listing is not None:
@@ -174,11 +161,21 @@ def _capture(
         require_match(stream, listing, seen)
         fresh = fresh_files(stream.source, listing, seen)
         columns = columns_of(spark, stream, listing, fresh, known_columns)
-        check_lines(spark, stream, listing, fresh)
+        check_lines(spark, stream, listing, fresh, lines)
+
+    def declared_rows(*, as_text: bool) -> DataFrame:
+        found = read_source(spark, stream, listing, columns, known_columns, as_text=as_text)
+        return classify.prepare(_selected(found, stream), stream)
+
     if frame is None:
-        source = read_source(spark, stream, listing, columns, known_columns)
-        frame = _selected(source, stream)
-    prepared = classify.prepare(frame, stream)
+        prepared = query = declared_rows(
+            as_text=needs_text(stream.source, listing) if lines is None else lines.as_text
+        )
+    else:
+        spark = session_of_expressions(spark, frame.sparkSession, stream)
+        prepared = classify.prepare(moved(frame, spark), stream)
+        # The caller's settings hold for the caller's rows, in a query that its session has not.
+        query = moved(frame, copy_of(frame.sparkSession))
     tape = start_tape(spark, lake, stream, payload_of(prepared.schema), rescale)
     retain_commit_times(tape, stream)
     if listing is not None:
@@ -192,11 +189,13 @@ def _capture(
     )
     if stream.source.format == "kafka":
         require_same_topics(spark, stream, tape.paths.checkpoint)
-    progress = _Progress(roster)
-    _run(prepared, stream, tape, checkpoint, progress)
+    own = None if frame is None else spark
+    running = CaptureQuery(stream, tape, checkpoint, own, lines, roster)
+    if not running.run(query):
+        running.run(declared_rows(as_text=True))
     synthetic_batch.advance_idle(spark, tape, stream, now())
     skipped = None if listing is None else skipped_files(stream.source, listing, seen_files(tape))
-    return _result(tape, progress.results, skipped)
+    return _result(tape, running.results, skipped)
 
 
 def _without_source(
@@ -251,67 +250,7 @@ def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None
     return stored_payload(tape), {} if reseat else seen_files(tape)
 
 
-def _run(
-    prepared: DataFrame,
-    stream: Stream,
-    tape: Tape,
-    checkpoint: checkpoint_guard.Checkpoint,
-    progress: _Progress,
-) -> None:
-    on_tape = newest_cut(tape).batch
-
-    def record_batch(frame: DataFrame, batch: int) -> None:
-        number = checkpoint.number(batch)
-        if number <= on_tape:
-            return  # Killed after its events commit: the batch is on the tape in full.
-        parts = consumed(tape.paths.checkpoint, stream.source, batch)
-        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, parts)
-        micro_batch = MicroBatch(stream, tape, entry, tape.paths.checkpoint)
-        try:
-            # The frame of a caller belongs to a session with other settings.
-            with borrowed(frame.sparkSession):
-                result = micro_batch.capture(frame, progress.roster)
-        except CapstanError as error:
-            progress.failure = error
-            raise
-        progress.roster = result.roster
-        progress.results.append(result)
-        if (result.roster.commit + 1) % EVERY == 0:
-            store_totals(tape, result.roster.commit, EVERY)
-
-    writer = (
-        prepared.writeStream.foreachBatch(record_batch)
-        .option("checkpointLocation", tape.paths.checkpoint)
-        .queryName(f"capstan capture {stream.name}")
-        .trigger(availableNow=True)
-    )
-    try:
-        query = writer.start()
-    except AnalysisException as error:
-        raise (
-            source_error(stream.name, error)
-            or error_translation.translate(error)
-            or query_refused(stream.name, error)
-        ) from error
-    try:
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        if progress.failure is not None:
-            raise progress.failure from None
-        if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
-            raise fenced(tape, progress.roster.commit) from None
-        raise (
-            broker_gone(stream.name, error)
-            or source_error(stream.name, error)
-            or selection_failed(stream.name, stream.source, error)
-            or file_damaged(stream.name, tape.paths.root, error)
-            or options_refused(stream.name, error)
-            or error
-        ) from None
-    finally:
-        query.stop()
-
-
+@in_turn
 def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     """Put a stream's late records on its tape, at the frontier, once each.
 
@@ -343,6 +282,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     )
 
 
+@in_turn
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     """Close a stream: every worker releases its held times, in one commit.
 

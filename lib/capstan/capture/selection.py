@@ -7,17 +7,19 @@ Expressions see one record at a time, and must be repeatable. Text that `from_js
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.errors import PySparkException
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan import error_translation
 from capstan.capture import raw_text
-from capstan.capture.text_parsers import TextParser, kind_of, listed, parts_of
+from capstan.capture.text_parsers import TextParser, column_of, kind_of, listed, parts_of
 from capstan.core.config.sql_rules import without_stars
 from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
@@ -25,7 +27,7 @@ from capstan.spark.clock_literals import clock_literal
 from capstan.spark.project_home import set_up
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from capstan.core.config import Source
 
@@ -35,6 +37,12 @@ HIDDEN = "capstan's {}"
 # Steps of a plan that take one row at a time.
 _ROW_BY_ROW = frozenset({"Project", "Generate", "Filter"})
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
+# Generators that make no row of an empty value, and those that make a row of nulls instead.
+_OUTER = {
+    "Explode": F.explode_outer,
+    "PosExplode": F.posexplode_outer,
+    "Inline": F.inline_outer,
+}
 _OPENED = re.compile(r"(?P<value>.*\S)\s*\.\s*\*", re.DOTALL)
 _PART = r"(?:\w+|`[^`]*`)"
 _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
@@ -56,13 +64,14 @@ def selected(
     """The records of a source, as its declaration selects them.
 
     Args:
-        frame: Its rows, perhaps with `raw_text.COLUMN`.
+        frame: Its rows, perhaps with `raw_text.COLUMN` and `raw_text.NO_ROW`.
         stream: The stream, for errors.
         source: The source.
         carried: Further columns of each record, over those of `frame`; their names are `HIDDEN`.
 
     Returns:
-        The selected columns, the carried ones, and `raw_text.COLUMN` if records can be malformed.
+        The selected columns, the carried ones, and `raw_text.COLUMN` if records can be malformed,
+        `raw_text.NO_ROW` if they can make no row.
 
     Raises:
         InvalidRequestError: `CAP-SELECT` when an expression cannot be computed from these columns,
@@ -74,7 +83,9 @@ def selected(
     try:
         return _Selection(frame, stream, source, dict(carried or {})).rows()
     except PySparkException as error:
-        columns = [column for column in frame.columns if column != raw_text.COLUMN]
+        columns = [
+            column for column in frame.columns if column not in (raw_text.COLUMN, raw_text.NO_ROW)
+        ]
         raise _refused(
             stream,
             f"cannot be computed: {error_translation.root_message(error)}",
@@ -113,9 +124,11 @@ class _Selection:
         frame: The rows.
         stream: The stream.
         source: The source.
-        hidden: Columns beside those of the source, by name: carried ones, and structs that an
-            expression opens with `.*`, so that each is computed once.
+        hidden: Columns beside those of the source, by name: carried ones, structs that an
+            expression opens with `.*`, and what a generator takes, so that each is computed once.
+        kept: The parsers whose text is in `raw`, and their texts, as SQL.
         raw: For each text that is parsed, the text if it cannot be; else null.
+        no_row: Whether a record makes no row, by the source or by a generator.
     """
 
     frame: DataFrame
@@ -123,27 +136,36 @@ class _Selection:
     source: Source
     hidden: dict[str, Column]
     raw: list[Column] = field(default_factory=list)
+    no_row: list[Column] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
 
     def rows(self) -> DataFrame:
         carried = tuple(self.hidden)
         if raw_text.COLUMN in self.frame.columns:
             self.raw.append(F.col(quoted(raw_text.COLUMN)))
+        if raw_text.NO_ROW in self.frame.columns:
+            self.no_row.append(F.col(quoted(raw_text.NO_ROW)))
         columns = [c for item in self.source.select or ("*",) for c in self._columns(item)]
         probe = self._filtered(self._staged.select(*columns))
         self._require_repeatable(probe)
         parsers = {p.sql: p for p in map(TextParser.of, self._expressions(probe)) if p is not None}
-        self.raw += [self._checked(parser).unparsed() for parser in parsers.values()]
+        for parser in parsers.values():
+            if self._checked(parser):
+                self._keep(parser)
         columns += [F.col(quoted(name)) for name in carried]
-        if not self.raw:
-            return self._filtered(self._staged.select(*columns))
-        raw = F.coalesce(*self.raw).alias(raw_text.COLUMN)
-        # A malformed record is not left out: its values would decide about it, and it has none.
-        malformed = F.col(quoted(raw_text.COLUMN)).isNotNull()
-        return self._filtered(self._staged.select(*columns, raw), malformed)
+        # Such a record is not left out: its values would decide about it, and it has none.
+        stay: list[Column] = []
+        if self.raw:
+            columns.append(F.coalesce(*self.raw).alias(raw_text.COLUMN))
+            stay.append(F.col(quoted(raw_text.COLUMN)).isNotNull())
+        if self.no_row:
+            columns.append(reduce(Column.__or__, self.no_row).alias(raw_text.NO_ROW))
+            stay.append(F.col(quoted(raw_text.NO_ROW)))
+        return self._filtered(self._staged.select(*columns), stay)
 
     @property
     def _visible(self) -> DataFrame:
-        return self.frame.drop(raw_text.COLUMN)
+        return self.frame.drop(raw_text.COLUMN, raw_text.NO_ROW)
 
     @property
     def _staged(self) -> DataFrame:
@@ -153,11 +175,43 @@ class _Selection:
         """An expression; `*` in it stands for the columns of the source."""
         return F.expr(without_stars(text, ", ".join(map(quoted, self._visible.columns))))
 
-    def _filtered(self, rows: DataFrame, malformed: Column | None = None) -> DataFrame:
+    def _filtered(self, rows: DataFrame, stay: Sequence[Column] = ()) -> DataFrame:
         if self.source.where is None:
             return rows
-        condition = self._sql(self.source.where)
-        return rows.where(condition if malformed is None else malformed | condition)
+        return rows.where(reduce(Column.__or__, [*stay, self._sql(self.source.where)]))
+
+    def _made(self, item: str) -> list[Column]:
+        """The columns of an expression; of a generator, also for a record that makes no row."""
+        value = self._sql(item)
+        made = self._visible.select(value)
+        plan = _analyzed(made)
+        step = plan if kind_of(plan) == "Generate" else plan.children().apply(0)
+        if kind_of(step) != "Generate" or step.outer():
+            return [value]
+        again = _OUTER.get(kind_of(step.generator()))
+        if again is None:
+            return [value]
+        node = step.generator().child()
+        parser, several = TextParser.of(node), self._hide("several", column_of(node))
+        if parser is not None and self._checked(parser):
+            self._keep(parser, several)
+            # Of a text that is malformed, the whole is kept, and no part is a record.
+            several = F.when(parser.unparsed(several).isNull(), several)
+        self.no_row.append(~F.coalesce(F.size(several) > 0, F.lit(False)))
+        return [again(several).alias(*made.columns)]
+
+    def _hide(self, what: str, value: Column) -> Column:
+        """A value that is computed once, beside the columns of the source."""
+        name = HIDDEN.format(f"{what} {len(self.hidden)}")
+        self.hidden[name] = value
+        return F.col(quoted(name))
+
+    def _keep(self, parser: TextParser, value: Column | None = None) -> None:
+        """Keep the text of a parser where it cannot be parsed, once."""
+        if parser.sql in self.kept or (parser.tells and parser.text_sql in self.kept):
+            return
+        self.raw.append(parser.unparsed(value))
+        self.kept |= {parser.sql, parser.text_sql}
 
     def _columns(self, item: str) -> list[Column]:
         """The columns that an expression makes."""
@@ -165,7 +219,7 @@ class _Selection:
             return [F.col(quoted(n)) for n in self._visible.select(F.expr(item)).columns]
         opened = _OPENED.fullmatch(item)
         if opened is None or _NAME.fullmatch(opened["value"]):
-            return [self._sql(item)]
+            return self._made(item)
         value = self._sql(opened["value"])
         alone = self._visible.select(value.alias("value"))
         kind = alone.schema["value"].dataType
@@ -175,12 +229,10 @@ class _Selection:
                 "open a STRUCT, or leave out the .*",
             )
         parser = TextParser.of(_analyzed(alone).expressions().apply(0).child())
-        name = HIDDEN.format(f"struct {len(self.hidden)}")
-        struct = F.col(quoted(name))
-        if parser is not None:
-            value = self._checked(parser).value()
-            self.raw.append(parser.unparsed(struct))
-        self.hidden[name] = value
+        keeps = parser is not None and self._checked(parser)
+        struct = self._hide("struct", parser.value() if parser is not None and keeps else value)
+        if parser is not None and keeps:
+            self._keep(parser, struct)
         return [struct.getField(each).alias(each) for each in kind.names]
 
     def _require_repeatable(self, probe: DataFrame) -> None:
@@ -215,15 +267,16 @@ class _Selection:
             for expression in listed(step.expressions()):
                 yield from parts_of(expression)
 
-    def _checked(self, parser: TextParser) -> TextParser:
-        """A parser whose text is a value of the source's record, so that it can be kept."""
-        if not parser.reads(_analyzed(self.frame)):
+    def _checked(self, parser: TextParser) -> bool:
+        """Whether a parser's text is a value of the source's record, so that it can be kept."""
+        reads = parser.reads(_analyzed(self.frame))
+        if not reads and not parser.tells:
             self._refuse(
                 f"parses a text that is no value of the source's record: {parser.sql}",
                 "apply from_json to columns of the source; or add map('mode', 'FAILFAST'), by "
                 "which text that does not parse ends the capture",
             )
-        return parser
+        return reads
 
     def _refuse(self, problem: str, hint: str) -> NoReturn:
         raise _refused(self.stream, problem, hint)

@@ -44,6 +44,8 @@ def read_source(
     listing: Listing | None = None,
     columns: StructType | None = None,
     known: StructType | None = None,
+    *,
+    as_text: bool = False,
 ) -> DataFrame:
     """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
 
@@ -53,6 +55,7 @@ def read_source(
         listing: The files of the source, if they could be listed.
         columns: Its columns, if they are known.
         known: The columns on tape; None before the first capture.
+        as_text: Whether JSON is to be read as text, see `line_checks`.
 
     Raises:
         InvalidRequestError: `CAP-SOURCE` for a source that is missing or that Spark cannot read.
@@ -63,8 +66,8 @@ def read_source(
         return call_source(spark, stream)
     try:
         _require_place(stream, listing)
-        raw_text.require_mode(stream)
-        return _rows(spark, stream, listing, columns, known)
+        raw_text.require_options(stream)
+        return _rows(spark, stream, listing, columns, known, as_text)
     except CapstanError:
         raise
     except Exception as error:
@@ -86,6 +89,7 @@ def _rows(
     listing: Listing | None,
     columns: StructType | None,
     known: StructType | None,
+    as_text: bool,
 ) -> DataFrame:
     source = stream.source
     if source.table is not None:
@@ -107,7 +111,7 @@ def _rows(
         schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
         if source.format.lower() != "csv" and known is not None:
             schema = in_tape_order(known, schema)
-    return load(reader, stream, listing, schema)
+    return load(reader, stream, listing, schema, as_text=as_text)
 
 
 def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | None:
@@ -142,12 +146,14 @@ def load(
     stream: Stream,
     listing: Listing | None,
     columns: StructType,
+    *,
+    as_text: bool,
 ) -> DataFrame:
     """The rows of a path with these columns, and `raw_text.COLUMN` for sources of text."""
     text = raw_text.Text.of(stream.source, listing, columns)
     if text is None:
         return reader.schema(columns).load(stream.source.path)
-    return text.with_raw_text(reader.schema(text.schema).load(stream.source.path))
+    return text.rows(reader, as_text=as_text)
 
 
 def _require_place(stream: Stream, listing: Listing | None) -> None:

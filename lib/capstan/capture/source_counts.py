@@ -14,9 +14,12 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan import error_translation
+from capstan.capture import json_text
 from capstan.capture.consumed_offsets import SELECT
 from capstan.capture.file_listing import Listing
 from capstan.capture.file_schemas import declared_columns
+from capstan.capture.json_lines import CheckedLines, needs_text
+from capstan.capture.raw_text import FORMATS
 from capstan.capture.selection import HIDDEN, selected
 from capstan.capture.source import file_path, load, options_of
 from capstan.core.config import Source, Stream
@@ -30,7 +33,7 @@ from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, stored_payload
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructType
 
 _FILE, _PART, _OFFSET = map(HIDDEN.format, ("file", "part", "offset"))
@@ -121,6 +124,12 @@ class Counts:
         both = hashed(paths.records).unionByName(hashed(paths.late))
         return _summed(both.join(batches, "batch", "left_semi"), "stored")
 
+    def no_rows(self) -> int:
+        """The number of records in `late` that make no row."""
+        late = read_all(self.spark, self.tape.paths.late).where("reason = 'no-row'")
+        batches = F.broadcast(self.consumed().select("batch").distinct())
+        return late.join(batches, "batch", "left_semi").count()
+
     def in_files(self) -> DataFrame:
         """The present content of the consumed files.
 
@@ -146,6 +155,20 @@ class Counts:
                 (sum_mod64(F.col("h2")) if self.deep else _nothing()).alias("h2"),
             )
         )
+        before = (
+            by_row if self.source.where is None else rows.select(_uri(file_path(rows)).alias(_FILE))
+        )
+        texts = self._texts()
+        if texts is not None:
+            made = before.groupBy(F.col(quoted(_FILE)).alias("_file")).agg(
+                F.count("*").alias("made")
+            )
+            unread = texts.join(made, "_file", "left").select(
+                "_file", (F.col("texts") - F.coalesce("made", F.lit(0))).alias("unread")
+            )
+            by_file = by_file.join(unread, "_file", "full_outer").withColumn(
+                "rows", F.coalesce("rows", F.lit(0)) + F.greatest("unread", F.lit(0))
+            )
         joined = listed.join(by_file, _uri("file") == F.col("_file"), "left")
         return joined.groupBy("batch").agg(
             F.lit(None).cast("string").alias("part"),
@@ -186,10 +209,40 @@ class Counts:
             return _summed(hashed, "source", first)
         # A batch has any number of rows of a partition. Its first offset is that of all rows.
         every = within(rows.select("*", *(c.alias(name) for name, c in place.items())))
-        firsts = every.groupBy("batch", "part").agg(first)
-        gone = firsts.groupBy("batch").agg(F.bool_or("cut_short").alias("cut_short"))
+        firsts = every.groupBy("batch", "part").agg(first, F.count("*").alias("inputs"))
+        gone = firsts.groupBy("batch").agg(
+            F.bool_or("cut_short").alias("cut_short"), F.sum("inputs").alias("inputs")
+        )
         counted = _summed(hashed.withColumn("part", F.lit(None).cast("string")), "source")
-        return counted.join(gone, "batch", "full_outer")
+        joined = counted.join(gone, "batch", "full_outer")
+        if self.source.where is None:
+            # Each input makes a row at least.
+            joined = joined.withColumn("source", F.greatest("source", "inputs"))
+        return joined.drop("inputs")
+
+    def _texts(self) -> DataFrame | None:
+        """The texts in each file, counted without parsing them: `_file, texts`.
+
+        A text is a line with anything in it, or a whole file; each makes a row at least. None for
+        formats that are no text, and where some rows are left out or span lines.
+        """
+        options = self.source.options_by_name
+        kind, whole = self.source.format.lower(), json_text.is_whole(options)
+        if kind not in FORMATS or _drops_malformed(self.source) or (kind == "csv" and whole):
+            return None
+        read = self._reader().format("text").schema("line STRING")
+        if (encoding := options.get("encoding", options.get("charset"))) is not None:
+            read = read.option("encoding", encoding)
+        lines = read.option("wholetext", whole).load(self.source.path)
+        # What Java's `trim` takes away from a line of CSV; JSON has four kinds of blanks.
+        blanks = r"^\ufeff?[\x00-\x20]*+$" if kind == "csv" else r"^\ufeff?[ \t\r\n]*+$"
+        line = F.col("line")
+        counted = ~line.rlike(blanks)
+        if kind == "csv" and (comment := options.get("comment")):
+            counted &= ~line.startswith(comment)
+        heads = int(kind == "csv" and options.get("header", "").lower() == "true")
+        texts = F.greatest(F.count_if(counted) - heads, F.lit(0)).alias("texts")
+        return lines.groupBy(_uri(file_path(lines)).alias("_file")).agg(texts)
 
     def _at_rest(self, payload: StructType) -> DataFrame:
         """The source, read once to its present end, before its selection.
@@ -200,20 +253,17 @@ class Counts:
         Raises:
             InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
         """
-        source = self.source
-        declared = options_of(source, self.listing)
-        options = {k: v for k, v in declared.items() if k.lower() not in _STREAMING}
-        reader = self.spark.read.format(source.format).options(**options)
+        source, reader = self.source, self._reader()
         if source.format == "kafka":
             return reader.load()
         try:
             if source.selection is None:
-                return reader.schema(payload).load(source.path)
+                return load(reader, self.stream, self.listing, payload, as_text=self._as_text)
             columns = declared_columns(self.stream)
             if columns is None:
                 return reader.load(source.path)
             # A malformed record is not left out by a condition.
-            return load(reader, self.stream, self.listing, columns)
+            return load(reader, self.stream, self.listing, columns, as_text=self._as_text)
         except AnalysisException as error:
             raise InvalidRequestError(
                 "CAP-SOURCE",
@@ -221,6 +271,20 @@ class Counts:
                 f"{error_translation.root_message(error)}",
                 "check source.path in streams.yaml; captured records stay on tape",
             ) from error
+
+    @property
+    def _as_text(self) -> bool:
+        """Whether the files are JSON that must be read as text, in whichever way they were read."""
+        lines = CheckedLines.of(self.source, self.listing)
+        if lines is None:
+            return needs_text(self.source, self.listing)
+        lines.look_at(self.spark, dict.fromkeys(lines.listing.files))
+        return lines.as_text
+
+    def _reader(self) -> DataFrameReader:
+        declared = options_of(self.source, self.listing)
+        options = {k: v for k, v in declared.items() if k.lower() not in _STREAMING}
+        return self.spark.read.format(self.source.format).options(**options)
 
     def _selected(
         self, rows: DataFrame, payload: StructType, carried: Mapping[str, Column]

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from capstan import error_translation
 from capstan.core.config.fields import imported
 from capstan.errors import CapstanError, InvalidRequestError
+from capstan.spark.own_session import active, is_same, moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,27 @@ _SESSION = "spark"
 def call_source(spark: SparkSession, stream: Stream) -> DataFrame:
     """The streaming frame that a source's function returns.
 
-    Its arguments are the source's options, and the session for a parameter `spark`.
+    Its arguments are the source's options, and the session for a parameter `spark`. The session is
+    the active one too, so that the frame is the same wherever the capture runs.
 
     Raises:
         InvalidRequestError: `CAP-SOURCE` when the function cannot be imported, does not take these
-            arguments, fails, or returns anything else.
+            arguments, fails, or returns anything else, or a frame of a session with other settings.
     """
+    with active(spark):
+        frame = _called(spark, stream)
+    if not is_same(frame.sparkSession, spark):
+        raise _refused(
+            stream,
+            "returns a DataFrame of a session with other settings",
+            "declare a parameter named spark, which gets the session, and read with it",
+        )
+    frame = moved(frame, spark)
+    _require_runnable(stream, frame)
+    return frame
+
+
+def _called(spark: SparkSession, stream: Stream) -> DataFrame:
     function = _function(stream)
     arguments: dict[str, object] = dict(stream.source.options)
     try:
@@ -59,7 +75,6 @@ def call_source(spark: SparkSession, stream: Stream) -> DataFrame:
             "correct it, or source.options; then run again",
         ) from error
     if isinstance(frame, DataFrame) and frame.isStreaming:
-        _require_runnable(stream, frame)
         return frame
     what = "a DataFrame that is not streaming" if isinstance(frame, DataFrame) else _named(frame)
     raise _refused(

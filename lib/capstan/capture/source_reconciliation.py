@@ -80,6 +80,7 @@ class Reconciliation:
         passed: Files of the source that captures have skipped, by reason; None when the source has
             no files or cannot be listed.
         otherwise: Batches excluded because they were captured with another `select` or `where`.
+        no_row: Records in `late` that make no row, beside `records`.
     """
 
     stream: str
@@ -94,6 +95,7 @@ class Reconciliation:
     findings: tuple[Difference, ...]
     passed: SkippedFiles | None = None
     otherwise: int = 0
+    no_row: int = 0
 
     @property
     def unread(self) -> int:
@@ -172,13 +174,14 @@ def _reconcile(
         sample = compared.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
     finally:
         compared.unpersist()
+    no_rows = counts.no_rows()
     emit("source.compared", stream=tape.name, batches=totals["batches"])
     findings = sorted([*gaps, *map(_difference, sample)], key=lambda finding: finding.batch)
     return Reconciliation(
         tape.name,
         cut.commit,
         totals["batches"] - totals["gone"],
-        totals["records"],
+        totals["records"] - no_rows,
         deep,
         totals["gone"],
         first,
@@ -187,6 +190,7 @@ def _reconcile(
         tuple(findings[:_SAMPLE]),
         _skipped(tape, stream.source, listing),
         counts.others(),
+        no_rows,
     )
 
 

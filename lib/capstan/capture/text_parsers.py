@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 from pyspark.sql.classic.column import Column as ClassicColumn
 
+from capstan.capture import json_text, line_checks
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
@@ -35,24 +37,30 @@ class TextParser:
 
     @classmethod
     def of(cls, node: Any) -> TextParser | None:
-        """The parser; None for another expression, and for one that says itself what is wrong.
-
-        That is one with the mode `FAILFAST`, or with a field for the text in its schema.
-        """
+        """The parser; None for another expression."""
         if kind_of(node) not in _FUNCTIONS:
             return None
         pairs, options = node.options().iterator(), {}
         while pairs.hasNext():
             pair = pairs.next()
             options[str(pair._1()).lower()] = str(pair._2())
-        parser = cls(node, options)
-        fails = options.get("mode", "").upper() == "FAILFAST"
-        return None if fails or parser._corrupt in parser._names else parser
+        return cls(node, options)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it says itself what it cannot parse: by failing, or in a field of its schema."""
+        fails = self.options.get("mode", "").upper() == "FAILFAST"
+        return fails or self._corrupt in self._names
 
     @property
     def sql(self) -> str:
         """Its SQL text."""
         return str(self.node.sql())
+
+    @property
+    def text_sql(self) -> str:
+        """The SQL text of what it parses."""
+        return str(self.node.child().sql())
 
     def reads(self, plan: Any) -> bool:
         """Whether its text is computed from the columns of a plan alone."""
@@ -65,27 +73,42 @@ class TextParser:
 
     def value(self) -> Column:
         """Its result; a struct has the text that does not parse as a field besides."""
-        if not self._names:
-            return _column(self.node)
+        if not self._names or self.tells:
+            return column_of(self.node)
         schema = f"{self.node.schema().toDDL()}, `{self._corrupt}` STRING"
         # With any option, Spark parses all fields, also when only some of them are needed.
         options = {**self.options, "mode": "PERMISSIVE", _CORRUPT_OPTION: self._corrupt}
         return _FUNCTIONS[kind_of(self.node)](self._text, schema, options)
 
     def unparsed(self, value: Column | None = None) -> Column:
-        """The text if it cannot be parsed, or a field of it; else null.
+        """The text if it cannot be parsed, or a field of it, or has more than is parsed; else null.
 
         Args:
             value: A column with the result of `value`; by default it is computed.
         """
+        rest = self._has_rest()
+        if self.tells and self._corrupt in self._names:
+            # Its own field has a text that does not parse, but not what follows a value.
+            rest &= column_of(self.node).getField(self._corrupt).isNull()
+        rest = F.when(rest, self._text)
+        if self.tells:
+            return rest
         result = self.value() if value is None else value
         # Of text without anything to parse, Spark makes no struct.
         nothing = F.when(result.isNull(), self._text)
-        return F.coalesce(result.getField(self._corrupt), nothing) if self._names else nothing
+        corrupt = [result.getField(self._corrupt)] if self._names else []
+        return F.coalesce(*corrupt, nothing, rest)
+
+    def _has_rest(self) -> Column:
+        if kind_of(self.node) == "JsonToStructs":
+            return json_text.has_rest(self._text, self.options)
+        if kind_of(self.node) == "CsvToStructs":
+            return line_checks.has_second_record(self._text, self.options)
+        return F.lit(False)
 
     @property
     def _text(self) -> Column:
-        return _column(self.node.child()).cast("string")
+        return column_of(self.node.child()).cast("string")
 
     @property
     def _names(self) -> list[str]:
@@ -119,7 +142,8 @@ def _identity(variable: Any) -> str:
     return str(variable.exprId())
 
 
-def _column(expression: Any) -> Column:
+def column_of(expression: Any) -> Column:
+    """An analysed expression as a column."""
     from pyspark import SparkContext
 
     jvm = SparkContext._jvm

@@ -23,6 +23,7 @@ from capstan.verify.verified_ledger import newest_rows
 
 LATE_REASONS = {
     "malformed": "its text is no record, or has a field that does not parse into its type",
+    "no-row": "it makes no row: its array has no elements, or is null",
     "unknown-worker": "it names no worker, or one that is not declared",
     "no-time": "its time is null or after the year 9999, or cannot be read: text other than ISO "
     "8601, or with an offset beyond 18 hours",

@@ -2,34 +2,54 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
+from capstan.spark.own_session import new_session, set_all
 from capstan.spark.safe_commits import require_safe_commits
-from capstan.spark.session import (
-    SETTINGS,
-    Later,
-    build_session,
-    is_ours,
-    set_time_zone,
-)
+from capstan.spark.session import SETTINGS, Later, build_session, is_ours
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "spark.sql.catalog.spark_catalog"
 _PREFIX = "spark.hadoop."
+# What an application may have been started with that changes no result: places, sizes, defaults of
+# a site for its tables. All else that SQL or Delta read is Spark's own default.
+_KEPT = (
+    "spark.sql.catalog.",
+    "spark.sql.hive.",
+    "spark.sql.warehouse.",
+    "spark.sql.redaction.",
+    "spark.sql.shuffle.",
+    "spark.sql.adaptive.",
+    "spark.sql.autoBroadcast",
+    "spark.sql.broadcast",
+    "spark.sql.files.max",
+    "spark.sql.files.min",
+    "spark.sql.files.open",
+    "spark.sql.parquet.compression.",
+    "spark.sql.streaming.",
+    "spark.databricks.delta.properties.defaults.",
+    "spark.databricks.delta.retentionDurationCheck.",
+)
+_READ = ("spark.sql.", "spark.databricks.delta.")
+# Two calls that start Spark at once share what the first one starts.
+_opening = threading.Lock()
+
+
+def call_session(spark: SparkSession) -> SparkSession:
+    """A new session for one call: of an application that Capstan has started, or of a caller's."""
+    return new_session(spark) if is_ours(spark) else guest_session(spark)
 
 
 def guest_session(spark: SparkSession) -> SparkSession:
     """A new session of the caller's Spark application, with the settings that Capstan needs.
 
-    Time zone, ANSI rules and the like of the caller's session stay as they are. Both sessions see
-    the same tables and run on the same executors.
+    Time zone, ANSI rules and the like of the caller's session stay as they are, and have no effect
+    in the new one. Both sessions see the same tables and run on the same executors.
 
     Args:
         spark: The caller's session.
@@ -39,10 +59,14 @@ def guest_session(spark: SparkSession) -> SparkSession:
         SystemFailureError: `CAP-DELTA` when Delta is not configured; the hint has the settings.
     """
     require_delta(spark)
-    session = spark.newSession()
-    for key, value in _own_settings(session).items():
-        session.conf.set(key, value)
+    session = new_session(spark)
+    set_all(session, {key: None for key in session.conf.getAll if _changes_results(session, key)})
+    set_all(session, _own_settings(session))
     return session
+
+
+def _changes_results(session: SparkSession, key: str) -> bool:
+    return key.startswith(_READ) and not key.startswith(_KEPT) and session.conf.isModifiable(key)
 
 
 def require_delta(spark: SparkSession) -> None:
@@ -63,27 +87,6 @@ def require_delta(spark: SparkSession) -> None:
             f"the package io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}; or pass no "
             "session, and Capstan starts one",
         )
-
-
-@contextmanager
-def borrowed(session: SparkSession) -> Iterator[None]:
-    """Give a caller's session the settings that Capstan needs, inside the `with` block.
-
-    A frame of the caller's belongs to its session: no other one can write it.
-    """
-    conf, needed = session.conf, _own_settings(session)
-    present = {key: conf.get(key, None) for key in needed}
-    before = {key: value for key, value in present.items() if value != needed[key]}
-    try:
-        for key in before:
-            conf.set(key, needed[key])
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                conf.unset(key)
-            else:
-                conf.set(key, value)
 
 
 def _own_settings(session: SparkSession) -> dict[str, str]:
@@ -117,29 +120,16 @@ def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSe
         SystemFailureError: As `guest_session` and `build_session`.
         InvalidRequestError: `CAP-CONNECT`, as these; `CAP-LAKE`, see `require_safe_commits`.
     """
-    if callable(given):
-        session, started = given(), True
-    else:
-        if given is not None:
-            _require_classic(given)
-        started = given is None and SparkContext._active_spark_context is None
-        # Without a session of the caller's, this is the one of the process, or a new one.
-        session = given if given is not None else build_session("capstan")
-        if not is_ours(session):
-            session = guest_session(session)
+    with _opening:
+        if callable(given):
+            session, started = given(), True
+        else:
+            if given is not None:
+                _require_classic(given)
+            started = given is None and SparkContext._active_spark_context is None
+            # Without a session of the caller's, this is the one of the process, or a new one.
+            session = given if given is not None else build_session("capstan")
+            if not is_ours(session):
+                session = guest_session(session)
     require_safe_commits(session, lake)
     return session, started
-
-
-@contextmanager
-def in_utc() -> Iterator[None]:
-    """Make UTC the time zone of this process inside the `with` block: `collect` converts with it.
-
-    A session that Capstan has built keeps UTC for good; beside a caller's, the old zone returns.
-    """
-    before = os.environ.get("TZ")
-    set_time_zone("UTC")
-    try:
-        yield
-    finally:
-        set_time_zone(before)

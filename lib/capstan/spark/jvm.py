@@ -47,6 +47,8 @@ _COLLECTOR = "-XX:+UseParallelGC"
 # Without its native library, Hadoop starts a program for each mode it sets and each link it reads:
 # a hundred in a small batch.
 _SPAWN = "-Djdk.lang.Process.launchMechanism=VFORK"
+# The zone of the driver's log lines, and of what is not told the session's.
+_ZONE = "-Duser.timezone=UTC"
 _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
@@ -62,7 +64,7 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
         InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or `CAPSTAN_LOG`.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
-    options = [_quiet_logs(level), _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
+    options = [_quiet_logs(level), _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
     return " ".join(option for option in options if option)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from capstan.redaction import MASK, concealed, masked
+from capstan.spark.own_session import set_all
 
 _OPTIONS = "spark.sql.redaction.options.regex"
 # They log the commands to the JVM at the level DEBUG.
@@ -27,18 +28,18 @@ def masked_logs(spark: SparkSession, options: Collection[str]) -> Iterator[None]
     Spark's structured logs are not covered.
 
     Args:
-        spark: The session.
+        spark: A session of the call's own.
         options: The names of source options with secret values.
     """
     _mask_lines(spark)
     _mask_gateway()
     before = str(spark.conf.get(_OPTIONS))
     names = "|".join(map(re.escape, sorted(options)))
-    spark.conf.set(_OPTIONS, f"{before}|(?i)^({names})$")
+    set_all(spark, {_OPTIONS: f"{before}|(?i)^({names})$"})
     try:
         yield
     finally:
-        spark.conf.set(_OPTIONS, before)
+        set_all(spark, {_OPTIONS: before})
 
 
 def _mask_lines(spark: SparkSession) -> None:

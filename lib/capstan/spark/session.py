@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, MutableMapping
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.instrumentation import subscribe
 from capstan.shell_command import shell_line
 from capstan.spark import jvm
 from capstan.spark.class_archive import archive_options, local_settings
@@ -25,7 +21,6 @@ from capstan.spark.jvm import is_local
 from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import process_folder
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
-from capstan.structured_logging import LogContext
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -66,24 +61,13 @@ SETTINGS = {
     "spark.databricks.delta.autoCompact.enabled": "false",
 }
 
-# For a plan that runs once over few rows, interpretation is faster than generating and compiling
-# Java code, and adaptive execution has no use.
-_INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-}
-FEW_ROWS = 100_000
-"""Plans of at most this many rows are interpreted."""
-
 # The applications that this process has started here.
 _STARTED: set[str] = set()
 
 # Variables by which pyspark makes sessions of Spark Connect; it sets the second one itself.
 _CONNECT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 
-# The driver and everything a local master starts get it from `set_time_zone`.
+# The zone of Python workers, wherever they run.
 _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
 
@@ -98,8 +82,10 @@ def build_session(
     Under `spark-submit` all options given there are kept: master, jars, memory and all other
     settings. When started from Python, the driver is a child of this process: local by default,
     with a quiet log, and with the interpreter of this process for its Python workers. Timestamps
-    are UTC everywhere. The time zone of this process becomes UTC too, because `collect` converts
-    with it. On a cluster the executors get the code of this package from the driver.
+    are UTC everywhere; the time zone of this process stays as it is. What pyspark needs to start
+    Spark stays in the environment: `JAVA_HOME`, and for a local master `SPARK_HOME`,
+    `SPARK_LOCAL_IP` and the `PYSPARK_*` variables. On a cluster the executors get the code of this
+    package from the driver.
 
     Args:
         app_name: The application name in Spark.
@@ -117,7 +103,6 @@ def build_session(
     wanted = dict(extra or {})
     if SparkContext._active_spark_context is not None:
         return _start(SparkConf(loadDefaults=False), wanted)
-    set_time_zone("UTC")
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app_name, wanted)
     place = master or os.environ.get("CAPSTAN_MASTER") or "local[*]"
@@ -125,6 +110,7 @@ def build_session(
     # The memory must be known before the JVM starts.
     settings = {
         **SETTINGS,
+        **_EXECUTORS,
         **s3_settings(os.environ, names_in_defaults(os.environ)),
         "spark.driver.memory": jvm.driver_memory(),
         **_warehouse(),
@@ -132,7 +118,7 @@ def build_session(
     if local:
         settings |= local_settings(place)
     else:
-        settings |= {**_EXECUTORS, "spark.jars": ",".join(str(jar) for jar in spark_jars())}
+        settings["spark.jars"] = ",".join(str(jar) for jar in spark_jars())
     archive = archive_options(java) if local else ""
     settings[jvm.OPTIONS] = jvm.driver_options(archive, wanted.pop(jvm.OPTIONS, ""))
     os.environ["JAVA_HOME"] = str(spark_home(java))
@@ -175,68 +161,6 @@ Later = Callable[[], SparkSession]
 def session_of(spark: SparkSession | Later) -> SparkSession:
     """The session; built now if it was deferred."""
     return spark if isinstance(spark, SparkSession) else spark()
-
-
-@contextmanager
-def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
-    """Interpret plans inside the `with` block instead of generating code, for few rows.
-
-    In a fresh process code generation takes a third of a small run. For many rows it saves more.
-
-    Args:
-        session: The session whose settings are changed and restored.
-        rows: The approximate number of rows the plans read.
-    """
-    if rows > FEW_ROWS:
-        yield
-        return
-    before = {key: session.conf.get(key) for key in _INTERPRETED}
-    try:
-        for key, value in _INTERPRETED.items():
-            session.conf.set(key, value)
-        yield
-    finally:
-        # If the session was shut down, its JVM has no settings.
-        with suppress(Exception):
-            for key, old in before.items():
-                session.conf.set(key, old or "")
-
-
-@contextmanager
-def marked(session: SparkSession) -> Iterator[None]:
-    """Add the run to Spark's own log lines inside the `with` block.
-
-    This covers the lines of the driver, once `capstan.instrumentation` announces the run, and those
-    of its tasks, if the executors' log format includes Spark's MDC.
-    """
-    context = LogContext()
-
-    def mark(_point: str, facts: Mapping[str, object]) -> None:
-        nonlocal context
-        updated = context.after(facts)
-        if updated != context:
-            context = updated
-            _mark(session, context)
-
-    try:
-        with subscribe(mark):
-            yield
-    finally:
-        if context != LogContext():
-            # Clear the run of a session that is used again; the JVM may have died.
-            with suppress(Exception):
-                _mark(session, LogContext())
-
-
-def _mark(session: SparkSession, context: LogContext) -> None:
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    values = {n: "" if value is None else str(value) for n, value in context.to_json().items()}
-    run = f"[{context.run} {context.attempt or ''}".rstrip() + "] " if context.run else ""
-    jvm.java.lang.System.setProperty("capstan.run", run)
-    jvm.java.lang.System.setProperty("capstan.about", json.dumps(context.to_json())[1:-1])
-    for name, value in values.items():
-        session.sparkContext.setLocalProperty(f"mdc.{name}", value)
 
 
 def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
@@ -295,16 +219,6 @@ def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         if force or name not in environment:
             environment[name] = sys.executable
-
-
-def set_time_zone(zone: str | None) -> None:
-    """Make `zone` the time zone of this process; None for that of the machine."""
-    if zone is None:
-        os.environ.pop("TZ", None)
-    else:
-        os.environ["TZ"] = zone
-    if hasattr(time, "tzset"):
-        time.tzset()
 
 
 def _warehouse() -> dict[str, str]:

@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from capstan import error_translation
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError
+from capstan.spark.own_session import active, copy_of, moved
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.idempotent_write import Txn, write_once
@@ -364,34 +365,30 @@ def _merge(
     note: Mapping[str, object] | None,
     delete_when: str | None,
 ) -> Commit | None:
-    spark, token = frame.sparkSession, uuid.uuid4().hex
+    token = uuid.uuid4().hex
     before = version_of(path)
-    # MERGE reads these from the session only. If left there they would mark the next write too.
+    # MERGE reads these from its session only. Nobody else has this one.
     settings = {
         "spark.databricks.delta.write.txnAppId": txn.app,
         "spark.databricks.delta.write.txnVersion": str(txn.version),
         "spark.databricks.delta.commitInfo.userMetadata": note_text(note, token),
     }
+    spark = copy_of(frame.sparkSession, settings)
     same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     columns = [name for name in frame.columns if name != delete_when]
     values: dict[str, str | Column] = {quoted(n): f"s.{quoted(n)}" for n in columns}
-    job = DeltaTable.forPath(spark, path).alias("t").merge(frame.alias("s"), same)
-    job = job.withSchemaEvolution()
+    target, source = DeltaTable.forPath(spark, path).alias("t"), moved(frame, spark).alias("s")
+    job = target.merge(source, same).withSchemaEvolution()
     keep = "true"
     if delete_when is not None:
         keep = f"NOT s.{quoted(delete_when)}"
         job = job.whenMatchedDelete(f"s.{quoted(delete_when)}")
-    for key, value in settings.items():
-        spark.conf.set(key, value)
+    job = job.whenMatchedUpdate(keep, values).whenNotMatchedInsert(keep, values)
     try:
-        job = job.whenMatchedUpdate(keep, values)
-        with committing(path):
-            job.whenNotMatchedInsert(keep, values).execute()
+        with active(spark), committing(path):
+            job.execute()
     except (Py4JJavaError, PySparkException) as error:
         if not is_any(error, SAME_TXN):
             raise
         return None
-    finally:
-        for key in settings:
-            spark.conf.unset(key)
     return find_commit(path, token, -1 if before is None else before)

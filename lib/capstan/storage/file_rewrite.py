@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from capstan.core.sql_names import quoted
 from capstan.errors import SystemFailureError
+from capstan.spark.own_session import active, copy_of
 from capstan.storage import delta
 from capstan.storage.commit_lock import committing
 from capstan.storage.commit_retry import is_conflict
@@ -167,23 +168,14 @@ def _commit(
         operation = optimize(no_filter, no_filter, False, none, False)
     else:
         operation = getattr(package, "DeltaOperations$Delete")(no_filter)
-    # These operations read their note from the active session only, which other threads of this
-    # process share.
-    sessions = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
-    previous, session = sessions.getActiveSession(), spark._jsparkSession.newSession()
-    session.conf().set(_NOTE, note)
-    # Delta's own commands report metrics for this operation; this one does not.
-    session.conf().set(_METRICS, "false")
-    sessions.setActiveSession(session)
+    # These operations read their note from the active session only. Delta's own commands report
+    # metrics for them; this one does not.
+    settings = {_NOTE: note, _METRICS: "false"}
     try:
-        transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
+        with active(copy_of(spark, settings)):
+            transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
     except (Py4JJavaError, PySparkException) as error:
         if not is_conflict(error):
             raise
         return False
-    finally:
-        if previous.isDefined():
-            sessions.setActiveSession(previous.get())
-        else:
-            sessions.clearActiveSession()
     return True

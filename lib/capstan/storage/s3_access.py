@@ -2,14 +2,13 @@
 
 Both read the `AWS_*` variables of this process. A source may be set that has other values, such as
 an Airflow connection; these never become variables of this process, and are not stored anywhere.
-`exported` hands them to a process that is started.
+`child_variables` hands them to a process that is started.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -56,23 +55,14 @@ def bucket(name: str) -> fs.FileSystem:
     return _bucket(name, tuple(sorted({**_place(), **variables()}.items())))
 
 
-@contextmanager
-def exported() -> Iterator[None]:
-    """Put `variables` into the environment, inside the `with` block, for a process that starts."""
+def child_variables() -> dict[str, str | None]:
+    """The variables of a program that is to have these values: `variables`, and None to hide one.
+
+    Keys of another source would not fit to these, nor a token.
+    """
     given = variables()
-    # Keys of another source would not fit to these, nor a token.
-    hidden = set(KEYS) | {"AWS_PROFILE"} if KEYS[0] in given else set()
-    before = {name: os.environ.get(name) for name in {*given, *hidden}}
-    try:
-        for name in before:
-            os.environ.pop(name, None)
-        os.environ.update(given)
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
+    hidden = (*KEYS, "AWS_PROFILE") if KEYS[0] in given else ()
+    return {**dict.fromkeys(hidden), **given}
 
 
 @lru_cache(maxsize=32)

@@ -58,20 +58,17 @@ def test_another_endpoint_is_another_bucket(monkeypatch: pytest.MonkeyPatch) -> 
     assert found[0] is not found[1]
 
 
-def test_a_process_that_is_started_has_them_and_this_one_has_not(
-    given: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "of other keys")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    before = dict(os.environ)
-    with s3_access.exported():
-        assert {n: v for n, v in os.environ.items() if n.startswith("AWS_")} == GIVEN
-    assert dict(os.environ) == before
+def test_a_process_that_is_started_has_them_and_no_keys_of_others(given: None) -> None:
+    variables = s3_access.child_variables()
+    assert {name: value for name, value in variables.items() if value is not None} == GIVEN
+    assert {name for name, value in variables.items() if value is None} == {
+        "AWS_SESSION_TOKEN",
+        "AWS_PROFILE",
+    }
 
 
 def test_without_a_source_the_environment_decides() -> None:
-    with s3_access.exported():
-        assert s3_access.variables() == {}
+    assert s3_access.child_variables() == {}
     chain = {"AWS_FORCE_CREDENTIAL_LOAD": "true"}
     options = s3_access.storage_options("s3a://bucket/table")
     assert options in (s3_access._RETRIES, {**s3_access._RETRIES, **chain})

@@ -8,7 +8,8 @@ from airflow.sdk import Context
 
 from capstan.airflow.assets import CAPTURED, stream_asset
 from capstan.airflow.operators.asset_events import tell_capture
-from capstan.airflow.operators.connection_secrets import connection_values, handed_over
+from capstan.airflow.operators.child_environment import inherited
+from capstan.airflow.operators.connection_secrets import connection_values, variables_of
 from capstan.airflow.operators.failures import TaskRefusedError, as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 
@@ -47,7 +48,7 @@ class CaptureOperator(CapstanSubmitOperator):
         self.request = {"stream": self.stream, **self._options, **self._read_request()}
         with as_task():
             secrets = connection_values(self.settings.declarations, str(self.request["stream"]))
-        with handed_over(secrets):
+        with inherited(variables_of(secrets)):
             result = super().execute(context)
         try:
             with as_task():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -17,28 +15,9 @@ from capstan.core.config.secret_references import VARIABLE, Reference, reference
 _FIELDS = ("host", "login", "password", "port", "schema")
 
 
-@contextmanager
-def handed_over(values: Mapping[str, str]) -> Iterator[None]:
-    """Set the environment variable with connection values, inside the `with` block.
-
-    A process that starts inside inherits it. No argument, request, rendered field or XCom has a
-    value.
-
-    Args:
-        values: The values of `connection_values`.
-    """
-    if not values:
-        yield
-        return
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = json.dumps(values)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
+def variables_of(values: Mapping[str, str]) -> dict[str, str | None]:
+    """The variable that hands connection values to an app; none without values."""
+    return {VARIABLE: json.dumps(values)} if values else {}
 
 
 def connection_values(declarations: ProjectConfig, stream: str) -> Mapping[str, str]:

@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.operators.asset_events import Render
 from capstan.airflow.operators.attempt_folder import TryFolder, try_folder
+from capstan.airflow.operators.child_environment import inherited
 from capstan.airflow.operators.failures import (
     TaskBrokenError,
     as_task,
@@ -30,7 +31,7 @@ from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
-from capstan.storage.s3_access import exported
+from capstan.storage.s3_access import child_variables
 
 _APP_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
@@ -127,7 +128,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
             self._prepare(folder, declared_conf(self.settings.declarations, request))
         try:
             # The driver finds S3 by its environment, like every other process without Airflow.
-            with exported():
+            with inherited(child_variables()):
                 return self._submit(context, folder)
         finally:
             # After failures too: the stream's progress, and that its run failed.

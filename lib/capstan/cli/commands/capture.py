@@ -145,7 +145,7 @@ def verify(
         result = found.verification
         if declared is not None:
             from capstan.capture.source_reconciliation import reconcile
-            from capstan.spark.session import interpreting
+            from capstan.spark.own_session import interpreting
 
             # The source has at least as many rows as the tape, usually about as many.
             rows = sum(verdict.records for verdict in result.workers)
@@ -205,6 +205,8 @@ def compared_lines(compared: Reconciliation) -> list[str]:
     lines += [f"  {compared.gone:,} batches are no longer in the source"] if compared.gone else []
     if compared.passed is not None and compared.passed.counts:
         lines.append(f"  files of the source that are not on tape: {compared.passed.text}")
+    if compared.no_row:
+        lines.append(f"  {compared.no_row:,} further records of the source make no row")
     if compared.otherwise:
         lines.append(f"  {compared.otherwise:,} batches had another select or where: not compared")
     lines += [f"  nothing is known of batches before {compared.unknown}"] * bool(compared.unknown)

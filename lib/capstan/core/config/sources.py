@@ -80,6 +80,11 @@ class Source(Declared):
     table: TableName | None = None
     changes: Changes | None = None
 
+    @property
+    def options_by_name(self) -> dict[str, str]:
+        """The options with their names in lower case: Spark's have any."""
+        return {name.lower(): value for name, value in self.options.items()}
+
     @model_validator(mode="after")
     def _expanded(self) -> Source:
         preset = self.preset

@@ -47,7 +47,7 @@ from capstan.replay.output.state_resume import keep_state, snapshot_of_run
 from capstan.replay.output.target_creation import create_or_check
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.stream_input import total_content
-from capstan.spark.session import interpreting
+from capstan.spark.own_session import interpreting
 from capstan.storage.data_files import count_rows, read_all
 from capstan.storage.delta import Commit
 from capstan.storage.lake import delete_folder

@@ -161,7 +161,8 @@ def require_sequence(rule: ChangeRule, changes: DataFrame) -> None:
         CheckFailedError: `CAP-SEQUENCE`, naming a key.
     """
     missing = unknown(rule, changes.schema)
-    found = changes.where(missing).select(*map(quoted, rule.keys)).first()
+    keys = [F.col(quoted(key)).cast("string").alias(key) for key in rule.keys]
+    found = changes.where(missing).select(*keys).first()
     if found is not None:
         key = ", ".join(f"{name} {value}" for name, value in found.asDict().items())
         raise CheckFailedError(

@@ -52,7 +52,8 @@ def require_latest(plan: Plan, staged: DataFrame) -> None:
     """
     if plan.request.mode is not Mode.MERGE or plan.change_rule is not None:
         return
-    found = staged.groupBy(*map(quoted, plan.keys)).count().where("count > 1").first()
+    repeated = staged.groupBy(*map(quoted, plan.keys)).count().where("count > 1")
+    found = repeated.select(*(F.col(quoted(k)).cast("string") for k in plan.keys), "count").first()
     if found is None:
         return
     *values, count = found

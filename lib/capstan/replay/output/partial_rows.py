@@ -112,7 +112,7 @@ def _refuse_first(
     if not conditions:
         return
     name = F.coalesce(*(F.when(met, F.lit(column)) for column, met in conditions.items()))
-    keys = [F.col(quoted(key)).alias(f"k{n}") for n, key in enumerate(rule.keys)]
+    keys = [F.col(quoted(key)).cast("string").alias(f"k{n}") for n, key in enumerate(rule.keys)]
     found = rows.select(*keys, name.alias("name")).where("name IS NOT NULL").first()
     if found is not None:
         key = ", ".join(f"{key} {found[n]}" for n, key in enumerate(rule.keys))

@@ -27,7 +27,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import shaped
 from capstan.replay.planning.computation import CopyComputation, TransformComputation
 from capstan.replay.planning.plan import Plan
-from capstan.spark.session import interpreting
+from capstan.spark.own_session import interpreting
 from capstan.storage.tape import feed
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.time_columns import coordinate, integers

@@ -58,8 +58,8 @@ def late_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
     """The columns of `late`, one raw row per record that is not on tape.
 
     `worker` and `time` are null if unknown. `frontier` is the frontier that excluded the record.
-    `reason` is one of malformed, late, no-time, below-minimum, unknown-worker, ahead. For text
-    sources the first row adds a column `raw`.
+    `reason` is one of malformed, no-row, late, no-time, below-minimum, unknown-worker, ahead. For
+    text sources the first row adds a column `raw`.
     """
     time, data = time_struct(time_type), nullable(payload)
     return struct(

@@ -1,0 +1,121 @@
+"""Files of JSON that Spark's source of JSON reads without losing anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.capture import json_text
+from capstan.capture.file_listing import Listing, path_of
+from capstan.storage.lake import read_head
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.core.config import Source
+    from capstan.storage.tape.feed import Consumed
+
+HEAD_BYTES = 1 << 14
+
+
+@dataclass(slots=True)
+class CheckedLines:
+    """The files of a source of JSON lines whose lines were looked at before they are read.
+
+    Attributes:
+        source: The source.
+        listing: Its files.
+        as_text: Whether they are to be read as text, since one has a line of which Spark's source
+            of JSON would lose something.
+        files: The paths of the files that were looked at.
+    """
+
+    source: Source
+    listing: Listing
+    as_text: bool = False
+    files: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, source: Source, listing: Listing | None) -> CheckedLines | None:
+        """Of a source of JSON lines none of which was looked at; None for any other source."""
+        if source.format.lower() != "json" or listing is None or needs_text(source, listing):
+            return None
+        return cls(source, listing)
+
+    def look_at(self, spark: SparkSession, heads: Mapping[str, bytes | None]) -> None:
+        """Look at files, and set `as_text` if one needs it.
+
+        Args:
+            spark: The session.
+            heads: The paths of files, with their first `HEAD_BYTES`; None if they are not known.
+        """
+        options = self.source.options_by_name
+        doubtful = [p for p, head in heads.items() if "linesep" in options or _is_doubtful(head)]
+        self.files.update(heads)
+        if not doubtful or self.as_text:
+            return
+        found = json_text.is_misread(F.col("value"), options)
+        rows = as_lines(spark, options, [self.listing.place(path) for path in doubtful])
+        self.as_text = bool(rows.agg(F.bool_or(found).alias("found")).collect()[0]["found"])
+
+    def loses(self, spark: SparkSession, parts: Sequence[Consumed]) -> bool:
+        """Whether a micro-batch that is not read as text would lose something of a file.
+
+        Files arrive after the listing, and a micro-batch of a capture that was killed has others.
+        """
+        if self.as_text:
+            return False
+        paths = (path_of(place) for part in parts for place in part.files or ())
+        self.look_at(spark, dict.fromkeys(path for path in paths if path not in self.files))
+        return self.as_text
+
+
+def needs_text(source: Source, listing: Listing | None) -> bool:
+    """Whether JSON is read as text anyhow, without a look at each line.
+
+    That are whole files, encodings that Spark does not decode in lines, and files that cannot be
+    listed.
+    """
+    options = source.options_by_name
+    return source.format.lower() == "json" and (
+        listing is None
+        or json_text.is_whole(options)
+        or bool({"encoding", "charset"} & options.keys())
+    )
+
+
+def first_bytes(place: str) -> bytes:
+    """The first bytes of a file; none of a damaged one: the batch that reads it fails."""
+    try:
+        return read_head(place, HEAD_BYTES)
+    except OSError:
+        return b""
+
+
+def as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str]) -> DataFrame:
+    """The lines of files: column `value`.
+
+    Args:
+        spark: The session.
+        options: The options of their source, with names in lower case.
+        places: Their paths or URIs.
+    """
+    reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
+    if "linesep" in options:
+        reader = reader.option("lineSep", options["linesep"])
+    return reader.text(places)
+
+
+def _is_doubtful(head: bytes | None) -> bool:
+    """Whether a file is longer than its first bytes, or these have a line that is no plain object.
+
+    A job of Spark costs more than to look at a few short files here.
+    """
+    if head is None or len(head) >= HEAD_BYTES:
+        return True
+    lines = re.split("\r\n|\n|\r", head.decode("utf-8", errors="replace"))
+    return not all(json_text.is_plain_object(line) for line in lines if line.strip(" \t"))
