@@ -256,6 +256,13 @@ class TestSelect:
         assert records(lake, "id", "kind", "at") == wanted
         assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
+        # What follows a value is not decoded, so the value is no record.
+        followed = values[0] + avro(2, "lost", 0)
+        deltalake.write_deltalake(place, pa.table({"value": [followed]}), mode="append")
+        assert capture(spark, lake, stream).late == {"malformed": 1}
+        late = pl.read_delta(open_tape(lake, "little").paths.late)
+        assert late["raw"].to_list() == [followed[5:].hex().upper()]
+
         # A value that is no such record ends the capture, or is null where that is asked for.
         more = pa.table({"value": [values[0][:7], values[1]]})
         deltalake.write_deltalake(place, more, mode="append")

@@ -19,7 +19,15 @@ from pyspark.sql.types import StructType
 
 from capstan import error_translation
 from capstan.capture import raw_text
-from capstan.capture.text_parsers import TextParser, column_of, kind_of, listed, parts_of
+from capstan.capture.avro_values import is_avro, with_rest
+from capstan.capture.text_parsers import (
+    TextParser,
+    column_of,
+    is_computed_from,
+    kind_of,
+    listed,
+    parts_of,
+)
 from capstan.core.config.sql_rules import without_stars
 from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
@@ -148,7 +156,9 @@ class _Selection:
         columns = [c for item in self.source.select or ("*",) for c in self._columns(item)]
         probe = self._filtered(self._staged.select(*columns))
         self._require_repeatable(probe)
-        parsers = {p.sql: p for p in map(TextParser.of, self._expressions(probe)) if p is not None}
+        parts = list(self._expressions(probe))
+        self._keep_avro(parts)
+        parsers = {p.sql: p for p in map(TextParser.of, parts) if p is not None}
         for parser in parsers.values():
             if self._checked(parser):
                 self._keep(parser)
@@ -212,6 +222,12 @@ class _Selection:
             return
         self.raw.append(parser.unparsed(value))
         self.kept |= {parser.sql, parser.text_sql}
+
+    def _keep_avro(self, parts: Sequence[Any]) -> None:
+        """Keep values of Avro of which something is not decoded."""
+        plan = _analyzed(self.frame)
+        values = {str(part.sql()): part for part in parts if is_avro(part)}
+        self.raw += [with_rest(v) for v in values.values() if is_computed_from(plan, v.first())]
 
     def _columns(self, item: str) -> list[Column]:
         """The columns that an expression makes."""

@@ -64,12 +64,7 @@ class TextParser:
 
     def reads(self, plan: Any) -> bool:
         """Whether its text is computed from the columns of a plan alone."""
-        text = self.node.child()
-        parts = list(parts_of(text))
-        variables = {_identity(part) for part in parts if kind_of(part) == "NamedLambdaVariable"}
-        functions = [part for part in parts if kind_of(part) == "LambdaFunction"]
-        own = {_identity(each) for function in functions for each in listed(function.arguments())}
-        return variables <= own and bool(text.references().subsetOf(plan.outputSet()))
+        return is_computed_from(plan, self.node.child())
 
     def value(self) -> Column:
         """Its result; a struct has the text that does not parse as a field besides."""
@@ -129,6 +124,15 @@ def kind_of(node: Any) -> str:
 def listed(nodes: Any) -> list[Any]:
     """A sequence of Scala as a list."""
     return [nodes.apply(i) for i in range(nodes.size())]
+
+
+def is_computed_from(plan: Any, expression: Any) -> bool:
+    """Whether an expression is computed from the columns of a plan alone."""
+    parts = list(parts_of(expression))
+    variables = {_identity(part) for part in parts if kind_of(part) == "NamedLambdaVariable"}
+    functions = [part for part in parts if kind_of(part) == "LambdaFunction"]
+    own = {_identity(each) for function in functions for each in listed(function.arguments())}
+    return variables <= own and bool(expression.references().subsetOf(plan.outputSet()))
 
 
 def parts_of(expression: Any) -> Iterator[Any]:
