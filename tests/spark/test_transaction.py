@@ -139,7 +139,7 @@ def test_a_checksum_that_others_have_left_is_held_against_nothing(
 def test_of_two_at_once_under_one_app_the_second_is_skipped(
     spark: SparkSession, table: str, monkeypatch: pytest.MonkeyPatch, other: str, stands: list[int]
 ) -> None:
-    look = idempotent_write._is_committed
+    look = idempotent_write.is_committed
 
     def overtaken(path: str, txn: Txn) -> bool:
         found = look(path, txn)
@@ -149,7 +149,7 @@ def test_of_two_at_once_under_one_app_the_second_is_skipped(
         write_deltalake(path, rows, mode="append", commit_properties=properties)
         return found
 
-    monkeypatch.setattr(idempotent_write, "_is_committed", overtaken)
+    monkeypatch.setattr(idempotent_write, "is_committed", overtaken)
     commit = delta.append(one(spark, 1), table, txn=Txn("a", 3))
     assert (commit is None) == (other == "a")
     assert held(table) == stands

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import NoReturn
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from capstan.spark import guest_session, marked_logs, own_session
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,4 +24,8 @@ def no_jvm() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SparkContext, "_ensure_initialized", refuse)
         patch.setattr(SparkSession.Builder, "getOrCreate", refuse)
+        # What stands for a session here has no JVM in which a call could have one of its own.
+        patch.setattr(guest_session, "call_session", lambda session: session)
+        patch.setattr(own_session, "active", nullcontext)
+        patch.setattr(marked_logs, "marked", nullcontext)
         yield
