@@ -2,7 +2,7 @@
 
 `CAPSTAN_TEST_UNTIL`, in seconds since 1970, is the time from which on no further case (of the mark
 `rest`) begins; those that are left out are counted as skipped. `CAPSTAN_TEST_TURN`, such as a
-commit, chooses the order of the files with further cases, so that each gets its turn on slow
+date, chooses the order of the files with further cases, so that each gets its turn on slow
 machines.
 """
 

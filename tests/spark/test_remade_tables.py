@@ -52,7 +52,7 @@ def remake(play: Play, into: str, how: str) -> None:
         deltalake.DeltaTable.create(path, schema, partition_by=[partitions])
     else:
         play.sql(
-            f"CREATE OR REPLACE TABLE {{table}} ({columns.toDDL()}) USING delta "
+            f"REPLACE TABLE {{table}} ({columns.toDDL()}) USING delta "
             f"PARTITIONED BY ({partitions})",
             into,
         )
@@ -77,17 +77,17 @@ def test_what_was_published_into_another_table_is_published_again(
     assert preview(play.lake, play.declarations, request).covered == ()
     with pytest.raises(InvalidRequestError, match="CAP-GONE"):
         play.rollback(first)
-    later = play.run(into, **LATER, **asked)
-    assert play.column(into) == ALL[8:]
     again = play.run(into, **EARLY, **asked)
     assert again != first
-    assert (play.column(into), standing(play, into)) == (ALL, [later, again])
+    assert play.column(into) == ALL[:8]
+    later = play.run(into, **LATER, **asked)
+    assert (play.column(into), standing(play, into)) == (ALL, [again, later])
     assert play(into, **EARLY, **asked).unchanged
-    for run in (later, again):
+    for run in (again, later):
         history = runs.read_history(play.lake, run)
         assert audit_run(play.spark, play.lake, play.declarations, history)[1].passed
-    play.rollback(again)
-    assert play.column(into) == ALL[8:]
+    play.rollback(later)
+    assert play.column(into) == ALL[:8]
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
