@@ -75,10 +75,9 @@ class CheckedLines:
 
 
 def needs_text(source: Source, listing: Listing | None) -> bool:
-    """Whether JSON is read as text anyhow, without a look at each line.
+    """Whether JSON is read as text without a look at its lines first.
 
-    That are whole files, encodings that Spark does not decode in lines, and files that cannot be
-    listed.
+    This holds for whole files, for declared encodings, and for files that cannot be listed.
     """
     options = source.options_by_name
     return source.format.lower() == "json" and (
