@@ -124,12 +124,15 @@ def test_options_and_columns_that_spark_does_not_know_are_refused(
         ('{"id":"a","n\\u006fte":"x","note":"y"}', "note"),
     ],
 )
+@pytest.mark.parametrize("options", [{}, {"encoding": "UTF-8"}])
 def test_a_key_that_comes_twice_is_refused(
-    spark: SparkSession, tmp_path: Path, line: str, key: str
+    spark: SparkSession, tmp_path: Path, line: str, key: str, options: dict[str, str]
 ) -> None:
+    stream = text_stream(tmp_path / "src", "json")
+    stream = replace(stream, source=replace(stream.source, options=options))
     lay_text(tmp_path / "src" / "a.json", '{"id":"z","note":"fine"}\n' + line + "\n")
     lake = Lake.at(tmp_path / "lake")
     with pytest.raises(InvalidRequestError, match=f"key '{key}' twice in line 2") as caught:
-        capture(spark, lake, text_stream(tmp_path / "src", "json"))
+        capture(spark, lake, stream)
     assert caught.value.code == "CAP-MALFORMED"
     assert not is_table(lake.stream("text").events)

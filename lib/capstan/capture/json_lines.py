@@ -28,23 +28,26 @@ class CheckedLines:
 
     Attributes:
         source: The source.
-        listing: Its files.
+        listing: Its files; None if they cannot be listed.
         as_text: Whether they are to be read as text, since one has a line of which Spark's source
-            of JSON would lose something.
+            of JSON would lose something; or without a look, since they are whole files, have a
+            declared encoding, or cannot be listed.
         files: The paths of the files that were looked at.
     """
 
     source: Source
-    listing: Listing
-    as_text: bool = False
+    listing: Listing | None
+    as_text: bool
     files: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, source: Source, listing: Listing | None) -> CheckedLines | None:
-        """Of a source of JSON lines none of which was looked at; None for any other source."""
-        if source.format.lower() != "json" or listing is None or needs_text(source, listing):
+        """Of a source of JSON, before any look; None for any other source."""
+        if source.format.lower() != "json":
             return None
-        return cls(source, listing)
+        options = source.options_by_name
+        is_encoded = bool({"encoding", "charset"} & options.keys())
+        return cls(source, listing, listing is None or json_text.is_whole(options) or is_encoded)
 
     def look_at(self, spark: SparkSession, heads: Mapping[str, bytes | None]) -> None:
         """Look at files, and set `as_text` if one needs it.
@@ -53,10 +56,12 @@ class CheckedLines:
             spark: The session.
             heads: The paths of files, with their first `HEAD_BYTES`; None if they are not known.
         """
+        if self.as_text or self.listing is None:
+            return
         options = self.source.options_by_name
         doubtful = [p for p, head in heads.items() if "linesep" in options or _is_doubtful(head)]
         self.files.update(heads)
-        if not doubtful or self.as_text:
+        if not doubtful:
             return
         found = json_text.is_misread(F.col("value"), options)
         rows = as_lines(spark, options, [self.listing.place(path) for path in doubtful])
@@ -72,19 +77,6 @@ class CheckedLines:
         paths = (path_of(place) for part in parts for place in part.files or ())
         self.look_at(spark, dict.fromkeys(path for path in paths if path not in self.files))
         return self.as_text
-
-
-def needs_text(source: Source, listing: Listing | None) -> bool:
-    """Whether JSON is read as text without a look at its lines first.
-
-    This holds for whole files, for declared encodings, and for files that cannot be listed.
-    """
-    options = source.options_by_name
-    return source.format.lower() == "json" and (
-        listing is None
-        or json_text.is_whole(options)
-        or bool({"encoding", "charset"} & options.keys())
-    )
 
 
 def first_bytes(place: str) -> bytes:

@@ -45,7 +45,7 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
         text: The text.
         options: The options of its parser.
     """
-    known = {name: value for name, value in options.items() if name.lower() not in _OF_TEXTS}
+    known = _of_values(options)
     trimmed = F.trim(text, F.lit(BLANKS))
     is_short_array = trimmed.startswith("[") & (F.instr(trimmed, "]") == F.length(trimmed))
 
@@ -82,13 +82,18 @@ def is_misread(line: Column, options: Mapping[str, str]) -> Column:
         line: The text.
         options: The options of the source, with names in lower case.
     """
-    known = {name: value for name, value in options.items() if name not in _OF_TEXTS}
+    known = _of_values(options)
     text = _unmarked(line)
     unparsed = F.from_json(text, "a INT, c STRING", {**known, "columnNameOfCorruptRecord": "c"})
     trimmed = F.trim(text, F.lit(BLANKS))
     # What does not parse at all is not lost. Arrays, null and comments are none of an object's.
     other = trimmed.rlike(r"^(\[|null|/|#|\ufeff)") | unparsed.getField("c").isNull()
     return F.when(is_one_object(text) | (F.length(trimmed) == 0), False).otherwise(other)
+
+
+def _of_values(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that say how a value is read, without those of files and lines."""
+    return {name: value for name, value in options.items() if name.lower() not in _OF_TEXTS}
 
 
 def _unmarked(line: Column) -> Column:
@@ -148,7 +153,7 @@ def parsed(
     Returns:
         The rows with a struct of the fields in place of `LINE`; null for a text without a value.
     """
-    known = {name: value for name, value in options.items() if name not in _OF_TEXTS}
+    known = _of_values(options)
     if options.get("mode", "").upper() == "FAILFAST":
         known["mode"] = "FAILFAST"
     known["columnNameOfCorruptRecord"] = corrupt

@@ -49,13 +49,13 @@ def check_lines(
         stream: The stream's configuration.
         listing: The files of its source.
         fresh: The paths of the files to be read.
-        lines: For a source of JSON lines, what is known of them.
+        lines: For a source of JSON, what is known of its lines.
 
     Raises:
         InvalidRequestError: `CAP-MALFORMED`, with the file.
     """
     options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
-    if lines is None and (not is_csv or json_text.is_whole(options)):
+    if json_text.is_whole(options) or (lines is None and not is_csv):
         return
     with ThreadPoolExecutor(_AT_ONCE) as several:
         read = several.map(first_bytes, map(listing.place, fresh))
@@ -75,7 +75,7 @@ def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
         options: The options of its source, with names in lower case.
     """
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
-    if not quote or options.get("multiline", "").lower() == "true":
+    if not quote or json_text.is_whole(options):
         return F.lit(False)
     without = F.octet_length(F.replace(line, F.lit(quote), F.lit("")))
     odd = (F.octet_length(line) - without) % (2 * len(quote.encode())) != 0

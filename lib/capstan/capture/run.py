@@ -23,17 +23,14 @@ from capstan.capture.file_listing import (
 )
 from capstan.capture.file_schemas import columns_of
 from capstan.capture.in_process_events import numbered
-from capstan.capture.json_lines import CheckedLines, needs_text
+from capstan.capture.json_lines import CheckedLines
 from capstan.capture.late_reinjection import PutBackResult
 from capstan.capture.line_checks import check_lines
 from capstan.capture.micro_batch import BatchResult
 from capstan.capture.progress_events import CLOSING, Statement
 from capstan.capture.roster import Roster
 from capstan.capture.selection import selected
-from capstan.capture.source import (
-    read_source,
-    require_match,
-)
+from capstan.capture.source import read_source, require_match
 from capstan.capture.source_secrets import with_secrets
 from capstan.capture.tape_settings import retain_commit_times
 from capstan.capture.tape_start import start_tape
@@ -168,9 +165,7 @@ def _capture(
         return classify.prepare(_selected(found, stream), stream)
 
     if frame is None:
-        prepared = query = declared_rows(
-            as_text=needs_text(stream.source, listing) if lines is None else lines.as_text
-        )
+        prepared = query = declared_rows(as_text=lines is not None and lines.as_text)
     else:
         spark = session_of_expressions(spark, frame.sparkSession, stream)
         prepared = classify.prepare(moved(frame, spark), stream)

@@ -18,7 +18,7 @@ from capstan.capture import json_text
 from capstan.capture.consumed_offsets import SELECT
 from capstan.capture.file_listing import Listing
 from capstan.capture.file_schemas import declared_columns
-from capstan.capture.json_lines import CheckedLines, needs_text
+from capstan.capture.json_lines import CheckedLines
 from capstan.capture.raw_text import FORMATS
 from capstan.capture.selection import HIDDEN, selected
 from capstan.capture.source import file_path, load, options_of
@@ -277,8 +277,9 @@ class Counts:
         """Whether the files are JSON that must be read as text, in whichever way they were read."""
         lines = CheckedLines.of(self.source, self.listing)
         if lines is None:
-            return needs_text(self.source, self.listing)
-        lines.look_at(self.spark, dict.fromkeys(lines.listing.files))
+            return False
+        if self.listing is not None:
+            lines.look_at(self.spark, dict.fromkeys(self.listing.files))
         return lines.as_text
 
     def _reader(self) -> DataFrameReader:
