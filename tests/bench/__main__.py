@@ -28,6 +28,7 @@ from tests.bench.fixed_cost import fixed
 from tests.bench.follow import follow
 from tests.bench.import_export import moving
 from tests.bench.inputs import Bench, Options
+from tests.bench.json_look import looks
 from tests.bench.keyed_state import states
 from tests.bench.maintenance import maintains
 from tests.bench.measures import Line
@@ -43,6 +44,7 @@ from tests.bench.verify_rate import judging
 
 NAMES = (
     "capture",
+    "json",
     "attach",
     "direct",
     "staged",
@@ -115,6 +117,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
     wanted = bench.options.only or frozenset(NAMES)
     parts: list[tuple[frozenset[str], Callable[[], list[Line]]]] = [
         (frozenset({"capture"}), lambda: captures(bench)),
+        (frozenset({"json"}), lambda: looks(bench)),
         (frozenset({"attach"}), lambda: attached(bench)),
         (_REPLAYS, lambda: replays(bench, wanted)),
         (frozenset({"merge"}), lambda: merges(bench)),

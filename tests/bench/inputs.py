@@ -90,9 +90,12 @@ class Bench:
         path = self.folder / "sources" / f"{rows}-{files}"
         if not path.exists():
             self.say(f"{rows:,} bids in {files} files")
-            bids = nexmark.bids(self.spark, rows, events_per_second=PACE, partitions=files)
-            lay(bids, path)
+            lay(self.bids(rows, files), path)
         return path
+
+    def bids(self, rows: int, files: int) -> DataFrame:
+        """The first `rows` bids in order, in as many partitions as files."""
+        return nexmark.bids(self.spark, rows, events_per_second=PACE, partitions=files)
 
     def batches(self, rows: int) -> tuple[Path, int]:
         """A source with `rows` rows, and the number of its files per micro-batch of `small`."""
@@ -152,15 +155,15 @@ class Bench:
         self.spark.sparkContext._jvm.java.lang.System.gc()  # type: ignore[union-attr]
 
 
-def lay(bids: DataFrame, path: Path) -> None:
-    """Add bids to a folder of Parquet files: one per partition, in their order.
+def lay(bids: DataFrame, path: Path, form: str = "parquet") -> None:
+    """Add bids to a folder of files: one per partition, in their order.
 
     A stream reads files in the order of their times; those of files written in parallel are
     arbitrary, so they are set.
     """
-    known = set(path.glob("*.parquet"))
-    bids.write.mode("append").parquet(str(path))
-    fresh = sorted(set(path.glob("*.parquet")) - known)
+    known = set(path.glob(f"*.{form}"))
+    bids.write.mode("append").format(form).save(str(path))
+    fresh = sorted(set(path.glob(f"*.{form}")) - known)
     last = time.time()
     for number, file in enumerate(fresh, start=1 - len(fresh)):
         os.utime(file, (last + number, last + number))

@@ -25,7 +25,8 @@ COLD = {
 }  # fmt: skip
 RATIOS = {
     "capture", "capture without read-back", "capture_into", "direct", "staged", "verify",
-    "merge by sequence", "replay of two streams",
+    "merge by sequence", "replay of two streams", "look at JSON lines, flat",
+    "look at JSON lines, nested",
 }  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +70,7 @@ def captured(shop: Place) -> Place:
     return shop
 
 
-def run(place: Place, dag_id: str, monkeypatch: pytest.MonkeyPatch, **interval: datetime) -> DagRun:
+def run(place: Place, dag_id: str, monkeypatch: pytest.MonkeyPatch) -> DagRun:
     from airflow.dag_processing import dagbag
 
     [file] = [
@@ -80,7 +79,7 @@ def run(place: Place, dag_id: str, monkeypatch: pytest.MonkeyPatch, **interval: 
     bag = place.bag(file)
     assert bag.import_errors == {}
     monkeypatch.setattr(dagbag, "BundleDagBag", lambda **_: place.bag(file))
-    return bag.dags[dag_id].test(**interval)
+    return bag.dags[dag_id].test()
 
 
 def states(run: DagRun) -> dict[str, str]:
@@ -150,38 +149,6 @@ def test_a_replay_is_submitted_by_others(
         last = session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc()).limit(1)).one()
         assert (last.uri, last.source_task_id) == ("capstan://tables/oslo", "result")
         assert last.extra["fingerprint"] == certificate["fingerprint"]
-
-
-@pytest.mark.nightly
-@pytest.mark.spark
-@pytest.mark.timeout(1200)
-@pytest.mark.xdist_group("spark")
-def test_the_daily_dag_replays_one_day_after_the_other(
-    captured: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The DAG of docs/airflow.md in three runs; nobody is there to approve."""
-    [text] = blocks(page("airflow"), "python")
-    text = text.replace('"approve": True', '"approve": False')
-    (captured.root / "dags" / "shop.py").write_text(text, encoding="utf-8")
-    for day in (6, 7, 8):
-        ended = run(captured, "shop", monkeypatch, logical_date=datetime(2026, 1, day, tzinfo=UTC))
-        assert ended.state == "success", states(ended)
-        assert (ended.data_interval_start, ended.data_interval_end) == (
-            datetime(2026, 1, day - 1, tzinfo=UTC), datetime(2026, 1, day, tzinfo=UTC)
-        )  # fmt: skip
-        source = deltalake.DeltaTable(captured.lake / "streams" / "orders" / "records")
-        orders = [
-            row for row in source.to_pyarrow_table().to_pylist()
-            if 5 <= row["placed_at"].day < day
-        ]  # fmt: skip
-        tables = captured.lake / "tables"
-        copied = deltalake.DeltaTable(tables / "oslo_orders").to_pyarrow_table()
-        assert sorted(copied.column("id").to_pylist()) == sorted(
-            row["id"] for row in orders if row["shop"] == "oslo"
-        )
-        revenue = deltalake.DeltaTable(tables / "revenue_by_day").to_pyarrow_table()
-        assert revenue.num_rows == 3 * (day - 5)
-        assert sum(revenue.column("cents").to_pylist()) == sum(row["cents"] for row in orders)
 
 
 @pytest.mark.rest

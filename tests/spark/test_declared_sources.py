@@ -241,6 +241,26 @@ class TestSelect:
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 1")
         assert [kind for *_, kind in compared(spark, lake, stream)] == [False, False]
 
+    @pytest.mark.parametrize(
+        "select",
+        [
+            (f"{DECODE} AS read", "read.id AS id", "read.kind AS kind", "read.at AS at"),
+            (
+                "upper(value) AS text",
+                "length(text) AS size",
+                f"inline(array({DECODE}))",
+                "size + 1 AS more",
+            ),
+        ],
+        ids=["fields", "beside a generator"],
+    )
+    def test_an_expression_may_use_the_names_before_it(
+        self, spark: SparkSession, lake: Lake, tmp_path: Path, select: tuple[str, ...]
+    ) -> None:
+        stream = text_stream(tmp_path / "src", *LINES, select=select)
+        assert capture(spark, lake, stream).late == {"malformed": 3}
+        assert records(lake, "id", "kind") == [(1, "order"), (2, "visit"), (4, "order")]
+
     @pytest.mark.nightly
     def test_avro_is_decoded(self, spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
         sent = [(1, "order", 0), (2, "visit", 90), (-70, "order", 3600)]

@@ -84,7 +84,13 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     # What a person has set is as it was, and what it was doing goes on, as the next attempt.
     assert slots(world) == 1
     set_slots(world, apps_at_once())
-    until(lambda: sleeping(home), 240)
+
+    def at_work_again() -> int | None:
+        task = world.rest.task("sleeper", run, "sleep")
+        assert task["state"] not in ("failed", "up_for_retry"), task
+        return sleeping(home)
+
+    until(at_work_again, 480)
     assert int(str(world.rest.task("sleeper", run, "sleep")["try_number"])) > 1
 
 

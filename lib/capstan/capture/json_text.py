@@ -60,19 +60,24 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
     return text.isNotNull() & (F.length(trimmed) > 0) & ~whole
 
 
+def is_flat_object(text: Column) -> Column:
+    """Whether a text is one object with no other inside, and nothing beside it; perhaps null.
+
+    A value cannot end before the first closing bracket. No text is true of which something is lost.
+    """
+    return text.startswith("{") & (F.instr(text, "}") == F.length(text))
+
+
 def is_one_object(text: Column) -> Column:
     """Whether a text is one object of strict JSON, with nothing but blanks beside it; never null.
 
-    Objects without others inside are told by their only closing bracket; others are read once,
-    without converting any value.
+    Those with others inside are read once, without converting any value.
     """
     trimmed = F.trim(text, F.lit(BLANKS))
-    # A value cannot end before the first closing bracket.
-    by_bracket = F.instr(trimmed, "}") == F.length(trimmed)
     members = F.json_object_keys(F.concat(F.lit('{"a":'), text, F.lit(f'\n,"{_END}":0}}')))
-    by_members = (F.size(members) == 2) & (F.element_at(members, -1) == _END)
-    one = by_bracket | (~text.contains(_END) & by_members)
-    return F.coalesce(trimmed.startswith("{") & one, F.lit(False))
+    by_members = ~text.contains(_END) & (members == F.array(F.lit("a"), F.lit(_END)))
+    one = is_flat_object(trimmed) | (trimmed.startswith("{") & by_members)
+    return F.coalesce(one, F.lit(False))
 
 
 def is_misread(line: Column, options: Mapping[str, str]) -> Column:

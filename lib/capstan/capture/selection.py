@@ -134,6 +134,7 @@ class _Selection:
         source: The source.
         hidden: Columns beside those of the source, by name: carried ones, structs that an
             expression opens with `.*`, and what a generator takes, so that each is computed once.
+        generates: Whether an expression is a generator.
         kept: The parsers whose text is in `raw`, and their texts, as SQL.
         raw: For each text that is parsed, the text if it cannot be; else null.
         no_row: Whether a record makes no row, by the source or by a generator.
@@ -145,6 +146,7 @@ class _Selection:
     hidden: dict[str, Column]
     raw: list[Column] = field(default_factory=list)
     no_row: list[Column] = field(default_factory=list)
+    generates: bool = False
     kept: set[str] = field(default_factory=set)
 
     def rows(self) -> DataFrame:
@@ -153,7 +155,9 @@ class _Selection:
             self.raw.append(F.col(quoted(raw_text.COLUMN)))
         if raw_text.NO_ROW in self.frame.columns:
             self.no_row.append(F.col(quoted(raw_text.NO_ROW)))
-        columns = [c for item in self.source.select or ("*",) for c in self._columns(item)]
+        columns: list[Column] = []
+        for item in self.source.select or ("*",):
+            columns += self._columns(item, columns)
         probe = self._filtered(self._staged.select(*columns))
         self._require_repeatable(probe)
         parts = list(self._expressions(probe))
@@ -190,13 +194,22 @@ class _Selection:
             return rows
         return rows.where(reduce(Column.__or__, [*stay, self._sql(self.source.where)]))
 
-    def _made(self, item: str) -> list[Column]:
-        """The columns of an expression; of a generator, also for a record that makes no row."""
+    def _made(self, item: str, before: Sequence[Column]) -> list[Column]:
+        """The columns of an expression; of a generator, also for a record that makes no row.
+
+        Args:
+            item: The expression.
+            before: The columns before it, whose names it may use.
+        """
         value = self._sql(item)
-        made = self._visible.select(value)
+        if self.generates:  # Spark takes one generator.
+            return [value]
+        known = self._staged.drop(raw_text.COLUMN, raw_text.NO_ROW)
+        made = known.select(*before, value)
         plan = _analyzed(made)
         step = plan if kind_of(plan) == "Generate" else plan.children().apply(0)
-        if kind_of(step) != "Generate" or step.outer():
+        self.generates = kind_of(step) == "Generate"
+        if not self.generates or step.outer():
             return [value]
         again = _OUTER.get(kind_of(step.generator()))
         if again is None:
@@ -208,7 +221,8 @@ class _Selection:
             # Of a text that is malformed, the whole is kept, and no part is a record.
             several = F.when(parser.unparsed(several).isNull(), several)
         self.no_row.append(~F.coalesce(F.size(several) > 0, F.lit(False)))
-        return [again(several).alias(*made.columns)]
+        names = made.columns[len(known.select(*before).columns) :]
+        return [again(several).alias(*names)]
 
     def _hide(self, what: str, value: Column) -> Column:
         """A value that is computed once, beside the columns of the source."""
@@ -229,13 +243,13 @@ class _Selection:
         values = {str(part.sql()): part for part in parts if is_avro(part)}
         self.raw += [with_rest(v) for v in values.values() if is_computed_from(plan, v.first())]
 
-    def _columns(self, item: str) -> list[Column]:
-        """The columns that an expression makes."""
+    def _columns(self, item: str, before: Sequence[Column]) -> list[Column]:
+        """The columns that an expression makes, behind others."""
         if item.startswith("*"):
             return [F.col(quoted(n)) for n in self._visible.select(F.expr(item)).columns]
         opened = _OPENED.fullmatch(item)
         if opened is None or _NAME.fullmatch(opened["value"]):
-            return self._made(item)
+            return self._made(item, before)
         value = self._sql(opened["value"])
         alone = self._visible.select(value.alias("value"))
         kind = alone.schema["value"].dataType
