@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -210,6 +210,8 @@ def translating(public: _Class) -> _Class:
             setattr(public, name, translated(member))
         elif isinstance(member, property) and member.fget is not None:
             setattr(public, name, property(translated(member.fget), doc=member.__doc__))
+        elif isinstance(member, cached_property):
+            member.func = translated(member.func)
     return public
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from capstan.core.config import ProjectConfig, load_optional
+from capstan.error_translation import translating
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ DEFAULT_LAKE = "./lake"
 _open: WeakSet[Workplace] = WeakSet()
 
 
+@translating
 class Workplace:
     """A lake with its declarations, and the Spark session that works on it.
 

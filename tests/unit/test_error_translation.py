@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -229,6 +230,10 @@ class Methods:
     def panics(self) -> None:
         raise PanicException("Invalid object store url")
 
+    @cached_property
+    def panics_once(self) -> None:
+        raise PanicException("Invalid object store url")
+
 
 @pytest.mark.parametrize(
     "error", [PanicException("x"), ValueError("x"), KeyError("x"), OSError(2, "gone", "/l/x")]
@@ -238,8 +243,9 @@ def test_public_methods_raise_errors_of_capstan_alone(error: BaseException) -> N
         Methods().fail(error)
     assert caught.value.__cause__ is error
     assert caught.value.code in ("CAP-BROKEN", "CAP-NO-ACCESS")
-    with pytest.raises(SystemFailureError, match="CAP-BROKEN: PanicException: Invalid object"):
-        _ = Methods().panics
+    for name in ("panics", "panics_once"):
+        with pytest.raises(SystemFailureError, match="CAP-BROKEN: PanicException: Invalid object"):
+            getattr(Methods(), name)
 
 
 def test_interrupts_errors_with_a_code_and_wrong_arguments_pass() -> None:

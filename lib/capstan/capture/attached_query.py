@@ -23,6 +23,7 @@ from capstan.capture.tape_settings import retain_commit_times
 from capstan.capture.tape_start import start_tape
 from capstan.core.config import EventTime, Stream
 from capstan.core.config.sources import QUERY
+from capstan.error_translation import translated
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.instrumentation import emit
 from capstan.shell_command import command
@@ -125,17 +126,22 @@ class CaptureInto:
             FencedError: `CAP-FENCED` when another process captures the same stream.
             SystemFailureError: `CAP-DELTA` for a session without Delta.
         """
+        try:
+            self._record_once(frame, batch)
+        except CapstanError as error:
+            # Spark passes on the text of an error alone.
+            error.add_note(f"What to do: {error.hint}")
+            raise
+
+    @translated
+    def _record_once(self, frame: DataFrame, batch: int) -> None:
         with self._lock:
-            try:
-                query = Query.of(frame)
-                if not self._is_repeated(query, frame, batch):
-                    session = self._session_beside(frame.sparkSession)
-                    with active(session):
-                        self._record(session, query, frame, batch)
-            except CapstanError as error:
-                # Spark passes on the text of an error alone.
-                error.add_note(f"What to do: {error.hint}")
-                raise
+            query = Query.of(frame)
+            if self._is_repeated(query, frame, batch):
+                return
+            session = self._session_beside(frame.sparkSession)
+            with active(session):
+                self._record(session, query, frame, batch)
 
     def _session_beside(self, caller: SparkSession) -> SparkSession:
         """The session of Capstan's expressions, in the application of the query."""
