@@ -291,11 +291,7 @@ def _refused_path(error: BaseException) -> SystemFailureError | None:
 
 @contextmanager
 def with_path(path: str) -> Iterator[None]:
-    """Add `path` to known exceptions that are raised inside the `with` block without one.
-
-    Raises:
-        SystemFailureError: The error that `translate` returns, with `path`.
-    """
+    """Add `path` to known exceptions that are raised inside the `with` block without one."""
     try:
         yield
     except BaseException as error:
@@ -311,7 +307,6 @@ def to_capstan_error(error: BaseException, hint: str = "") -> CapstanError:
     """Translate any exception: a known one by `translate`, others to `CAP-BROKEN` with the cause.
 
     Args:
-        error: The exception.
         hint: The hint for an unknown exception.
     """
     known = translate(error)

@@ -124,11 +124,7 @@ def _plain(value: object) -> str:
 
 
 def read_format(environment: Mapping[str, str] = os.environ) -> LogFormat | None:
-    """The log format from `CAPSTAN_LOG`; None if it is not set.
-
-    Raises:
-        InvalidRequestError: `CAP-SETTING` when `CAPSTAN_LOG` is neither `json` nor `plain`.
-    """
+    """The log format from `CAPSTAN_LOG`; None if it is not set."""
     value = environment.get(VARIABLE, "").strip().lower()
     if value and value not in tuple(LogFormat):
         raise InvalidRequestError(
@@ -157,9 +153,6 @@ def logging(
 
     Yields:
         The log; None if it is disabled.
-
-    Raises:
-        InvalidRequestError: `CAP-SETTING` for an unknown format, or a file that cannot be written.
     """
     form = read_format(environment) or default
     if form is None:

@@ -37,11 +37,7 @@ OWN_FIELDS = ("dry_run", "diff", "wait")
 
 
 def read_request(fields: Mapping[str, object]) -> Request:
-    """The request of a form, an operator or a schedule; None is not given.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST` for an unknown key, and an empty or invalid value.
-    """
+    """The request of a form, an operator or a schedule; None is not given."""
     given = with_stream({key: value for key, value in fields.items() if value is not None})
     own = {key: value for key, value in given.items() if key not in OWN_FIELDS}
     return checked_request(Request, own)
@@ -54,11 +50,6 @@ def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     take the declared values. If the replay follows, so does a run without times of its own; a run
     with times repairs a part. If a declared replay into a table requires approval, every run into
     that table does, whatever replay it belongs to.
-
-    Raises:
-        InvalidRequestError: As `read_request`; `CAP-REPLAY` for a replay that is not declared;
-            `CAP-REQUEST` when a field contradicts the declaration; `CAP-STREAMS` for streams
-            without their sources.
     """
     given = read_request(_with_streams(setting, fields))
     if not given.approve and approving_replay(setting, given.into) is not None:
@@ -122,12 +113,7 @@ def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[st
 
 
 def streams_of(fields: Mapping[str, object]) -> dict[str, str]:
-    """The streams by key that a form names as text; empty if it names none.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS` for a stream without its source, and for a single one;
-            `CAP-NAME` for what cannot be a stream.
-    """
+    """The streams by key that a form names as text; empty if it names none."""
     text = fields.get("streams")
     if not isinstance(text, str) or not text.strip():
         return {}
@@ -148,9 +134,6 @@ def approving_replay(setting: Settings, into: str) -> Replay | None:
 
     A table whose place is not known yet, as nobody has declared its name in a catalog, may be that
     of any of them.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` for an invalid target.
     """
     lake, declared = Lake.at(setting.lake), setting.declarations
     approved = [replay for replay in declared.replays.values() if replay.approve]
@@ -177,11 +160,7 @@ def _text(value: object) -> str:
 
 
 def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
-    """The plan of a form's or schedule's request; None while nothing is on tape.
-
-    Raises:
-        InvalidRequestError: The request is invalid; see `make_plan`.
-    """
+    """The plan of a form's or schedule's request; None while nothing is on tape."""
     lake, request = Lake.at(setting.lake), resolve(setting, fields)
     for name in split_streams(request.stream):
         declared = name in setting.declarations.streams
@@ -191,11 +170,7 @@ def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None
 
 
 def preview_request(setting: Settings, request: Request) -> Preview:
-    """The preview of a replay.
-
-    Raises:
-        InvalidRequestError: The request is invalid; see `preview`.
-    """
+    """The preview of a replay."""
     lake = Lake.at(setting.lake)
     lake.require()
     return preview(lake, setting.declarations, request)
@@ -227,11 +202,7 @@ def interrupted_request(setting: Settings, request: Request, saved: object) -> R
 
 
 def require_moving(setting: Settings, stream: str) -> None:
-    """Check that a stream's frontier moves, if the stream declares `stalled_after`.
-
-    Raises:
-        CheckFailedError: `CAP-STALLED`.
-    """
+    """Check that a stream's frontier moves, if the stream declares `stalled_after`."""
     declared = setting.declarations.streams.get(stream)
     if declared is not None and declared.stalled_after is not None:
         tape = open_tape(Lake.at(setting.lake), stream)
@@ -272,14 +243,8 @@ def list_audits(
     otherwise the table as it is now.
 
     Args:
-        setting: The settings.
         target: A table of the lake or a declared target; None for all.
-        runs: Names of runs; None for all.
         newest: The number of newest runs per table; None for all.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET` for a target that is not declared and was never published
-            to; `CAP-RUN` for a run that is not published.
     """
     lake = Lake.at(setting.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}
@@ -314,13 +279,7 @@ def list_audits(
 
 
 def table_audit_request(setting: Settings, params: Mapping[str, object]) -> dict[str, object]:
-    """The request of an audit of a table against a stream, from a form.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST` when the form also names runs, or names no table; see
-            `plan_against`.
-        IncompleteError: `CAP-INCOMPLETE`.
-    """
+    """The request of an audit of a table against a stream, from a form."""
     # Loads Spark's packages, which nothing else here needs.
     from capstan.replay.standalone_audit import TableAudit, plan_against
 

@@ -42,12 +42,7 @@ def use() -> None:
 
 
 def connection_variables() -> s3_access.Variables:
-    """The connection's values as `AWS_*` variables; empty if no connection is named.
-
-    Raises:
-        InvalidRequestError: `CAP-CONNECTION` when it does not exist, cannot be read, or names
-            credentials in another way than by keys or a profile.
-    """
+    """The connection's values as `AWS_*` variables; empty if no connection is named."""
     global _read  # noqa: PLW0603
     name = os.environ.get(VARIABLE)
     if not name:

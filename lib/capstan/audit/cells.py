@@ -78,10 +78,6 @@ def promised_cells(
     """The cells that the tape's index promises; the payload is not read.
 
     Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
-        workers: The workers.
         region: The times.
         like: Sum over worker and coordinates that tables of this shape lack; they become NULL.
     """

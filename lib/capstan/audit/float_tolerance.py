@@ -68,8 +68,6 @@ def exceeding(
     """The differing cells that exceed the tolerance, valid within the `with` block.
 
     Args:
-        expected: The expected side.
-        actual: The actual side.
         cells: The cells whose fingerprints differ, gathered.
         count: Their number.
         tolerance: The columns that are compared within a tolerance.

@@ -24,9 +24,6 @@ def played_records(
     """The records of selected workers and times at a cut, as transforms and copies see them.
 
     Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
         workers: Labels by worker number.
         region: The times.
         place: Whether to include the position on tape: `_batch BIGINT, _pos BIGINT`.

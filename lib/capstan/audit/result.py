@@ -193,10 +193,6 @@ class Audit:
 
         Args:
             where: The audited table, for the message.
-
-        Raises:
-            CheckFailedError: `CAP-AUDIT`, with the number of differing cells and the first one;
-                `CAP-CHECK` if nothing differs, but rows fail a declared check.
         """
         if self.passed:
             return

@@ -75,11 +75,7 @@ class PreparedCheck:
 
 
 def prepare(checks: Sequence[Check], frame: DataFrame) -> tuple[PreparedCheck, ...]:
-    """Resolve checks to a frame's columns, without a job.
-
-    Raises:
-        InvalidRequestError: `CAP-CHECK-COLUMN`, with the name of a check that does not fit.
-    """
+    """Resolve checks to a frame's columns, without a job."""
     prepared = tuple(_prepare(check, f"c{i}", frame) for i, check in enumerate(checks))
     if DELETED not in frame.columns:
         return prepared
@@ -156,7 +152,6 @@ def aggregate_with_checks(
 
     Args:
         rows: Places, the inputs of `measures`, and the `flags` of each check.
-        checks: The checks.
         measures: Aggregates per cell by name, including `records`.
 
     Returns:
@@ -201,7 +196,6 @@ def results(
     """The results of the checks; rows are read only for a sample of failing ones.
 
     Args:
-        checks: The checks.
         view: The rows.
         failing: The number of failing rows by the check's column.
     """

@@ -106,8 +106,6 @@ def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) 
     """The rows that differ in some cells.
 
     Args:
-        expected: The expected side.
-        actual: The actual side.
         cells: The differing cells, by place.
         limit: The most findings to return.
     """

@@ -45,7 +45,6 @@ def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) 
     """The rows of `records` or `events`.
 
     Args:
-        frame: The rows.
         time_type: The coordinates of their time.
         like: Keep only the worker and coordinates that tables of this shape have; all by default.
     """
@@ -68,9 +67,6 @@ def table_view(
         shape: Its worker and time columns.
         time_type: The coordinates of the stream's time.
         workers: Labels by worker number, needed if the worker's column is a label.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` for a time column that cannot hold its coordinate.
     """
     times: list[Column] = []
     for column, coordinate in zip(shape.times_for(time_type), time_type.coordinates, strict=True):

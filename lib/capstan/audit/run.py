@@ -48,9 +48,6 @@ def audit_copy(
     tape's records, and the same scan compares the records with the index.
 
     Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
         workers: Labels of the audited workers, by number.
         region: The audited times.
         frame: The table's rows of these workers and times.
@@ -59,12 +56,6 @@ def audit_copy(
         checks: Conditions for every row of the table, counted in the same scan.
         retired: Audited times whose records were deleted. A copy is compared with the index there
             as well, but differing rows cannot be named.
-
-    Raises:
-        InvalidRequestError: `CAP-RETIRED` when deleted records are needed; `CAP-AUDIT-COLUMNS` when
-            the table has no column of the stream, or one of another type, or a time column that
-            cannot hold the stream's times; `CAP-CHECK-COLUMN` for a check that does not fit the
-            table.
     """
     scope = AuditScope(spark, tape, cut, workers, region, limit)
     payload = stored_payload(tape)
@@ -191,7 +182,6 @@ def audit_computed(
     The input records are compared with the tape's index as well.
 
     Args:
-        spark: The session.
         inputs: The streams that were read: the tape, the cut, and the labels of the workers by
             number. Workers of the output are those of the first.
         region: The times of the input records.
@@ -203,11 +193,6 @@ def audit_computed(
         limit: The most findings to return.
         checks: Conditions for every stored row, counted in the same scan.
         tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when stored and computed output have no column in
-            common, or one of different types, or a key is not a data column; `CAP-CHECK-COLUMN` for
-            a check that does not fit the output.
     """
     scopes = [AuditScope(spark, *stream, region, limit) for stream in inputs]
     scope, prepared = scopes[0], prepare(checks, frame)

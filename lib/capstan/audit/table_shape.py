@@ -56,11 +56,7 @@ class Shape:
     columns: tuple[str, ...]
 
     def times_for(self, time_type: TimeType) -> tuple[str | None, ...]:
-        """An expression or None for each coordinate of `time_type`.
-
-        Raises:
-            InvalidRequestError: `CAP-AUDIT-COLUMNS` for a different number of expressions.
-        """
+        """An expression or None for each coordinate of `time_type`."""
         times = self.times or (None,) * len(time_type.coordinates)
         if len(times) != len(time_type.coordinates):
             raise columns_error(
@@ -89,10 +85,6 @@ def shape_of(
         columns: The data columns to compare. By default those of `payload` that the table has, or
             without a payload all except the worker and time columns.
         payload: The stream's columns.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a named column is missing, or a time column
-            cannot hold the stream's times.
     """
     for name in (worker, time, *(columns or ())):
         if name is not None and name not in schema.names:
@@ -127,11 +119,7 @@ def _time_columns(field: StructField, time_type: TimeType) -> tuple[str | None, 
 
 
 def check_time(place: str, kind: DataType, wanted: Kind) -> None:
-    """Check that a column holds a coordinate's values without loss.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS`, naming the column `place`.
-    """
+    """Check that a column holds a coordinate's values without loss."""
     if not isinstance(kind, _HOLDS[wanted]):
         raise columns_error(
             f"time column {place} is {kind.simpleString()}, but the stream's is {wanted.value}"
@@ -141,13 +129,7 @@ def check_time(place: str, kind: DataType, wanted: Kind) -> None:
 def common_fields(
     names: Sequence[str], promised: StructType, stored: StructType
 ) -> list[StructField]:
-    """The fields of `promised` named by `names`, which `stored` must have as well.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when no column is named, or one is missing or of
-            another type on either side; integers and floats may differ in width, decimals in
-            precision.
-    """
+    """The fields of `promised` named by `names`, which `stored` must have as well."""
     if not names:
         raise columns_error("the table has none of the expected columns")
     for name in names:

@@ -97,11 +97,7 @@ class Scheduled:
 
 
 def parse_every(text: str, kind: Kind) -> Every:
-    """Parse the length of an interval, such as `6 hours`, or `100` for BIGINT times.
-
-    Raises:
-        InvalidRequestError: `CAP-EVERY` for an invalid length.
-    """
+    """Parse the length of an interval, such as `6 hours`, or `100` for BIGINT times."""
     try:
         return int(text) if kind is Kind.BIGINT else parse_duration(text)
     except ValueError as error:
@@ -128,10 +124,6 @@ def grids(
         grain: The duration whose multiples the stream, the transform or the sink requires.
         default: The default length.
         anchor: The start of one interval.
-
-    Raises:
-        InvalidRequestError: `CAP-EVERY` for a length that does not fit the kind or is no multiple
-            of the grain; `CAP-SCHEDULE` for a schedule without any time.
     """
     if every is not None:
         return [Even(_length(kind, every, grain), anchor)]
@@ -166,11 +158,7 @@ def _length_error(problem: str) -> InvalidRequestError:
 
 
 def cut(grid: Grid, since: int, until: int) -> list[tuple[int, int]]:
-    """The intervals of a range, in order; the ends of the range may shorten the first and last.
-
-    Raises:
-        InvalidRequestError: `CAP-INTERVALS` for more than `MAX_INTERVALS`.
-    """
+    """The intervals of a range, in order; the ends of the range may shorten the first and last."""
     ends = []
     for end in _starts(grid, since, until):
         ends.append(end)

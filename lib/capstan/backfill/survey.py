@@ -93,7 +93,6 @@ def survey(
     without a time column that is replaced as a whole has one interval, up to the frontier.
 
     Args:
-        lake: The lake.
         config: The project's configuration.
         replay: The replay's name.
         every: The length of intervals: a number for BIGINT times. By default, intervals follow the
@@ -103,10 +102,6 @@ def survey(
         until: The first time after it.
         as_of: The cut; None for the newest.
         cuts: The cuts of several streams by source; those that are left out are the newest.
-
-    Raises:
-        InvalidRequestError: `CAP-REPLAY` for an undeclared replay; `CAP-EVERY` for an unsuitable
-            length; `CAP-INTERVALS` for too many intervals; and as `make_plan`.
     """
     declared = config.replay(replay)
     tape = open_tape(lake, declared.inputs[0])

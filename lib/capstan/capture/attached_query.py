@@ -207,12 +207,7 @@ class CaptureInto:
         return self.lake.root, self.stream.name
 
     def _is_repeated(self, query: Query, frame: DataFrame, batch: int) -> bool:
-        """Whether this frame was recorded before, in the same run of its query.
-
-        Raises:
-            InvalidRequestError: `CAP-REQUEST` for a batch that is not the query's, and for a second
-                frame of one, which would be taken for a repeat of the first, and skipped.
-        """
+        """Whether this frame was recorded before, in the same run of its query."""
         if batch != query.batch:
             raise InvalidRequestError(
                 "CAP-REQUEST",

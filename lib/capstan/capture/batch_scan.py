@@ -57,8 +57,6 @@ def scan_batch(
     """Read a micro-batch once if its rows may have new labels.
 
     Args:
-        prepared: Its rows.
-        stream: The stream's configuration.
         consumed: The parts of the source that it consumed.
         known: Labels of the open workers.
 

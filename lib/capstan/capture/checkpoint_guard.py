@@ -57,11 +57,7 @@ class Checkpoint:
 
 
 def validate(tape: Tape) -> Checkpoint:
-    """Check the tape's checkpoint and return it; a new tape gets one.
-
-    Raises:
-        InvalidRequestError: `CAP-CHECKPOINT` for a missing, foreign or outdated checkpoint.
-    """
+    """Check the tape's checkpoint and return it; a new tape gets one."""
     known = _known(tape)
     if known is not None and known.folder is not None:
         raise _attached(tape, known)
@@ -89,14 +85,10 @@ def attach(
     The first query that records a stream becomes its writer.
 
     Args:
-        spark: The session.
         tape: The tape, without an unfinished synthetic batch.
         query: The query's id and the folder of its checkpoint.
         batch: The query's number of the batch.
         reseat: Accept a query that has not written to the tape yet in place of its writer.
-
-    Raises:
-        InvalidRequestError: `CAP-CHECKPOINT` for another query than the tape's writer.
     """
     known = _known(tape)
     if known is None:
@@ -132,14 +124,9 @@ def is_recorded(
     records by now, and Delta would skip them silently as a repeat.
 
     Args:
-        tape: The tape.
         checkpoint: What `attach` has returned.
         batch: The query's number of the batch.
         consumed: The input of the batch.
-
-    Raises:
-        InvalidRequestError: `CAP-CHECKPOINT` for a batch that neither follows those on tape nor
-            equals the one of its number.
     """
     # Looked up by the query's number: that on tape of a batch before an inserted one is another one
     # than `number` says.
@@ -226,11 +213,7 @@ def transaction(tape: Tape, identity: str, batch: int) -> Txn:
 
 
 def require_no_partial_batch(tape: Tape, operation: str) -> None:
-    """Check that no micro-batch is incomplete.
-
-    Raises:
-        InvalidRequestError: `CAP-HALF-DONE`, saying that `operation` has to wait.
-    """
+    """Check that no micro-batch is incomplete."""
     known = _known(tape)
     # Late rows are written before events, so they do not make a batch complete.
     if known is None or _last(tape, "offsets") <= _last(tape, "commits"):

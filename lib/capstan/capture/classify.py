@@ -99,7 +99,6 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
 
     Args:
         frame: The rows, perhaps with `raw_text.COLUMN`, `raw_text.NO_ROW` and `PARTITION`.
-        stream: The stream's configuration.
 
     Returns:
         Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
@@ -139,10 +138,6 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
     """The event time of rows with the source's columns, as TIMESTAMP.
 
     Null in the epoch domain, and for rows without a time in the declared column or expression.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME-COLUMN` when the column is missing or not a time, or the
-            expression cannot be computed from these columns, or its type does not fit the unit.
     """
     if isinstance(stream.time, EpochTime):
         return F.lit(None).cast("timestamp")
@@ -262,11 +257,7 @@ def _key_worker(frame: DataFrame, stream: Stream) -> Column:
 
 
 def _require_column(frame: DataFrame, stream: Stream, name: str) -> None:
-    """Check that a stream's source has a column.
-
-    Raises:
-        InvalidRequestError: `CAP-COLUMN` when it has not.
-    """
+    """Check that a stream's source has a column."""
     if name not in frame.columns:
         raise InvalidRequestError(
             "CAP-COLUMN",
@@ -284,7 +275,6 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
         frame: Columns `data`, `raw`, perhaps `no_row`, `worker INT`, `at TIMESTAMP`, `frontier
             BIGINT` (the event time in microseconds that the row's worker held before this
             micro-batch).
-        stream: The stream's configuration.
         limits: The limits of this micro-batch.
 
     Returns:

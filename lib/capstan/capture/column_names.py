@@ -17,11 +17,7 @@ RESERVED = ("_worker", "_time", "_label", "_batch", "_pos", "_at")
 
 
 def require_names(stream: Stream, payload: StructType) -> None:
-    """Check that a tape can have columns with these names, ignoring case as Spark does.
-
-    Raises:
-        InvalidRequestError: `CAP-COLUMN`, with the column and the problem.
-    """
+    """Check that a tape can have columns with these names, ignoring case as Spark does."""
     reserved = [
         (name, "Capstan uses that name itself")
         for name in payload.names

@@ -102,9 +102,6 @@ class Listing:
         """List the files of a source at any depth; None if they cannot be listed.
 
         That is the case for a source without files and for storage that Arrow cannot access.
-
-        Raises:
-            InvalidRequestError: `CAP-SOURCE` for a folder with a symbolic link back to itself.
         """
         if source.path is None or source.format.lower() not in FILES:
             return None
@@ -243,12 +240,8 @@ def require_none_renamed(listing: Listing, seen: FilesRead, tape: Tape) -> None:
     """Check that no file was already read under a former name.
 
     Args:
-        listing: The listing.
         seen: The files that the tape's checkpoint has seen.
         tape: The tape; it is read only if a new file may be a missing one.
-
-    Raises:
-        InvalidRequestError: `CAP-RENAMED`, with both names.
     """
     fresh = {path: file for path, file in listing.files.items() if path not in seen}
     gone = {path for path in seen if path not in listing.files}

@@ -66,16 +66,9 @@ def columns_of(
     """The columns of a stream's rows from now on; None if only Spark can determine them.
 
     Args:
-        spark: The session.
-        stream: The stream's configuration.
         listing: The files of its source.
         fresh: The paths of the files to be read.
         known: The columns on tape; None before the first capture.
-
-    Raises:
-        InvalidRequestError: `CAP-SCHEMA`, with the file, the column, and both types; the error of
-            `declared_columns`.
-        SystemFailureError: `CAP-NO-ACCESS` for a file that cannot be read.
     """
     declared = declared_columns(stream)
     oldest_first = sorted(fresh, key=lambda path: (listing.files[path].modified, path))
@@ -88,11 +81,7 @@ def columns_of(
 
 
 def declared_columns(stream: Stream) -> StructType | None:
-    """The columns of `source.schema`; None without it.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` when Spark cannot parse it. That takes a session.
-    """
+    """The columns of `source.schema`; None without it."""
     schema = stream.source.schema
     if schema is None:
         return None

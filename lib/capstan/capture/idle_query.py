@@ -31,7 +31,6 @@ class IdleListener(StreamingQueryListener):
 
         Args:
             session: A session of the query's application.
-            query: The query.
             idle: Called with the time at which it had read everything.
         """
         self._identity = query.identity

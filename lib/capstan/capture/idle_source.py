@@ -36,7 +36,6 @@ def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | 
 
     Args:
         tape: The tape, up to date with its source.
-        stream: The stream's configuration.
         now: The current time.
     """
     time = stream.time

@@ -53,7 +53,6 @@ class CheckedLines:
         """Look at files, and set `as_text` if one needs it.
 
         Args:
-            spark: The session.
             heads: The paths of files, with their first `HEAD_BYTES`; None if they are not known.
         """
         if self.as_text or self.listing is None:
@@ -97,7 +96,6 @@ def as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str])
     """The lines of files: column `value`.
 
     Args:
-        spark: The session.
         options: The options of their source, with names in lower case.
         places: Their paths or URIs.
     """

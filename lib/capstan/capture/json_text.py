@@ -42,7 +42,6 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
     """Whether anything but blanks and comments stands in a text beside one JSON value.
 
     Args:
-        text: The text.
         options: The options of its parser.
     """
     known = _of_values(options)

@@ -52,12 +52,7 @@ class PutBackResult:
 
 
 def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
-    """Put the late records of earlier batches on tape as batch `entry`, in one commit.
-
-    Raises:
-        SystemFailureError: `CAP-FEED` when the number stored differs from the entry; none is on
-            tape then.
-    """
+    """Put the late records of earlier batches on tape as batch `entry`, in one commit."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
     rows = _rows(spark, tape, roster, feed.reinjected_before(tape, cut), entry.batch)

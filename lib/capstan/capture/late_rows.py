@@ -55,11 +55,7 @@ def count(tape: Tape, batch: int) -> dict[str, int]:
 
 
 def refuse_any(stream: Stream, classified: DataFrame) -> None:
-    """Check that no record is late, for a stream with the policy `fail`.
-
-    Raises:
-        CheckFailedError: `CAP-LATE`, before anything of the micro-batch is written.
-    """
+    """Check that no record is late, for a stream with the policy `fail`."""
     late = classified.where("reason = 'late'").count()
     if late:
         raise CheckFailedError(

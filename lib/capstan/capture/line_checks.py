@@ -45,14 +45,9 @@ def check_lines(
     """Check the text files that a capture is about to read; other formats pass.
 
     Args:
-        spark: The session.
-        stream: The stream's configuration.
         listing: The files of its source.
         fresh: The paths of the files to be read.
         lines: For a source of JSON, what is known of its lines.
-
-    Raises:
-        InvalidRequestError: `CAP-MALFORMED`, with the file.
     """
     options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
     if json_text.is_whole(options) or (lines is None and not is_csv):
@@ -87,7 +82,6 @@ def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
     """Whether a text of CSV goes on behind the line break that ends its first record.
 
     Args:
-        text: The text.
         options: The options of its parser, with names in lower case.
     """
     end, quote = options.get("linesep", "\n"), options.get("quote", '"')
@@ -135,7 +129,6 @@ def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) 
     """A pattern, in Java's syntax, for lines in which every quoted field ends.
 
     Args:
-        quote: The quote.
         options: The options of the source, with names in lower case.
         end: What ends a record where it is not quoted; None if lines are already taken apart.
     """

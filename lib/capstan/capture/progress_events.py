@@ -43,7 +43,6 @@ def numbered_events(
     Args:
         stored: The batch's stored records, one row each: `_worker INT, _time STRUCT` and the
             content hashes `_h1, _h2 BIGINT`.
-        tape: The tape.
         statements: The progress statements; their rank places them before or after messages.
         positions: The next `seq` of each worker.
         batch: The micro-batch.

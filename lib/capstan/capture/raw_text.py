@@ -47,9 +47,6 @@ def require_options(stream: Stream) -> None:
     """Check that Spark knows the mode and the encoding of a source of text.
 
     Another mode would pass for `PERMISSIVE`.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` for an unknown mode, and for JSON in another encoding.
     """
     options = stream.source.options_by_name
     mode, encoding = options.get("mode", _MODES[0]), json_text.encoding_of(options)
@@ -76,9 +73,6 @@ def without_corrupt_record(inferred: StructType, known: StructType | None) -> St
     Args:
         inferred: The inferred columns.
         known: The columns on tape; a column captured under that name stays.
-
-    Raises:
-        InvalidRequestError: `CAP-MALFORMED` when there is no other column.
     """
     if known is not None and _SPARK_COLUMN in known.names:
         return inferred

@@ -30,9 +30,6 @@ def require_declared(name: str, settings: Mapping[str, object], rescale: int | N
         name: The stream.
         settings: The configuration, as stored with a tape.
         rescale: The requested number; None for no rescale.
-
-    Raises:
-        InvalidRequestError: `CAP-RESCALE`.
     """
     declared = _count(settings)
     if rescale is not None and declared != rescale:
@@ -47,12 +44,7 @@ def require_declared(name: str, settings: Mapping[str, object], rescale: int | N
 
 
 def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
-    """The number of workers to rescale to; None for no rescale.
-
-    Raises:
-        InvalidRequestError: `CAP-RESCALE` when the declared number has changed, but no rescale was
-            requested.
-    """
+    """The number of workers to rescale to; None for no rescale."""
     current, declared = _count(tape.settings), _count(settings)
     if current is None or declared is None or current == declared:
         return None

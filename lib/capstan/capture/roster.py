@@ -68,10 +68,6 @@ class Roster:
 
         Includes workers that an unfinished batch has registered: they open with the next commit,
         whatever it is. Otherwise they would hold the stream back from then on.
-
-        Raises:
-            InvalidRequestError: `CAP-CLOSED` when the stream is closed.
-            FencedError: `CAP-FENCED` when another process has registered workers of a later commit.
         """
         # Read first: a number taken from now on conflicts with the one taken here.
         free = next_worker_number(tape)
@@ -125,15 +121,11 @@ class Roster:
         """The roster with a worker for every label declared or present in the micro-batch.
 
         Args:
-            stream: The stream's configuration.
             batch_labels: Labels of the micro-batch; ignored when labels are declared.
 
         Returns:
             The roster and its new workers, not yet registered. They open at the stream's frontier,
             so that complete times stay complete.
-
-        Raises:
-            InvalidRequestError: `CAP-WORKERS` for too many workers.
         """
         known = self.labels
         labels = [label for label in self._labels(stream, batch_labels) if label not in known]
@@ -147,12 +139,7 @@ class Roster:
     def register(
         self, tape: Tape, new_workers: Mapping[int, str], unless: Txn | None = None
     ) -> None:
-        """Register new workers, before any events that name them.
-
-        Raises:
-            FencedError: `CAP-FENCED` when another process has taken their numbers, or committed
-                the transaction `unless`, which shuts this one out.
-        """
+        """Register new workers, before any events that name them."""
         if not new_workers:
             return
         commit = self.commit + 1
@@ -210,7 +197,6 @@ class Roster:
         """The roster after a micro-batch.
 
         Args:
-            stream: The stream's configuration.
             batch: The micro-batch.
             greatest: The greatest event time in microseconds of each worker with records.
         """

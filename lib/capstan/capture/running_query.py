@@ -42,11 +42,7 @@ class Query:
 
     @classmethod
     def of(cls, frame: DataFrame) -> Query:
-        """The query whose micro-batch this thread handles, or one of its threads.
-
-        Raises:
-            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`.
-        """
+        """The query whose micro-batch this thread handles, or one of its threads."""
         session = frame.sparkSession
         context, jvm = session.sparkContext, session._jvm
         identity = context.getLocalProperty(_QUERY_ID) or ""
@@ -71,11 +67,7 @@ class Query:
         return cls(str(query.id()), folder, run, int(number), query)
 
     def require_checkpoint(self, stream: str) -> None:
-        """Check that the query has a checkpoint that it finds again after a restart.
-
-        Raises:
-            InvalidRequestError: `CAP-CHECKPOINT`.
-        """
+        """Check that the query has a checkpoint that it finds again after a restart."""
         if _TEMPORARY.search(self.folder) or self._is_chosen_anew:
             raise InvalidRequestError(
                 "CAP-CHECKPOINT",

@@ -74,16 +74,11 @@ def selected(
     Args:
         frame: Its rows, perhaps with `raw_text.COLUMN` and `raw_text.NO_ROW`.
         stream: The stream, for errors.
-        source: The source.
         carried: Further columns of each record, over those of `frame`; their names are `HIDDEN`.
 
     Returns:
         The selected columns, the carried ones, and `raw_text.COLUMN` if records can be malformed,
         `raw_text.NO_ROW` if they can make no row.
-
-    Raises:
-        InvalidRequestError: `CAP-SELECT` when an expression cannot be computed from these columns,
-            or is not one of single records and repeatable.
     """
     if source.selection is None:
         further = [column.alias(name) for name, column in (carried or {}).items()]

@@ -50,17 +50,10 @@ def read_source(
     """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
 
     Args:
-        spark: The session.
-        stream: The stream's configuration.
         listing: The files of the source, if they could be listed.
         columns: Its columns, if they are known.
         known: The columns on tape; None before the first capture.
         as_text: Whether JSON is to be read as text, see `line_checks`.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` for a source that is missing or that Spark cannot read.
-        SystemFailureError: `CAP-DAMAGED`, `CAP-NO-ACCESS` when a file of the source or of its log
-            cannot be read.
     """
     if stream.source.function is not None:
         return call_source(spark, stream)
@@ -125,11 +118,7 @@ def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | N
 
 
 def require_match(stream: Stream, listing: Listing, seen: Mapping[str, object]) -> None:
-    """Check that a path with wildcards has matched a file, now or before.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE`.
-    """
+    """Check that a path with wildcards has matched a file, now or before."""
     path = stream.source.path
     if listing.rule is None or listing.files or seen or path is None or exists(path):
         return
@@ -256,7 +245,6 @@ def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError
     """The error for a missing or truncated file of the source; None for any other error.
 
     Args:
-        stream: The stream.
         tape: The folder of its tape, whose files are not source files.
         error: The error that ended the query.
     """

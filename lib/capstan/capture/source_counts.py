@@ -249,9 +249,6 @@ class Counts:
 
         Args:
             payload: The columns; null where a file lacks one.
-
-        Raises:
-            InvalidRequestError: `CAP-SOURCE` when Spark cannot read it.
         """
         source, reader = self.source, self._reader()
         if source.format == "kafka":

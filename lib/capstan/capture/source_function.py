@@ -29,10 +29,6 @@ def call_source(spark: SparkSession, stream: Stream) -> DataFrame:
 
     Its arguments are the source's options, and the session for a parameter `spark`. The session is
     the active one too, so that the frame is the same wherever the capture runs.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` when the function cannot be imported, does not take these
-            arguments, fails, or returns anything else, or a frame of a session with other settings.
     """
     with active(spark):
         frame = _called(spark, stream)

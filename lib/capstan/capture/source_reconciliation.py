@@ -129,16 +129,9 @@ def reconcile(
     """Compare the input of a stream's batches with the records on its tape and in `late`.
 
     Args:
-        spark: The session.
-        tape: The tape.
         stream: The stream's configuration, with its source.
         deep: Whether to compare contents as well, by their hashes.
         retired: Times whose records were deleted; batches with such records are excluded.
-
-    Raises:
-        InvalidRequestError: `CAP-NO-FEED` when no batch has known input, or the source counts
-            neither files nor offsets.
-        SystemFailureError: `CAP-BROKER` when the broker is needed but does not answer.
     """
     return with_secrets(
         spark, stream, lambda resolved: _reconcile(spark, tape, resolved, deep, retired)
@@ -222,11 +215,7 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
 
 
 def require_known_source(tape: Tape) -> None:
-    """Check that a tape is not recorded by a streaming query of the user's.
-
-    Raises:
-        InvalidRequestError: `CAP-NO-FEED`.
-    """
+    """Check that a tape is not recorded by a streaming query of the user's."""
     if checkpoint_guard.is_attached(tape):
         raise _only_the_query_knows(tape)
 

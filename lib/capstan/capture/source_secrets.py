@@ -22,9 +22,6 @@ def with_secrets(spark: SparkSession, stream: Stream, work: Callable[[Stream], R
     """Do some work on a stream, with the values of its references.
 
     An error that would show a value is raised without it, and without the errors that led to it.
-
-    Raises:
-        InvalidRequestError: `CAP-SECRET` for a reference without a value.
     """
     resolved = resolve(stream)
     if resolved is stream:

@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 def read_table(spark: SparkSession, stream: Stream) -> DataFrame:
-    """The rows of a source's table, as a streaming frame.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE` for a table of files, whose files a capture would not
-            count, and for a view.
-        PySparkException: Spark cannot read the table.
-    """
+    """The rows of a source's table, as a streaming frame."""
     table = stream.source.table
     assert table is not None
     details = _details(spark, table)

@@ -27,10 +27,6 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
     """Check that the frontier has moved within the stream's `stalled_after`, if declared.
 
     A closed stream always passes: it has no frontier.
-
-    Raises:
-        CheckFailedError: `CAP-STALLED`, with the frontier, the time since when it has not moved,
-            and the workers that hold it back.
     """
     bound = stream.stalled_after
     if bound is None:
@@ -60,7 +56,6 @@ def frontier_since(tape: Tape, limit: datetime) -> datetime | None:
     """The time at which the stream's frontier reached its present position.
 
     Args:
-        tape: The tape.
         limit: The search stops here: if the frontier is older, any time up to `limit` is returned.
 
     Returns:

@@ -47,15 +47,10 @@ def insert(
     """Register a synthetic batch and apply it; None when there is nothing to do.
 
     Args:
-        spark: The session.
         tape: The tape, without an unfinished synthetic batch.
         origin: The kind of batch.
         detail: Returns what is needed to apply the batch, given its number; None for no batch.
         operation: The operation that waits while a micro-batch is incomplete, for the error text.
-
-    Raises:
-        InvalidRequestError: `CAP-HALF-DONE`; `CAP-CLOSED` when the stream is closed.
-        FencedError: `CAP-FENCED` when another process has taken the number.
     """
     Roster.load(tape, newest_cut(tape))  # Refuses a closed stream, which could not apply it.
     number = checkpoint_guard.last_batch(tape) + 1
@@ -77,9 +72,7 @@ def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime)
     """Advance the workers of an idle source if the stream declares `idle_after`.
 
     Args:
-        spark: The session.
         tape: The tape, without an unfinished synthetic batch.
-        stream: The stream's configuration.
         now: A time at which the tape was up to date with its source.
     """
     # A stream may be idle for days, and each advance is a commit.

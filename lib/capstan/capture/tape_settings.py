@@ -47,12 +47,7 @@ def settings_of(stream: Stream) -> dict[str, object]:
 
 
 def update_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
-    """Check a configuration against the tape's, and store permitted changes.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARED`, naming the setting that cannot change; `CAP-HALF-DONE`
-            while a micro-batch is incomplete, since it must end as it began.
-    """
+    """Check a configuration against the tape's, and store permitted changes."""
     if settings == tape.settings:
         return tape
     stored, declared = tape.settings.get("fixed"), settings["fixed"]

@@ -34,15 +34,9 @@ def start_tape(
     stored.
 
     Args:
-        spark: The session.
         lake: The lake that holds the tape, or gets a new one.
-        stream: The stream's configuration.
         payload: The columns of its records; None for those on tape.
         rescale: The number of workers to rescale to first; it must be the declared number.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM` without a tape and without columns; `CAP-SCHEMA`,
-            `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-CLOSED`, `CAP-HALF-DONE`.
     """
     settings = settings_of(stream)
     rescaling.require_declared(stream.name, settings, rescale)

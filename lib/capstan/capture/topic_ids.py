@@ -33,10 +33,6 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
         spark: The session, with the classes of Kafka's clients.
         stream: A stream with a Kafka source.
         checkpoint: The folder of its checkpoint.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE-OTHER`, naming the topic.
-        SystemFailureError: `CAP-BROKER` when the broker does not answer.
     """
     try:
         current = _ids(spark, stream.source)

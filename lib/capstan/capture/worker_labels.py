@@ -25,9 +25,6 @@ def label_of(stream: Stream, field: T.StructField) -> Column:
 
     Bytes that are no UTF-8 could not be read back, and all of them would be one label: they are
     written in hexadecimal, and so is text that looks like that.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKERS` for a type whose values have no labels.
     """
     kind = field.dataType
     if not isinstance(kind, _LABELLED):

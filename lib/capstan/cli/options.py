@@ -79,34 +79,20 @@ Into = Annotated[
 
 
 def streams(text: str) -> dict[str, object]:
-    """The fields of a request that an argument `Streams` gives.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS` for a part without a source.
-    """
+    """The fields of a request that an argument `Streams` gives."""
     by_source = parse_streams(text)
     return {"stream": joined_streams(by_source) if by_source else text, "streams": by_source}
 
 
 def cuts(text: str | None) -> dict[str, Any]:
-    """The fields of a request that an option `AsOfEach` gives.
-
-    Raises:
-        InvalidRequestError: `CAP-USAGE` when a cut is not a number; `CAP-STREAMS` for a part
-            without a source.
-    """
+    """The fields of a request that an option `AsOfEach` gives."""
     by_source = parse_pairs(text or "")
     numbers = {name: _number(cut) for name, cut in by_source.items()}
     return {"as_of": None if text is None or by_source else _number(text), "cuts": numbers}
 
 
 def workers_by_source(texts: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-    """The workers by source that options `WorkersOf` give.
-
-    Raises:
-        InvalidRequestError: `CAP-LIST` for a text without a source or a list, and for a source that
-            comes twice.
-    """
+    """The workers by source that options `WorkersOf` give."""
     chosen: dict[str, tuple[str, ...]] = {}
     for text in texts or ():
         source, equals, listed = (part.strip() for part in text.partition("="))
@@ -133,11 +119,7 @@ def _number(text: str) -> int:
 
 
 def lookup_versions(text: str | None) -> dict[str, int]:
-    """The versions of lookup tables that an option `Lookups` gives, by the lookup's name.
-
-    Raises:
-        InvalidRequestError: `CAP-USAGE` for a part that is not another name with a version.
-    """
+    """The versions of lookup tables that an option `Lookups` gives, by the lookup's name."""
     versions: dict[str, int] = {}
     for part in () if text is None else text.split(","):
         name, _, version = (word.strip() for word in part.partition("="))
@@ -152,11 +134,7 @@ def lookup_versions(text: str | None) -> dict[str, int]:
 
 
 def names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The names in a comma-separated list; None when the option was not given.
-
-    Raises:
-        InvalidRequestError: `CAP-LIST` when the list is empty, or quotes do not enclose a name.
-    """
+    """The names in a comma-separated list; None when the option was not given."""
     if text is None:
         return None
     try:

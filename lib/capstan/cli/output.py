@@ -150,11 +150,7 @@ def _is_number(text: str) -> bool:
 
 
 def write_file(output: Path, text: str) -> int:
-    """Write a file atomically and return its size in bytes.
-
-    Raises:
-        InvalidRequestError: `CAP-OUTPUT` when the file cannot be written.
-    """
+    """Write a file atomically and return its size in bytes."""
     content = text.encode("utf-8")
     unfinished = output.with_name(f".{output.name}.part")
     try:

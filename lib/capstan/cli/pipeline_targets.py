@@ -22,10 +22,6 @@ def every_sink(
     Args:
         given: The command's parameters.
         declarations: The declarations, for pipelines that are declared.
-
-    Raises:
-        InvalidRequestError: `CAP-USAGE` when a sink or a target is given as well, or no pipeline;
-            `CAP-PIPELINE` when a sink names no table.
     """
     for name in ("into", "sink"):
         if given[name] is not None:
@@ -50,11 +46,7 @@ def every_sink(
 
 
 def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
-    """The default target of a pipeline's sink, for a command without `--into`.
-
-    Raises:
-        InvalidRequestError: `CAP-USAGE` when there is no default.
-    """
+    """The default target of a pipeline's sink, for a command without `--into`."""
     given = context.params
     if given["pipeline"] is not None:
         from capstan.replay.planning.computation import find_sink

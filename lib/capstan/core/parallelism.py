@@ -12,9 +12,6 @@ def check_parallelism(count: int, noun: str = "workers", *, most: int | None = 1
         count: The number.
         noun: Its unit, for the message.
         most: The largest number allowed; None for no limit.
-
-    Raises:
-        InvalidRequestError: `CAP-PEERS`, it is less than 1 or more than `most`.
     """
     if count < 1 or (most is not None and count > most):
         allowed = "1 or more" if most is None else f"1 to {most}"

@@ -61,12 +61,7 @@ class Step:
 
 
 def require_declared(declarations: ProjectConfig) -> None:
-    """Check that the demo can run here, before it starts.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`, `CAP-TRANSFORM` or `CAP-REPLAY` when a declaration is
-            missing.
-    """
+    """Check that the demo can run here, before it starts."""
     declarations.stream(STREAM)
     declarations.registry.get(BY_DAY)
     for name in PIPELINES:

@@ -44,9 +44,6 @@ def audit_all(context: Context, request: RunAudits) -> JobResult:
     Returns:
         `audits`, `passed` (whether no run differs) and `not_audited` (runs); with a refusal if a
         run differs, or something is broken.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run.
     """
     context.lake.require()
     runs = [(read_history(context.lake, audit.run), audit.version) for audit in request.audits]
@@ -96,12 +93,7 @@ def _about(history: History, version: int | None) -> dict[str, object]:
 
 
 def _audit(context: Context, run: str, version: int | None) -> dict[str, object]:
-    """The audit part of a run's entry.
-
-    Raises:
-        InvalidRequestError: As `Context.audit`: the run may have been rolled back since it was
-            listed.
-    """
+    """The audit part of a run's entry."""
     try:
         report = context.audit(run, version=version)
     except PySparkException as error:

@@ -61,11 +61,7 @@ class MaintainRequest:
 
     @property
     def kept(self) -> timedelta:
-        """The duration of `keep`.
-
-        Raises:
-            InvalidRequestError: `CAP-REQUEST` when `keep` is not a duration.
-        """
+        """The duration of `keep`."""
         try:
             return parse_duration(self.keep)
         except ValueError as error:
@@ -94,11 +90,7 @@ class PublishRequest:
 
     @property
     def decision(self) -> Decision | None:
-        """The decision; None if nobody is named.
-
-        Raises:
-            InvalidRequestError: `CAP-DECISION` when a rejection names nobody.
-        """
+        """The decision; None if nobody is named."""
         if self.by is None and self.approved:
             return None
         return Decision(self.by or "", self.at, self.reason)
@@ -195,12 +187,7 @@ def publish(fields: JsonObject, context: Context) -> JobResult:
 
 
 def _require_decidable(lake: Lake, request: PublishRequest) -> None:
-    """Check without a JVM that the run can be published or rejected.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`, `CAP-NOT-AUDITED`, `CAP-DECISION`.
-        CheckFailedError: `CAP-REJECTED` when a rejected run is to be published.
-    """
+    """Check without a JVM that the run can be published or rejected."""
     lake.require()
     history = read_history(lake, request.run)
     rejected_before = history.last.step is Step.REJECTED

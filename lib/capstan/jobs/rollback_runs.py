@@ -29,10 +29,6 @@ def require_reversible(lake: Lake, run: str) -> History:
 
     Returns:
         The run's history.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`; `CAP-RUN` for an unknown run; `CAP-NOT-PUBLISHED` for a run
-            that has published nothing; `CAP-LATER` when a later run overwrote part of it.
     """
     lake.require()
     history = read_history(lake, run)

@@ -48,11 +48,7 @@ _ALL = 2**64
 
 
 def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -> TableResult:
-    """Compact the settled records of a tape, by worker and time.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers repeatedly replace its files.
-    """
+    """Compact the settled records of a tape, by worker and time."""
     result, damaged = TableResult("records"), set[int]()
 
     def step() -> bool | None:
@@ -107,11 +103,7 @@ def _cluster(
     sizes: Sizes,
     result: TableResult,
 ) -> bool:
-    """Rewrite records by worker and time; False if others have replaced some of the files.
-
-    Raises:
-        CheckFailedError: `CAP-TAPE` when the records differ from the index.
-    """
+    """Rewrite records by worker and time; False if others have replaced some of the files."""
     path, low, high = tape.paths.records, *_bounds(group)
     expected = expected_content(tape, low, high, retired)
     rows = rows_of_files(spark, path, [file.path for file in group])

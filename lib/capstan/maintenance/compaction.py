@@ -58,12 +58,7 @@ def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = Fal
     """Compact a table whose rows stay in the order of their arrival.
 
     Args:
-        spark: The session.
-        table: The table.
         ended: Whether no more rows will come, so that waiting for more is pointless.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers repeatedly replace its files.
     """
     result = TableResult(table.name)
 
@@ -98,12 +93,8 @@ def repeat_until_done(path: str, step: Callable[[], bool | None]) -> None:
     """Repeat a step on a table until nothing is left to do.
 
     Args:
-        path: The table.
         step: Does the present work; returns None if there was none, False if another writer has
             replaced files of the table meanwhile.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when others replaced files during too many steps.
     """
     done = None
     for _ in range(TRIES):
@@ -130,9 +121,6 @@ def replace_files(
     """Replace the files of a group; False if others have replaced some of them.
 
     Args:
-        spark: The session.
-        path: The table.
-        group: The files.
         rows: Their rows, partitioned and sorted as they should be stored.
         result: The result to update.
         check: Called after all is written and before the commit; it may raise.

@@ -122,7 +122,6 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
     Each worker's times are compared with its own frontier, so a stalled worker holds up no other.
 
     Args:
-        tape: The tape.
         cut: Its newest cut.
         states: The workers at that cut.
         since: The first batch to consider.

@@ -96,10 +96,6 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
     """Plan a retirement, without a JVM and without changing anything.
 
     `before` is the first time whose records stay, a bound as on the command line.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`, `CAP-TIME`; `CAP-RANGE` for a bound of no coordinate.
-        IncompleteError: `CAP-INCOMPLETE` when records can still arrive before that time.
     """
     tape = open_tape(lake, stream)
     cut = newest_cut(tape)
@@ -133,13 +129,6 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Retirem
 
     Returns:
         The plan that was carried out.
-
-    Raises:
-        InvalidRequestError: As `plan_retire`.
-        IncompleteError: `CAP-INCOMPLETE`.
-        RangeLockedError: `CAP-HELD` while a run of the stream is active and may need the records;
-            `CAP-CONFLICT` when other writers repeatedly replace files of the tape.
-        SystemFailureError: `CAP-DISK-FULL`, `CAP-NO-ACCESS` when the lake cannot be written.
     """
     plan = plan_retire(lake, stream, before)
     if plan.stands:
@@ -155,11 +144,7 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Retirem
 
 
 def finish_retirements(spark: SparkSession, lake: Lake, tape: Tape) -> int:
-    """Complete started retirements; returns the number of deleted records, by the index.
-
-    Raises:
-        RangeLockedError: As `retire`.
-    """
+    """Complete started retirements; returns the number of deleted records, by the index."""
     # A run that takes its lock after a retirement was recorded knows that its records are gone.
     started = [retirement for retirement in read_retired(lake, tape) if not retirement.done]
     if not started:
@@ -214,11 +199,7 @@ def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]
 
 
 def _require_idle(lake: Lake, tape: Tape) -> None:
-    """Check that no run replays the stream, since it may rely on the records.
-
-    Raises:
-        RangeLockedError: `CAP-HELD`, naming the run.
-    """
+    """Check that no run replays the stream, since it may rely on the records."""
     for claim in claims.active(lake):
         if tape.name in split_streams(claim.stream):
             raise RangeLockedError(

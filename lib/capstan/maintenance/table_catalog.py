@@ -64,7 +64,6 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
     """The files of a table, from its log alone; None if a file has no row bounds.
 
     Args:
-        path: The table.
         key: The column in whose order rows arrive.
         by_worker: Whether to include the workers of each file.
     """

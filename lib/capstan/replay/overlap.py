@@ -63,7 +63,6 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
     """Count published records, from the tape's index and the coverage ledger.
 
     Args:
-        plan: The replay.
         covered: Published runs in the part of the target that it would change, the newest last.
     """
     workers, times, records = (
@@ -120,7 +119,6 @@ def worker_gaps(
     """Find workers that are missing, and how; those of several streams by source and label.
 
     Args:
-        plan: The replay.
         declarations: The declarations; the streams may be undeclared.
         contents: The content that it reads of each stream.
     """

@@ -108,11 +108,7 @@ def replay(
 
 
 def _require_target(plan: Plan, last: History | None) -> None:
-    """Check that the target still is the table into which a followed replay has published.
-
-    Raises:
-        InvalidRequestError: `CAP-FOLLOW` when the table is gone, or was created anew.
-    """
+    """Check that the target still is the table into which a followed replay has published."""
     if plan.cursor is None or last is None:
         return
     if target_table.has_published(plan.lake, plan.target, last.run_id):
@@ -127,11 +123,7 @@ def _require_target(plan: Plan, last: History | None) -> None:
 
 
 def _require_tapes(plan: Plan, last: History | None) -> None:
-    """Check that a followed replay still reads the tapes of which its cursor tells.
-
-    Raises:
-        InvalidRequestError: `CAP-FOLLOW` when one was deleted and recorded anew.
-    """
+    """Check that a followed replay still reads the tapes of which its cursor tells."""
     row = None if last is None else last.effective_intent
     if row is None:
         return

@@ -47,11 +47,7 @@ _CACHE: VersionedCache[CommitTimes] = VersionedCache()
 
 
 def read_commit_times(lake: Lake, view: StreamView) -> CommitTimes:
-    """Read the commit times for a stream's view.
-
-    Raises:
-        CapstanError: The tape cannot be read.
-    """
+    """Read the commit times for a stream's view."""
     events = lake.stream(view.name).events
     state = newest_entry(events), view.progress.commits
     return _CACHE.get((lake.root, view.name), state, lambda: _read(lake, view))

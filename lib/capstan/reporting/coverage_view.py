@@ -161,14 +161,9 @@ def view_coverage(
     """Read the coverage of a declared replay.
 
     Args:
-        lake: The lake.
-        declarations: The declarations.
         replay: The replay's name.
         year: The year of the calendar. If it has none, the newest year with something to fill is
             shown, else the newest year.
-
-    Raises:
-        InvalidRequestError: `CAP-REPLAY` for an undeclared replay.
     """
     declared = declarations.replay(replay)
     try:
@@ -210,11 +205,7 @@ def view_coverages(
 
 
 def require_tape(lake: Lake, stream: str) -> None:
-    """Check that a stream is on tape, without naming other streams in the error.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`.
-    """
+    """Check that a stream is on tape, without naming other streams in the error."""
     if not newest_entry(lake.stream(stream).events):
         raise InvalidRequestError(
             "CAP-STREAM", f"stream {stream} is not on tape yet", "capture it first"

@@ -108,7 +108,6 @@ def read_progress(
     """Read the frontiers of a tape's workers by commit, up to a cut.
 
     Args:
-        tape: The tape.
         cut: The last commit to read.
         points: The most commits to sample, evenly.
         events: The table of the index, when it is already open.

@@ -49,11 +49,7 @@ def render(template: str, /, **values: object) -> str:
 
 @lru_cache(maxsize=8)
 def static(name: str) -> str:
-    """The text of one of the `STATIC` files.
-
-    Raises:
-        KeyError: For any other name.
-    """
+    """The text of one of the `STATIC` files."""
     if name not in STATIC:
         raise KeyError(name)
     return (files("capstan.reporting") / "static" / name).read_text(encoding="utf-8")
@@ -231,7 +227,6 @@ def coverage_plot(view: Coverage, fill: str) -> Markup:
     """The calendar of a replay, or its strip of intervals.
 
     Args:
-        view: The coverage.
         fill: The URL of the form that fills a part; empty for no links.
     """
 

@@ -27,9 +27,6 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
 
     Late rows are those that the certificate counts, at its cut. The plots of the stream show the
     present tape, which may be longer, or gone.
-
-    Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-LAKE` when there is no lake.
     """
     lake.require()
     view = view_run(lake, run)

@@ -62,7 +62,6 @@ def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table,
     """Read the index once, in Arrow.
 
     Args:
-        tape: The tape.
         cut: The last commit to read.
         events: The table of the index.
 

@@ -35,11 +35,7 @@ LATE_REASONS = {
 
 
 def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
-    """One row per stream, sorted by name; declared streams without a tape are included.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE` when there is no lake.
-    """
+    """One row per stream, sorted by name; declared streams without a tape are included."""
     lake.require()
     captured = set(lake.streams())
     rows = []
@@ -83,11 +79,7 @@ def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
 
 
 def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
-    """The facts of a tape at a cut.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`, `CAP-CUT`.
-    """
+    """The facts of a tape at a cut."""
     tape = open_tape(lake, name)
     cut = index.find_cut(tape, as_of)
     states = index.worker_states(tape, cut)
@@ -122,11 +114,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
 
 
 def late_facts(lake: Lake, name: str) -> dict[str, object]:
-    """Late records, which are not on tape, by reason, and the number re-injected.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`.
-    """
+    """Late records, which are not on tape, by reason, and the number re-injected."""
     tape = open_tape(lake, name)
     cut = newest_cut(tape)
     labels = index.worker_labels(tape, cut)
@@ -184,11 +172,7 @@ def _type(kind: object) -> str:
 def run_rows(
     lake: Lake, declarations: ProjectConfig, target: str | None, stream: str | None
 ) -> list[dict[str, object]]:
-    """One row per run, the newest first, including runs that have only a claim.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`; `CAP-NAME` for an invalid name of a target or stream.
-    """
+    """One row per run, the newest first, including runs that have only a claim."""
     lake.require()
     path = None
     if target is not None:

@@ -130,11 +130,7 @@ def list_runs_of_stream(lake: Lake, stream: str) -> list[RunView]:
 
 
 def view_run(lake: Lake, run: str) -> RunView:
-    """One run.
-
-    Raises:
-        InvalidRequestError: `CAP-RUN` for an invalid name, or an unknown run.
-    """
+    """One run."""
     views = list_runs(lake, run=run) if _RUN.fullmatch(run) else []
     if not views:
         raise InvalidRequestError(

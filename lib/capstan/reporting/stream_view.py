@@ -146,11 +146,7 @@ def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
 
 
 def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamView | NoView:
-    """Read a stream; errors of its tape are part of the result.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` for an invalid name.
-    """
+    """Read a stream; errors of its tape are part of the result."""
     paths = lake.stream(name)
     declared = declarations.streams.get(name)
     about = declared.description if declared else ""

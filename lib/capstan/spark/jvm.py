@@ -59,9 +59,6 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
         more: Further options; empty ones are left out. A garbage collector in them takes
             precedence.
         level: The log level if `CAPSTAN_LOG_LEVEL` is not set.
-
-    Raises:
-        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or `CAPSTAN_LOG`.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
@@ -69,11 +66,7 @@ def driver_options(*more: str, level: str = "ERROR") -> str:
 
 
 def driver_memory() -> str:
-    """The driver's memory: `CAPSTAN_DRIVER_MEMORY`, or half of the machine's, 1 to 4 GiB.
-
-    Raises:
-        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_DRIVER_MEMORY`.
-    """
+    """The driver's memory: `CAPSTAN_DRIVER_MEMORY`, or half of the machine's, 1 to 4 GiB."""
     memory = os.environ.get("CAPSTAN_DRIVER_MEMORY") or _default_memory()
     if not _MEMORY.fullmatch(memory):
         raise InvalidRequestError(

@@ -15,11 +15,7 @@ from capstan.spark.project_home import packages
 
 
 def pyspark_home() -> Path:
-    """The folder of the installed PySpark, found without importing it.
-
-    Raises:
-        SystemFailureError: `CAP-SPARK` when it is not installed.
-    """
+    """The folder of the installed PySpark, found without importing it."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SystemFailureError("CAP-SPARK", "PySpark is not installed", packages("spark"))
@@ -46,10 +42,6 @@ def run_submit(
         folder: The working folder.
         seconds: The maximum duration.
         environment: The variables that the program inherits.
-
-    Raises:
-        OSError: When `spark-submit` cannot be started.
-        TimeoutExpired: When it takes too long.
     """
     home = pyspark_home()
     options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]

@@ -52,11 +52,6 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
     Args:
         session: The session that writes.
         place: The path of the table or of its lake.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE` for a log store or a setting that does not ensure this, and
-            for an object store that lets both writers succeed.
-        SystemFailureError: `CAP-LAKE` when the object store cannot be written.
     """
     scheme, separator, rest = place.partition("://")
     if not separator:
@@ -78,9 +73,6 @@ def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
         place: The path of the table or of its lake.
         spark: Returns a setting of Spark, or None.
         hadoop: Returns a setting of Hadoop for the bucket, or None.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`.
     """
     scheme = place.partition("://")[0]
     key = f"spark.delta.logStore.{scheme}.impl"
@@ -153,10 +145,6 @@ def require_one_creator(session: SparkSession, place: str) -> None:
     """Check that of two writers who create one file at a place, one fails.
 
     Both open the file before one of them closes it; a check for the file cannot tell them apart.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE` when both succeed.
-        SystemFailureError: `CAP-LAKE` when both fail.
     """
     failures: list[Py4JJavaError] = []
     with _reaching(session, f"{place}/.capstan-{uuid4().hex}") as (system, path):

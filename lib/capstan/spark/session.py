@@ -92,12 +92,6 @@ def build_session(
         master: A Spark master URL; by default `CAPSTAN_MASTER`, or `local[*]`.
         extra: Settings that override those of this module. They also apply to an existing
             session, as far as Spark can change them. JVM options are appended, not replaced.
-
-    Raises:
-        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up was not run, `CAP-SPARK` when Spark
-            does not start.
-        InvalidRequestError: `CAP-SETTING` for an invalid `CAPSTAN_LOG_LEVEL` or
-            `CAPSTAN_DRIVER_MEMORY`; `CAP-CONNECT` where sessions are those of Spark Connect.
     """
     _require_classic()
     wanted = dict(extra or {})
@@ -134,11 +128,7 @@ def build_session(
 
 
 def _require_classic() -> None:
-    """Check that a session of this process has its JVM here.
-
-    Raises:
-        InvalidRequestError: `CAP-CONNECT` when pyspark would make one of Spark Connect.
-    """
+    """Check that a session of this process has its JVM here."""
     for name in _CONNECT:
         if os.environ.get(name, "").lower() not in ("", "classic"):
             raise InvalidRequestError(

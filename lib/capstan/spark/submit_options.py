@@ -41,10 +41,6 @@ def submission(master: str, *, short: bool = False) -> Submission:
     Args:
         master: A Spark master URL.
         short: Whether the app ends within a minute or two; see `capstan.spark.jvm.SHORT`.
-
-    Raises:
-        SystemFailureError: `CAP-JAVA` or `CAP-JARS` when set-up was not run.
-        InvalidRequestError: `CAP-SETTING` for an invalid environment variable.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)

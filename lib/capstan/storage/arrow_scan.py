@@ -27,13 +27,6 @@ def rows_of(path: str) -> dataset.FileSystemDataset:
     The file system of deltalake is implemented in Python. If an Arrow thread closes one of its
     files while the interpreter shuts down, the whole process aborts (`terminate called without an
     active exception`) after all work is done. Therefore Arrow opens the files itself.
-
-    Args:
-        path: The table; all its files are in this folder.
-
-    Raises:
-        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` when the table cannot be
-            opened.
     """
     return delta.open_table(path).to_pyarrow_dataset(filesystem=folder(path))
 
@@ -42,8 +35,6 @@ def rows_of_files(path: str, table: OpenedTable, files: Iterable[str]) -> datase
     """The rows of some files of an unpartitioned table, without their bounds.
 
     Args:
-        path: The table.
-        table: The table, opened.
         files: File paths as in the log.
     """
     table.require_plain()
@@ -69,9 +60,6 @@ def iter_columns(
         columns: The columns to read; null for files that lack one.
         table: The table, if it is already open.
         files: Full paths of the files to read; None for all.
-
-    Raises:
-        SystemFailureError: `CAP-DAMAGED` for a missing or unreadable file; `CAP-NO-ACCESS`.
     """
     table = table or delta.open_table(path)
     table.require_plain()

@@ -53,7 +53,6 @@ def create_table(
     """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
 
     Args:
-        path: The table.
         schema: Its columns, with names and types defined by this project.
         properties: Its properties, in addition to those of all tables.
         partitions: Its partition columns.
@@ -89,7 +88,6 @@ def append(
     """Append rows to a Delta table in one commit.
 
     Args:
-        path: The table.
         rows: Rows with the table's columns.
         txn: The transaction identity of the commit.
         note: The note in the commit's `userMetadata`.
@@ -98,9 +96,6 @@ def append(
     Returns:
         False if the table has this transaction, a later one of its app, or the one of `unless`;
         nothing was appended.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers keep committing first.
     """
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(

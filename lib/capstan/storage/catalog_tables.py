@@ -35,12 +35,7 @@ class CatalogTable:
 
 
 def find_table(spark: SparkSession, name: str) -> CatalogTable | None:
-    """The Delta table that a catalog has under a name; None if there is none.
-
-    Raises:
-        InvalidRequestError: `CAP-CATALOG` for a view, a table in another format, and a schema or
-            catalog that does not exist; `CAP-NAME` for a path that no target can have.
-    """
+    """The Delta table that a catalog has under a name; None if there is none."""
     try:
         if not spark.catalog.tableExists(name):
             _require_schema(spark, name)
@@ -55,11 +50,7 @@ def find_table(spark: SparkSession, name: str) -> CatalogTable | None:
 
 
 def register_table(spark: SparkSession, name: str, path: str) -> None:
-    """Give the Delta table at a path a name in a catalog, unless the name is taken.
-
-    Raises:
-        InvalidRequestError: `CAP-CATALOG` when the catalog refuses it.
-    """
+    """Give the Delta table at a path a name in a catalog, unless the name is taken."""
     try:
         location = text_literal(path)
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} USING delta LOCATION {location}")

@@ -39,10 +39,6 @@ def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     Args:
         path: The table, or the path of a table to create. Object stores are not locked.
         timeout: The maximum wait for another process, in seconds.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when another process held the lock all that time.
-        OSError: When the folder cannot be written.
     """
     folder = _folder(path)
     if folder is None:
@@ -69,10 +65,6 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     Args:
         path: The path of the table to create.
         timeout: The maximum wait for another process, in seconds.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when another process held the lock all that time.
-        OSError: When the folder cannot be created.
     """
     folder = _folder(path)
     if folder is None:

@@ -36,12 +36,7 @@ def is_any(error: Py4JJavaError | PySparkException, *names: str) -> bool:
 
 
 def retrying(write: Callable[[], T], path: str, attempts: int = 12) -> T:
-    """Repeat `write` while it loses Delta's conflict check, with growing pauses.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
-        CheckFailedError: `CAP-CONSTRAINT` when rows violate a constraint of the table.
-    """
+    """Repeat `write` while it loses Delta's conflict check, with growing pauses."""
     for attempt in range(attempts):
         try:
             return write()

@@ -26,7 +26,6 @@ def constraint_error(error: BaseException, path: str) -> CheckFailedError | None
 
     Args:
         error: The exception of a Spark write; it may be wrapped in others.
-        path: The table.
 
     Returns:
         `CAP-CONSTRAINT` with the constraint or column; None for all other errors, and for rows

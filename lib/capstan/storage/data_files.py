@@ -72,7 +72,6 @@ def files_between(
     """Full paths of the files that can have a row with `column` from `first` to `last`.
 
     Args:
-        path: The table.
         table: The same table, opened.
         column: A column of integers.
         first: The smallest value.
@@ -87,7 +86,6 @@ def prune(files: pa.Table, column: str, least: object, most: object = None) -> p
 
     Args:
         files: Files of a table with their bounds, from `get_add_actions(flatten=True)`.
-        column: The column.
         least: The smallest value; None for unbounded.
         most: The largest value; None for unbounded.
     """
@@ -163,13 +161,8 @@ def read_few(
     """Rows of some files of a plain table, in no order.
 
     Args:
-        spark: The session.
-        path: The table.
         table: The same table, opened; it defines the columns.
         files: File paths as in the log.
-
-    Raises:
-        SystemFailureError: `CAP-DAMAGED` when a file is missing.
     """
     schema = columns_of(table)
     if not files:

@@ -65,12 +65,7 @@ class Commit:
 
 
 def open_table(path: str, version: int | None = None) -> OpenedTable:
-    """Open a Delta table without a JVM.
-
-    Raises:
-        SystemFailureError: `CAP-TABLE` when there is no Delta table at `path` or it cannot be
-            read; `CAP-DAMAGED` or `CAP-NO-ACCESS` if the cause is known.
-    """
+    """Open a Delta table without a JVM."""
     newest = cached(_OPENED, path, lambda: OpenedTable(path))
     if version is None or version == newest.version():
         return newest
@@ -91,12 +86,7 @@ def keep_table(path: str, table: OpenedTable) -> None:
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
-    """Rows of the table at `path` in a version or the newest one, in no order.
-
-    Raises:
-        SystemFailureError: `CAP-TABLE` without a table; `CAP-DAMAGED` or `CAP-NO-ACCESS` when its
-            log cannot be read.
-    """
+    """Rows of the table at `path` in a version or the newest one, in no order."""
     reader = spark.read.format("delta")
     if version is not None:
         reader = reader.option("versionAsOf", version)
@@ -193,7 +183,6 @@ def append(
     """Append `frame` in one commit.
 
     Args:
-        frame: The rows.
         path: The table. With a transaction it is created if it does not exist.
         txn: The transaction.
         note: The note of the commit.
@@ -202,9 +191,6 @@ def append(
 
     Returns:
         The commit, or None if the table has this transaction, a later one of its app, or `unless`.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when other writers keep changing its columns.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
     return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
@@ -224,10 +210,6 @@ def replace(
 
     A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
     because the caller has claimed the range, so that the other writer changed different rows.
-
-    Raises:
-        CheckFailedError: `CAP-OUTSIDE` when rows of `frame` do not match `predicate`.
-        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
     """
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
@@ -251,11 +233,7 @@ def outside_range_error(path: str, predicate: str) -> CheckFailedError:
 
 
 def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
-    """Delete the rows that match a condition, in one commit; retried on conflicts.
-
-    Raises:
-        RangeLockedError: `CAP-CONFLICT` when every attempt lost.
-    """
+    """Delete the rows that match a condition, in one commit; retried on conflicts."""
 
     def delete() -> None:
         with committing(path):
@@ -344,7 +322,6 @@ def merge(
 
     Args:
         frame: At most one row per key.
-        path: The table.
         keys: Column names.
         txn: The transaction.
         note: The note of the commit.

@@ -70,8 +70,6 @@ def exchange(
     """Replace the files `removed` with `rows`, in one commit.
 
     Args:
-        spark: The session.
-        path: The table.
         removed: The files to remove by their paths in the table, each with its number of rows.
         rows: The new rows, one file per partition; None for none.
         leaves_out: The number of rows that are dropped. 0 means that the same rows are only
@@ -81,9 +79,6 @@ def exchange(
 
     Returns:
         None when another writer has removed some of the files; nothing was committed.
-
-    Raises:
-        SystemFailureError: `CAP-REWRITE` when the number of written rows is wrong.
     """
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None
@@ -134,11 +129,7 @@ def _write(
 
 
 def require_rows(path: str, expected: int, written: Iterable[int]) -> None:
-    """Check that rewritten files have the expected number of rows.
-
-    Raises:
-        SystemFailureError: `CAP-REWRITE` when they do not.
-    """
+    """Check that rewritten files have the expected number of rows."""
     actual = sum(written)
     if actual != expected:
         raise SystemFailureError(

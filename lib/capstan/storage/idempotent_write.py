@@ -43,7 +43,6 @@ def write_once(
     """Write `frame` in one commit that carries a transaction identity.
 
     Args:
-        frame: The rows.
         path: The table; created if it does not exist.
         mode: `Append` or `Overwrite`.
         options: Delta's options, such as `replaceWhere` and `userMetadata`.
@@ -54,11 +53,6 @@ def write_once(
     Returns:
         False if the table has this transaction, a later one of its app, or the one of `unless`;
         nothing was written.
-
-    Raises:
-        Py4JJavaError: Delta's `ConcurrentTransactionException` when another writer commits under
-            the same app at the same time.
-        PySparkException: Any exception of Spark or Delta for a write.
     """
     spark = frame.sparkSession
     jvm, session = spark._jvm, spark._jsparkSession

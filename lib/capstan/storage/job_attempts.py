@@ -55,11 +55,7 @@ class JobOutcome:
 
     @classmethod
     def from_json(cls, value: object) -> Self:
-        """The outcome that `asdict` has made JSON of.
-
-        Raises:
-            TypeError: When it is not one.
-        """
+        """The outcome that `asdict` has made JSON of."""
         if not isinstance(value, dict):
             raise TypeError("it is not a JSON object")
         kinds = {
@@ -101,7 +97,6 @@ class JobAttempt:
         """Put a request into the lake for the job to read, and delete the result of an earlier one.
 
         Args:
-            request: The request.
             declarations: The text of the declaration file; None if the job has its own.
         """
         self.begin()
@@ -128,23 +123,14 @@ class JobAttempt:
         result: Mapping[str, object] | None,
         error: Mapping[str, object] | None,
     ) -> None:
-        """Write the result, atomically.
-
-        Raises:
-            InvalidRequestError: `CAP-LAKE` when there is no lake: a mistyped path makes none.
-        """
+        """Write the result, atomically."""
         self.lake.require()
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         ended = JobOutcome(self.name, verb, exit_code, result, error, at)
         self._write("result.json", json.dumps(asdict(ended), default=str) + "\n")
 
     def outcome(self) -> JobOutcome | None:
-        """How the job ended; None while it has left no result.
-
-        Raises:
-            TypeError: When the file is not the result of a job.
-            ValueError: When it is not even JSON.
-        """
+        """How the job ended; None while it has left no result."""
         text = self._read("result.json")
         return None if text is None else JobOutcome.from_json(json.loads(text))
 

@@ -28,7 +28,6 @@ def with_values(
     """The frame with a column `name` of values, null for keys without one, in no order.
 
     Args:
-        frame: The rows.
         name: The column: INT or STRING like the values, STRING if there are none. An existing
             column of that name is replaced.
         key: An expression over the frame's columns.

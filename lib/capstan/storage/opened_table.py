@@ -29,12 +29,7 @@ class OpenedTable(deltalake.DeltaTable):
     """A Delta table whose failures are errors of Capstan."""
 
     def __init__(self, path: str, version: int | None = None) -> None:
-        """Open the table at `path`, in a version or the newest one.
-
-        Raises:
-            SystemFailureError: `CAP-TABLE` when there is no table, or delta-rs cannot read it;
-                `CAP-DAMAGED` or `CAP-NO-ACCESS` if the cause is known.
-        """
+        """Open the table at `path`, in a version or the newest one."""
         self.path = path
         with _reading(path):
             super().__init__(path, version=version, storage_options=storage_options(path))
@@ -50,11 +45,7 @@ class OpenedTable(deltalake.DeltaTable):
         return not mapped and set(protocol.reader_features or ()) <= _HARMLESS
 
     def require_plain(self) -> None:
-        """Check that Arrow can read the table's files.
-
-        Raises:
-            SystemFailureError: `CAP-TABLE`.
-        """
+        """Check that Arrow can read the table's files."""
         if not self.is_plain:
             features = sorted(self.protocol().reader_features or ("columnMapping",))
             raise SystemFailureError(

@@ -77,9 +77,6 @@ def open_file(path: str) -> pa.NativeFile:
 
     Args:
         path: The file; `.parquet`, and named by Delta.
-
-    Raises:
-        OSError: When it does not exist or cannot be read.
     """
     if not lake.is_stored(path):
         return lake.open_file(path)

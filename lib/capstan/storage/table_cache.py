@@ -42,7 +42,6 @@ class VersionedCache(Generic[Value]):
         """The value of a key, read again if the state has changed.
 
         Args:
-            key: The key.
             state: The current state, compared with the one of the cached value.
             read: Reads the value. Its exceptions are not cached. It must not get the same key.
         """

@@ -46,8 +46,6 @@ def create_table(
     """Create an empty Delta table at `path` unless it exists.
 
     Args:
-        spark: The session.
-        path: The table.
         schema: Its columns.
         properties: Its properties, with which every Delta reader can read it.
         partitions: The columns to partition it by.

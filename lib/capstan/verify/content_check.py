@@ -51,8 +51,6 @@ def find_mismatches(
     """Compare the records at a cut with counts and fingerprints of `events`.
 
     Args:
-        spark: The session.
-        tape: The tape.
         cut: The cut; rows of later batches are not on the tape and are ignored.
         workers: Only these workers; None for all.
         retired: Times whose records were deleted; they are skipped.
@@ -100,14 +98,8 @@ def require_counts(
     """Check that each event has the stated number of records; the payload is not read.
 
     Args:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
         workers: The workers whose events to check.
         region: Only events at its times; None for all.
-
-    Raises:
-        CheckFailedError: `CAP-TAPE` for the first event with another number; see `count_mismatch`.
     """
     cells = _cells(spark, tape, cut, workers).where("stored <> promised")
     if region is not None:
@@ -127,7 +119,6 @@ def count_mismatch(
     """The error for an event whose number of records differs from the stated one.
 
     Args:
-        tape: The tape.
         worker: The worker of the event.
         seq: The event's number; None for records without an event.
         time: The event's time, if it has one.

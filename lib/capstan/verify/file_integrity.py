@@ -40,9 +40,6 @@ def find_damage(tape: Tape) -> list[Damage]:
     """Files of a tape's tables whose length differs from the log, by table and path.
 
     Checks the newest version of each table, without a JVM and without opening a file.
-
-    Raises:
-        SystemFailureError: `CAP-DAMAGED` when the log of a table cannot be read.
     """
     damaged = []
     paths = tape.paths
@@ -63,11 +60,7 @@ def find_damage(tape: Tape) -> list[Damage]:
 
 
 def require_whole(tape: Tape) -> None:
-    """Check that every file of a tape is present with its full length.
-
-    Raises:
-        SystemFailureError: `CAP-DAMAGED`, with all damaged files as `files`.
-    """
+    """Check that every file of a tape is present with its full length."""
     damaged = find_damage(tape)
     if not damaged:
         return

@@ -87,12 +87,7 @@ class Verification:
         }
 
     def require_valid(self, tape: Tape) -> None:
-        """Check that every worker's recording is valid.
-
-        Raises:
-            CheckFailedError: `CAP-VIOLATION`, with the first violation of the first invalid worker:
-                worker, seq, rule, time, and held times.
-        """
+        """Check that every worker's recording is valid."""
         invalid = [verdict for verdict in self.workers if not verdict.valid]
         if not invalid:
             return

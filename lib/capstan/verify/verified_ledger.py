@@ -49,8 +49,6 @@ def load_verified(
 
     Args:
         lake: The lake with the ledger.
-        tape: The tape.
-        cut: The cut.
         workers: The workers that are asked for; None for all.
     """
     opened = {
@@ -89,7 +87,6 @@ def newest_rows(
 
     Args:
         lake: The lake with the ledger.
-        tape: The tape.
         commit: The last commit to look at.
         opened: The commits that opened the workers asked for.
         columns: The columns to read in addition to `worker` and `commit`.

@@ -93,11 +93,7 @@ def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
 
 
 def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
-    """The part of the run's data interval inside the replay's bounds.
-
-    Raises:
-        InvalidRequestError: `CAP-INTERVAL` when there is none.
-    """
+    """The part of the run's data interval inside the replay's bounds."""
     since, until = context.get("data_interval_start"), context.get("data_interval_end")
     if since is None or until is None or since >= until:
         raise InvalidRequestError(

@@ -14,12 +14,7 @@ from capstan.errors import InvalidRequestError
 
 
 def require_none(setting: Settings) -> None:
-    """Check the declaration file, and raise all its errors as one.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE`; Airflow shows it as the import error of the DAG file
-            that calls this.
-    """
+    """Check the declaration file, and raise all its errors as one."""
     errors = list(mistakes(setting))
     if errors:
         more = "".join(f"; {error.message}" for error in errors[1:])

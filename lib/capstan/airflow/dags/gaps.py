@@ -111,11 +111,7 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
 
 
 def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
-    """The replays to report on.
-
-    Raises:
-        InvalidRequestError: `CAP-REPLAY` for a replay that is not declared.
-    """
+    """The replays to report on."""
     declared = setting.declarations
     if names:
         return [declared.replay(name) for name in names]

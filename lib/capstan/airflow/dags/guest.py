@@ -65,9 +65,6 @@ def capstan_dags(
         pool: The pool of tasks that start Spark; by default `CAPSTAN_POOL`, or that of
             `default_args`.
         connection: The Spark connection; by default `CAPSTAN_CONNECTION`, or `spark_default`.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST` for an unknown kind.
     """
     setting = read_setting(dag_file, lake=lake, streams=streams)
     setting = replace(
@@ -99,9 +96,6 @@ def check_declarations(
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         lake: The lake; by default `CAPSTAN_LAKE`.
         streams: The declaration file; by default `CAPSTAN_STREAMS`.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` with file, line and key of every mistake.
     """
     require_none(read_setting(dag_file, lake=lake, streams=streams))
 
@@ -130,7 +124,6 @@ class CapstanTaskGroup(TaskGroup):
         """Create the group inside a DAG.
 
         Args:
-            group_id: The group's id.
             target: A table of the lake or of a catalog, a declared target, or a Delta path.
                 Templated.
             stream: The stream; by default that of `replay`. Templated.

@@ -21,7 +21,6 @@ def new_dag(
     """Create a DAG.
 
     Args:
-        setting: The settings.
         kind: What its id has after the prefix, such as `replay`.
         name: The stream or replay that it belongs to, if it belongs to one.
         tag: Its tag, besides `capstan` and those of the settings.

@@ -32,10 +32,6 @@ def on_failure(
         setting: The settings, with the notifiers of every task.
         notify: Notifiers of this task: `package.module:name`.
         declared_at: The keys in `streams.yaml` that declare them, for messages.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE`, or `CAP-NOTIFY` for the variable, when a notifier
-            cannot be found or called.
     """
     callbacks: list[Callback] = []
     for name in (*setting.notify, *notify):

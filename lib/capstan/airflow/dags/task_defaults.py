@@ -24,14 +24,10 @@ def task_defaults(
     """Retries and failure callbacks, as keyword arguments of an operator.
 
     Args:
-        setting: The settings.
         notify: Notifiers of this task, besides those of all tasks.
         declared_at: The keys in `streams.yaml` that declare them, for messages.
         over_all: Whether the task covers all declarations: then a failure also reaches the
             notifiers of the streams and replays that it names.
-
-    Raises:
-        InvalidRequestError: As `on_failure`.
     """
     callbacks = on_failure(setting, notify, declared_at)
     if over_all:

@@ -25,9 +25,6 @@ def of_stream(setting: Settings, stream: Stream) -> BaseTimetable | None:
     Args:
         setting: The settings, which name the declaration file.
         stream: The stream; its schedule is a preset such as `@daily`, or cron with five fields.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` when the schedule never fires.
     """
     if stream.schedule is None:
         return None
@@ -35,12 +32,7 @@ def of_stream(setting: Settings, stream: Stream) -> BaseTimetable | None:
 
 
 def of_replay(setting: Settings, replay: Replay) -> BaseTimetable | None:
-    """The timetable of a replay: points in time if it follows, else data intervals.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` when the schedule never fires, or the stream's times are
-            epochs.
-    """
+    """The timetable of a replay: points in time if it follows, else data intervals."""
     if replay.schedule is None:
         return None
     declared_at = ("replays", replay.name, "schedule")

@@ -28,11 +28,7 @@ def unready(port: int, since: datetime) -> list[str]:
 
 
 def make_pool(port: int, password: str, name: str, slots: int) -> bool:
-    """Create a pool if it does not exist; returns whether it was created.
-
-    Raises:
-        SystemFailureError: `CAP-AIRFLOW` when Airflow does not create it.
-    """
+    """Create a pool if it does not exist; returns whether it was created."""
     given = {"username": USER, "password": password}
     status, answer = _call(port, "POST", "/auth/token", given)
     if isinstance(answer, dict) and "access_token" in answer:

@@ -64,11 +64,7 @@ class Component:
         return self._process
 
     def start(self) -> None:
-        """Start it as a session leader, with its output in its log.
-
-        Raises:
-            SystemFailureError: `CAP-AIRFLOW` when the program cannot be started.
-        """
+        """Start it as a session leader, with its output in its log."""
         try:
             with self.log.open("ab") as log:
                 self._running = subprocess.Popen(
@@ -92,12 +88,7 @@ class Component:
         return self._running is not None and processes.find(self._running.pid) is None
 
     def restart(self) -> None:
-        """Kill what is left of it after its exit, and start it again.
-
-        Raises:
-            SystemFailureError: `CAP-AIRFLOW` when it exited too often; the message has the end of
-                its log.
-        """
+        """Kill what is left of it after its exit, and start it again."""
         code = self.reap()
         now = time.monotonic()
         self._ended = [moment for moment in self._ended if now - moment < WITHIN] + [now]

@@ -53,11 +53,7 @@ class Postgres:
         return f"postgresql+psycopg2://{ROLE}@/postgres?host={self.socket}"
 
     def command(self) -> list[str]:
-        """The command that runs the server in the foreground.
-
-        Raises:
-            SystemFailureError: `CAP-DATABASE` when this is root, and cannot run as another user.
-        """
+        """The command that runs the server in the foreground."""
         settings = {
             "listen_addresses": "",
             "unix_socket_directories": str(self.socket),
@@ -75,11 +71,7 @@ class Postgres:
         return subprocess.run([*command, "-d", "postgres", "-U", ROLE], check=False).returncode == 0
 
     def make(self) -> bool:
-        """Create the data folder if needed; returns whether it was created.
-
-        Raises:
-            SystemFailureError: `CAP-DATABASE` when it cannot be created.
-        """
+        """Create the data folder if needed; returns whether it was created."""
         if self.data.is_dir():
             return False
         # Renamed when complete: an interrupted one is created again.
@@ -155,11 +147,7 @@ class Postgres:
 
 
 def embedded(folder: Path) -> Postgres:
-    """The server with its data in `folder`, and a new socket folder.
-
-    Raises:
-        SystemFailureError: `CAP-DATABASE` when the wheel is not installed.
-    """
+    """The server with its data in `folder`, and a new socket folder."""
     spec = importlib.util.find_spec("pgserver")
     places = list(spec.submodule_search_locations or ()) if spec else []
     programs = Path(places[0]) / "pginstall" / "bin" if places else Path()
@@ -175,11 +163,7 @@ def embedded(folder: Path) -> Postgres:
 
 
 def check_url(url: str) -> str:
-    """The SQLAlchemy URL of the database named by `--database`.
-
-    Raises:
-        InvalidRequestError: `CAP-DATABASE` when it is not PostgreSQL.
-    """
+    """The SQLAlchemy URL of the database named by `--database`."""
     scheme, colon, rest = url.partition("://")
     if not colon or scheme.partition("+")[0] not in ("postgresql", "postgres"):
         raise InvalidRequestError(

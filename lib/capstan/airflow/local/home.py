@@ -78,12 +78,7 @@ class Home:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Lock the home for this process, and create the folder if needed.
-
-        Raises:
-            RangeLockedError: `CAP-LAUNCHER` when another launcher runs here.
-            SystemFailureError: `CAP-HOME` when the folder cannot be created or written.
-        """
+        """Lock the home for this process, and create the folder if needed."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)

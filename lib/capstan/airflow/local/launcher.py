@@ -90,15 +90,7 @@ class Launcher:
         self._home = Home(self.options.home.resolve())
 
     def run(self) -> None:
-        """Launch, supervise until stopped, and return when nothing runs any more.
-
-        Raises:
-            RangeLockedError: `CAP-LAUNCHER` when another launcher runs in the same home.
-            InvalidRequestError: `CAP-PORT`, `CAP-DATABASE` or `CAP-DAGS` for an invalid option.
-            SystemFailureError: `CAP-AIRFLOW`, `CAP-DATABASE`, `CAP-JAVA`, `CAP-HOME` or
-                `CAP-SYSTEM` when something does not start, or exits too often. Nothing is left
-                running in this case either.
-        """
+        """Launch, supervise until stopped, and return when nothing runs any more."""
         processes.require_proc()
         if importlib.util.find_spec("airflow") is None:
             raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", packages("airflow"))
@@ -224,12 +216,7 @@ class Launcher:
     def _until(
         self, done: Callable[[], bool], seconds: float, title: str, log: Path | None = None
     ) -> None:
-        """Wait until `done` returns true, and supervise the components meanwhile.
-
-        Raises:
-            _Stopped: When the launcher is stopped.
-            SystemFailureError: `CAP-AIRFLOW` when it takes too long.
-        """
+        """Wait until `done` returns true, and supervise the components meanwhile."""
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:

@@ -47,11 +47,7 @@ class _Status:
 
 
 def require_proc() -> None:
-    """Check that this system has /proc.
-
-    Raises:
-        SystemFailureError: `CAP-SYSTEM` when it does not.
-    """
+    """Check that this system has /proc."""
     if _status(os.getpid()) is None:
         raise SystemFailureError(
             "CAP-SYSTEM",
@@ -116,9 +112,6 @@ def end(
         processes: Lists the processes; called repeatedly, since they may start others.
         ask: The signal that asks them to exit; None to kill them at once.
         patience: The seconds they may take after that signal.
-
-    Raises:
-        SystemFailureError: `CAP-SYSTEM` when some cannot be killed.
     """
     if ask is not None:
         for process in processes():

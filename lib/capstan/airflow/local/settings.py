@@ -126,9 +126,6 @@ def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[st
     Args:
         setup: The Airflow.
         given: The base environment; that of this process by default.
-
-    Raises:
-        SystemFailureError: `CAP-JAVA` when there is no Java for Spark.
     """
     kept = dict(os.environ if given is None else given)
     managed = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}
@@ -169,11 +166,7 @@ def _no_proxy(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_port(wanted: int) -> int:
-    """A free port on loopback: `wanted`, or any for 0.
-
-    Raises:
-        InvalidRequestError: `CAP-PORT` when the port is taken or invalid.
-    """
+    """A free port on loopback: `wanted`, or any for 0."""
     try:
         with socket.socket() as probe:
             # Like the server: a connection in TIME_WAIT does not block the port.

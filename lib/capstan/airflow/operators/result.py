@@ -111,13 +111,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         return KINDS.get(self._app, JobKind())
 
     def _outcome(self, context: Context) -> JobOutcome:
-        """The outcome of the job.
-
-        Raises:
-            TaskRefusedError: `CAP-RESULT` when there is none of this start.
-            AirflowRescheduleException: When it is worth waiting for.
-            AirflowSkipException: When the submitting tasks were skipped.
-        """
+        """The outcome of the job."""
         from capstan.storage.job_attempts import JobAttempt
         from capstan.storage.lake import Lake
 

@@ -55,22 +55,14 @@ def fields_of(setting: Settings, given: Mapping[str, Sequence[str]]) -> list[Fie
 
 
 def streams_in(fields: Sequence[Field]) -> tuple[str, ...]:
-    """The streams that the replay in the form reads, if no declared replay says others.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS` or `CAP-NAME` for text that names none.
-    """
+    """The streams that the replay in the form reads, if no declared replay says others."""
     values = {field.name: field.value for field in fields}
     several = streams_of(values)
     return tuple(dict.fromkeys(several.values())) or (str(values["stream"]),)
 
 
 def plan_of(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
-    """The plan of the replay in the form, as `capstan plan` prints it.
-
-    Raises:
-        InvalidRequestError: The request is invalid.
-    """
+    """The plan of the replay in the form, as `capstan plan` prints it."""
     values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
     return preview_request(setting, resolve(setting, filled(values))).to_json()
 

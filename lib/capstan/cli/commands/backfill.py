@@ -124,11 +124,7 @@ def backfill(
 
 
 def _request(context: typer.Context) -> BackfillRequest:
-    """The request of a command whose options have the names of the request's fields.
-
-    Raises:
-        InvalidRequestError: `CAP-USAGE` for options that cannot be combined.
-    """
+    """The request of a command whose options have the names of the request's fields."""
     from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
 
     given = context.params

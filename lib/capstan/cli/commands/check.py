@@ -199,11 +199,7 @@ def _worker(path: Path) -> int | None:
 
 
 def minimum_of(text: str) -> object:
-    """Parse `--minimum`.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME` when it is not JSON.
-    """
+    """Parse `--minimum`."""
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -254,11 +254,7 @@ def _selected(
 
 
 def _format_of(text: str | None) -> Format:
-    """The format with this name.
-
-    Raises:
-        InvalidRequestError: `CAP-FORMAT-NAME` for an unknown or missing name.
-    """
+    """The format with this name."""
     from capstan.interop.transfer.recording_format import Format
 
     try:

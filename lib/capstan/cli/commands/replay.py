@@ -270,7 +270,6 @@ def _request(
 
     Args:
         context: The command's context.
-        declarations: The declarations.
         other: Fields that replace parameters of the command.
     """
     from capstan.replay.planning.request import Request

@@ -28,9 +28,6 @@ def parse_duration(text: str) -> timedelta:
 
     Units are microseconds to weeks; a day has 24 hours. Months and years are rejected, because
     they have no fixed length.
-
-    Raises:
-        ValueError: When the text is not a duration, or exceeds a timedelta.
     """
     words = " ".join(text.lower().split())
     if not _DURATION.fullmatch(words):
@@ -53,11 +50,7 @@ def format_duration(length: timedelta) -> str:
 
 
 def parse_instant(text: str) -> datetime:
-    """Parse an instant into UTC, with microseconds; text without a zone is UTC.
-
-    Raises:
-        ValueError: When it is no moment by the rule of `moment_text`.
-    """
+    """Parse an instant into UTC, with microseconds; text without a zone is UTC."""
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=moment(text))
     except (ValueError, OverflowError) as error:

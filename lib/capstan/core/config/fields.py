@@ -179,23 +179,14 @@ def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def reference(text: str) -> str:
-    """Return `text` when it names something in Python: `package.module:name`.
-
-    Raises:
-        ValueError: It is written in another way.
-    """
+    """Return `text` when it names something in Python: `package.module:name`."""
     if not _REFERENCE.fullmatch(text):
         raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
     return text
 
 
 def imported(text: str) -> object:
-    """What a reference names; this imports its module.
-
-    Raises:
-        ImportError: There is no such module.
-        AttributeError: The module has no such name.
-    """
+    """What a reference names; this imports its module."""
     module, _, name = text.partition(":")
     return attrgetter(name)(importlib.import_module(module))
 

@@ -97,27 +97,15 @@ class ProjectConfig:
         return transforms(self.transforms)
 
     def stream(self, name: str) -> Stream:
-        """The stream with this name.
-
-        Raises:
-            InvalidRequestError: `CAP-STREAM` for an unknown name; the hint lists the known ones.
-        """
+        """The stream with this name."""
         return self._lookup("stream", "CAP-STREAM", self.streams, name)
 
     def replay(self, name: str) -> Replay:
-        """The replay with this name.
-
-        Raises:
-            InvalidRequestError: `CAP-REPLAY` for an unknown name; the hint lists the known ones.
-        """
+        """The replay with this name."""
         return self._lookup("replay", "CAP-REPLAY", self.replays, name)
 
     def require_read(self) -> None:
-        """Check that the file could be parsed.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE`.
-        """
+        """Check that the file could be parsed."""
         for mistake in self.mistakes:
             if not mistake.place:
                 raise mistake.error
@@ -128,9 +116,6 @@ class ProjectConfig:
         Args:
             section: `streams`, `transforms`, `pipelines`, `targets` or `replays`.
             name: The name; None for any name of the section.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE` with the error in the declaration.
         """
         for mistake in self.mistakes:
             place = mistake.place[:2]
@@ -172,9 +157,6 @@ def load_config(path: Path, *, lake: str) -> ProjectConfig:
     Args:
         path: The file; messages show it as given here.
         lake: The value of `{lake}` in paths and source options.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` with file, line, key path and the allowed values.
     """
     config = load_sound(path, lake=lake)
     for mistake in config.mistakes:
@@ -219,9 +201,6 @@ def load_optional(named: str | None, *, lake: str, required: bool = False) -> Pr
         named: The file; None for the default one.
         lake: The value of `{lake}` in paths and source options.
         required: Whether the file must exist.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
     """
     path = Path(named) if named else default_path()
     if not required and not named and not path.exists():

@@ -36,9 +36,6 @@ def check_name(kind: str, name: str) -> str:
     Args:
         kind: The kind of object, for the message: `stream`, `table`.
         name: The text to check.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` when it does not match `[a-z][a-z0-9_]{0,63}`.
     """
     if is_name(name):
         return name
@@ -57,11 +54,7 @@ def is_name(name: str) -> bool:
 
 
 def check_column(name: str) -> str:
-    """Return `name` when it may name a column.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` when it is anything else.
-    """
+    """Return `name` when it may name a column."""
     if _COLUMN.fullmatch(name):
         return name
     raise InvalidRequestError(
@@ -74,11 +67,7 @@ def check_column(name: str) -> str:
 
 
 def check_attempt(name: str) -> str:
-    """Return `name` when it may name an attempt of a job.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` when it is anything else.
-    """
+    """Return `name` when it may name an attempt of a job."""
     if _ATTEMPT.fullmatch(name):
         return name
     raise InvalidRequestError(
@@ -96,20 +85,12 @@ def check_target(text: str) -> str:
     A name with dots is that of a table in a catalog, as a name in the lake has none. Slashes at the
     end are taken off. Nothing is opened: a path may be of a table yet to be made. A table has one
     path: two that differ are of two tables.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` when it is neither, could step out of the folder it names,
-            or says in a roundabout way what a shorter path says.
     """
     return text if is_catalog_name(text) else _name_or_path(text, "target")
 
 
 def check_declared_target(text: str) -> str:
-    """Return the name or path of a target in `streams.yaml`, as `check_target`.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME`, as `check_target`, and for a name in a catalog.
-    """
+    """Return the name or path of a target in `streams.yaml`, as `check_target`."""
     if not is_catalog_name(text):
         return _name_or_path(text, "target")
     raise InvalidRequestError(
@@ -137,11 +118,7 @@ def one_spelling(path: str) -> str:
 
 
 def check_table(text: str) -> str:
-    """Return a table that is only read, as `check_target`.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME`, as `check_target`.
-    """
+    """Return a table that is only read, as `check_target`."""
     return text if is_catalog_name(text) else _name_or_path(text, "table")
 
 
@@ -165,9 +142,6 @@ def split_names(text: str) -> list[str]:
 
     A name with a comma, or with blanks at its ends, stands in double quotes; a quote inside is
     doubled: `EWR, "a,b", "5"" disk "`.
-
-    Raises:
-        ValueError: When quotes do not enclose a whole name.
     """
     names: list[str] = []
     place = 0

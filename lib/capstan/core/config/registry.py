@@ -44,12 +44,7 @@ class ByName(Generic[Named]):
         return tuple(sorted(self._known))
 
     def add(self, value: Named) -> None:
-        """Register `value`; registering an equal value again has no effect.
-
-        Raises:
-            InvalidRequestError: `CAP-TRANSFORM`, or the code of the kind, when a different value
-                has its name.
-        """
+        """Register `value`; registering an equal value again has no effect."""
         if self._known.setdefault(value.name, value) != value:
             raise InvalidRequestError(
                 self._code,
@@ -59,12 +54,7 @@ class ByName(Generic[Named]):
             )
 
     def get(self, name: str) -> Named:
-        """The value with this name.
-
-        Raises:
-            InvalidRequestError: `CAP-TRANSFORM`, or the code of the kind, for an unknown name; the
-                hint lists the known ones.
-        """
+        """The value with this name."""
         if name in self._known:
             return self._known[name]
         raise InvalidRequestError(
@@ -99,9 +89,6 @@ class Registry(ByName[Transform]):
         """Register the decorated function, DataFrame to DataFrame, as a transform.
 
         The arguments are the fields of `Transform`; `grain` may be text such as `1 day`.
-
-        Raises:
-            InvalidRequestError: `CAP-TRANSFORM` for an invalid setting or a duplicate name.
         """
 
         def decorate(function: Function) -> Function:
@@ -128,11 +115,7 @@ transform = registered.transform
 
 
 def transforms(declared: Mapping[str, Transform]) -> Registry:
-    """All transforms that a request can name: declared ones and those registered in Python.
-
-    Raises:
-        InvalidRequestError: `CAP-TRANSFORM` when two have the same name.
-    """
+    """All transforms that a request can name: declared ones and those registered in Python."""
     registry = Registry(declared)
     for name in registered.names:
         registry.add(registered.get(name))

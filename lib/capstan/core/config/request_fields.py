@@ -54,11 +54,7 @@ def _require_text(value: object) -> object:
 
 
 def _coordinate(value: object) -> object:
-    """A coordinate of a time as JSON: text of a date or an instant, which is in UTC without zone.
-
-    Raises:
-        ValueError: It is not a time, or not in the years 1 to 9999 in UTC.
-    """
+    """A coordinate of a time as JSON: text of a date, or of an instant, in UTC without a zone."""
     if isinstance(value, datetime):
         if value != value:  # noqa: PLR0124  # NaT of pandas equals nothing.
             raise ValueError("is empty (NaT); give a value, or leave it out")
@@ -92,11 +88,7 @@ def _require_some(text: str) -> None:
 
 
 def names_in(value: object) -> object:
-    """The names in a list, or in a comma-separated text; any other value as it is.
-
-    Raises:
-        ValueError: A name is empty, or the text is not a list of names.
-    """
+    """The names in a list, or in a comma-separated text; any other value as it is."""
     if isinstance(value, str):
         _require_text(value)
         if _is_literal_list(value):

@@ -90,11 +90,7 @@ class LiteralSecret:
 
 
 def references(options: Mapping[str, str]) -> Iterator[Reference]:
-    """The references in a source's options.
-
-    Raises:
-        ValueError: One that is malformed, without the value of the option.
-    """
+    """The references in a source's options."""
     for key, text in options.items():
         for kind, name in _MARKER.findall(text):
             if not _NAMES[kind].fullmatch(name):
@@ -108,9 +104,6 @@ def resolve(stream: Stream, environment: Mapping[str, str] | None = None) -> Str
     Args:
         stream: The stream as declared.
         environment: The variables; by default those of this process.
-
-    Raises:
-        InvalidRequestError: `CAP-SECRET` for a reference without a value.
     """
     variables = os.environ if environment is None else environment
     try:

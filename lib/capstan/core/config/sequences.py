@@ -49,12 +49,7 @@ class SequenceColumn:
 
     @classmethod
     def of(cls, text: str) -> SequenceColumn:
-        """The column that a text such as `version as number` names.
-
-        Raises:
-            ValueError: The text is not written so, or names no kind.
-            InvalidRequestError: `CAP-NAME` when the text before `as` cannot name a column.
-        """
+        """The column that a text such as `version as number` names."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             return cls(check_column(text))

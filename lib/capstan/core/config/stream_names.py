@@ -59,12 +59,7 @@ def keyed_streams(streams: Mapping[str, str | Sequence[str]]) -> dict[str, str]:
 
 
 def check_streams(streams: Mapping[str, str]) -> None:
-    """Check the streams by key that a replay of several streams names.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` for an invalid name; `CAP-STREAMS` for fewer than two
-            streams, and for a key that is not made of its source and its stream.
-    """
+    """Check the streams by key that a replay of several streams names."""
     for key, stream in streams.items():
         check_name("stream", stream)
         source, slash, of = key.partition(_OF)
@@ -110,20 +105,12 @@ def problem_with_workers(
 
 
 def parse_streams(text: str) -> dict[str, str]:
-    """The streams by key in `orders=orders_eu+orders_us,payments=payments`; none in a plain name.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS` when a part has no source, or a source comes twice.
-    """
+    """The streams by key in `orders=eu+us,payments=payments`; none in a plain name."""
     return keyed_streams({key: split_streams(value) for key, value in parse_pairs(text).items()})
 
 
 def parse_pairs(text: str) -> dict[str, str]:
-    """The values by source in `orders=12,payments=7`; none in a text without `=`.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS` when a part has no source, or a source comes twice.
-    """
+    """The values by source in `orders=12,payments=7`; none in a text without `=`."""
     if "=" not in text:
         return {}
     pairs: dict[str, str] = {}

@@ -83,11 +83,7 @@ class Transform(Declared):
         return self
 
     def resolve(self) -> TransformFunction | None:
-        """The function, or None for SQL.
-
-        Raises:
-            InvalidRequestError: `CAP-TRANSFORM` when it cannot be imported or is not a function.
-        """
+        """The function, or None for SQL."""
         if self.function is None:
             return None
         if self.function in _registered:
@@ -107,9 +103,6 @@ class Transform(Declared):
         For SQL, comments and whitespace are ignored. For a function, the hash covers its source
         and the functions and plain constants of its own module that it uses; objects of other
         modules are ignored.
-
-        Raises:
-            InvalidRequestError: `CAP-TRANSFORM` when the function or its source cannot be found.
         """
         function = self.resolve()
         code: list[str] | str = normalised(self.sql or "")

@@ -28,11 +28,7 @@ _MAX_LENGTH = 80
 
 
 def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> Model:
-    """Build `model` from `fields` given in Python.
-
-    Raises:
-        InvalidRequestError: `code`, with the field and the allowed values.
-    """
+    """Build `model` from `fields` given in Python."""
     try:
         return TypeAdapter(model).validate_python(dict(fields))
     except ValidationError as error:
@@ -44,11 +40,7 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
 
 
 def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
-    """Build the request `model` from `fields`, which may be no others than its own.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST`, with the key that is unknown, missing, empty or invalid.
-    """
+    """Build the request `model` from `fields`, which may be no others than its own."""
     of_model = {field.name: field for field in dataclasses.fields(model)}  # type: ignore[arg-type]
     known = list(of_model)
     for key in fields:
@@ -71,22 +63,14 @@ def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
 
 
 def read_fields(model: type[Any], fields: Mapping[str, object]) -> dict[str, Any]:
-    """The fields of a request that are given, checked and as JSON has them; None is not given.
-
-    Raises:
-        InvalidRequestError: As `read_request`.
-    """
+    """The fields of a request that are given, checked and as JSON has them; None is not given."""
     given = {key: value for key, value in fields.items() if value is not None}
     request = read_request(model, given)
     return {**fields, **{key: getattr(request, key) for key in given}}
 
 
 def reread(request: Model) -> Model:
-    """A request that was made by its class, which does not check its fields, read again.
-
-    Raises:
-        InvalidRequestError: As `read_request`; `CAP-TIME` for a bound that is empty.
-    """
+    """A request that was made by its class, which does not check its fields, read again."""
     fields = dataclasses.fields(request)  # type: ignore[arg-type]
     given = {field.name: getattr(request, field.name) for field in fields}
     for bound in ("since", "until"):
@@ -98,11 +82,7 @@ def reread(request: Model) -> Model:
 
 
 def read_field(name: str, kind: Any, value: object) -> Any:
-    """The value of one field of a request, of an annotated type such as `Names`.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST`, with the field's name.
-    """
+    """The value of one field of a request, of an annotated type such as `Names`."""
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
@@ -113,12 +93,7 @@ def read_field(name: str, kind: Any, value: object) -> Any:
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:
-    """Build `model` from `data`, which is at `place` in `document`.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` with file, line, key path and the allowed values, for the
-            first error in the file; the hint has the number of further ones.
-    """
+    """Build `model` from `data`, which is at `place` in `document`."""
     try:
         return TypeAdapter(model).validate_python(data)
     except ValidationError as error:

@@ -51,12 +51,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file with a mapping at the top; an empty file is an empty mapping.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARE` when the file cannot be read or is not YAML, has a
-            duplicate key or an alias, is nested too deeply, or has no mapping at the top.
-    """
+    """Read a YAML file with a mapping at the top; an empty file is an empty mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

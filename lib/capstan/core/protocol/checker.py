@@ -83,10 +83,6 @@ class StreamChecker:
                 `{minimum: 1}`; `n` interleaved recordings start with `{minimum: n}`.
             seq: The position of the next event.
             records: The records counted so far.
-
-        Raises:
-            ValueError: A count in `holdings` is below zero, or a time has another number of
-                coordinates than `minimum`.
         """
         held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings)
         for time, count in held.items():

@@ -45,9 +45,6 @@ def read_transcript(
     Yields:
         The event of each line, or a `Fault`. Lines after a fault are numbered as if the line had
         been valid.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME` when `minimum` is not a time.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     for position, line in enumerate(lines):
@@ -79,10 +76,6 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
         worker: The worker of the recording.
         seq: The event's position in the recording.
         minimum: The minimum time as JSON; all times are written like it.
-
-    Raises:
-        InvalidRequestError: `CAP-VALUE` when a time, diff or record cannot be written in a
-            transcript, or the event does not contain its records.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     fields: dict[str, object] = {"worker": worker, "seq": seq}
@@ -103,13 +96,7 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
 
 
 def json_text(value: object, *, allow_nan: bool = True) -> str:
-    """Compact JSON that UTF-8 can always encode, with non-ASCII characters as themselves.
-
-    Raises:
-        TypeError: When JSON has no such value.
-        ValueError: For NaN or infinity without `allow_nan`, and for a circular value.
-        RecursionError: When the value is nested too deeply.
-    """
+    """Compact JSON that UTF-8 can always encode, with non-ASCII characters as themselves."""
 
     def text(*, ascii_only: bool) -> str:
         return json.dumps(
@@ -126,11 +113,7 @@ def json_text(value: object, *, allow_nan: bool = True) -> str:
 
 
 def transcript_minimum(value: object) -> Time:
-    """The minimum time of a transcript, from JSON: an integer or a list of integers.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME`, it is neither, or beyond 64 bits.
-    """
+    """The minimum time of a transcript, from JSON: an integer or a list of integers."""
     values = value if isinstance(value, list) else [value]
     times = [part for part in values if _is_integer(part, _COORDINATE)]
     if not values or len(times) < len(values):

@@ -90,9 +90,6 @@ class Box:
             time_type: The coordinates.
             text: `name=value`, several separated by commas, the others unbounded; or a JSON list
                 with null for unbounded; or a bare value for the only coordinate or for `event`.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME` with the invalid value or coordinate.
         """
         if text is None:
             return (None,) * len(time_type.coordinates)

@@ -101,12 +101,7 @@ class Coordinate:
 
     @classmethod
     def from_json(cls, value: object) -> Coordinate:
-        """The coordinate of an object with `name`, `kind` and perhaps `minimum`.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, the minimum is not
-                a value of its kind.
-        """
+        """The coordinate of an object with `name`, `kind` and perhaps `minimum`."""
         entry = value if isinstance(value, Mapping) else {}
         name, kind = entry.get("name"), entry.get("kind")
         if not isinstance(name, str) or kind not in list(Kind):
@@ -120,11 +115,7 @@ class Coordinate:
         return made if minimum is None else cls(name, made.kind, made.parse(minimum))
 
     def parse(self, value: object) -> int:
-        """The integer for a JSON value.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
-        """
+        """The integer for a JSON value."""
         if self.kind is Kind.BIGINT:
             # In Python True is an int, but it is not a time.
             if not isinstance(value, int) or isinstance(value, bool):
@@ -141,22 +132,14 @@ class Coordinate:
         return self._read(value)
 
     def parse_text(self, text: str) -> int:
-        """The integer for what a person writes: `17`, or a text by the rule of `moment_text`.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
-        """
+        """The integer for what a person writes: `17`, or a text by the rule of `moment_text`."""
         bare = text.strip(BLANKS)
         if _INTEGER.fullmatch(bare) or self.kind is Kind.BIGINT:
             return self.parse(int(bare) if _INTEGER.fullmatch(bare) else text)
         return self._read(text)
 
     def parse_written(self, value: object) -> int:
-        """The integer for a JSON value that a person writes: texts are by the rule of a moment.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, naming the coordinate and the value.
-        """
+        """The integer for a JSON value that a person writes: texts are by the rule of a moment."""
         if isinstance(value, str) and self.kind is not Kind.BIGINT:
             return self._read(value)
         return self.parse(value)

@@ -52,9 +52,6 @@ def moment(text: str) -> int:
     """The moment that a text is, in microseconds since 1970-01-01T00:00:00Z.
 
     Digits beyond the microsecond are cut off.
-
-    Raises:
-        ValueError: It is none; `OffsetError` when its offset is out of range.
     """
     match = _MOMENT.fullmatch(text)
     if match is None:
@@ -75,11 +72,7 @@ def moment(text: str) -> int:
 
 
 def day(text: str) -> int:
-    """The day that a text is, without a time of day, in days since 1970-01-01.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The day that a text is, without a time of day, in days since 1970-01-01."""
     match = _MOMENT.fullmatch(text)
     if match is None or match[4] is not None:
         message = "expected YYYY-MM-DD"

@@ -64,11 +64,7 @@ class TimeType:
         return tuple(coordinate.name for coordinate in self.coordinates)
 
     def index(self, name: str) -> int:
-        """The position of the coordinate `name`.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, there is no such coordinate.
-        """
+        """The position of the coordinate `name`."""
         if name not in self.names:
             raise InvalidRequestError(
                 "CAP-TIME",
@@ -89,12 +85,7 @@ class TimeType:
 
     @classmethod
     def from_json(cls, value: object) -> TimeType:
-        """The type that `to_json` wrote; a coordinate without `minimum` has its default one.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME-TYPE`, not such an object; `CAP-TIME`, a minimum is not a
-                value of its kind.
-        """
+        """The type that `to_json` wrote; a coordinate without `minimum` has its default one."""
         listed = value.get("coordinates") if isinstance(value, Mapping) else None
         if not isinstance(listed, list):
             raise InvalidRequestError(
@@ -111,9 +102,6 @@ class TimeType:
             value: For one coordinate its value, or a list of it; for several a list of their
                 values. Integers for `bigint`, ISO 8601 text for the others; a timestamp without
                 an offset is UTC, and one without a time of day is midnight.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME` with the value and the problem.
         """
         return self._parsed(value, Coordinate.parse)
 
@@ -135,9 +123,6 @@ class TimeType:
         Args:
             text: For one coordinate its value, bare (`2013-03-01`, `17`) or as JSON; for several
                 a JSON list.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, naming the text or the value in it.
         """
         text = text.strip(BLANKS)
         if not text.startswith(("[", '"')):
@@ -157,11 +142,7 @@ class TimeType:
         return self._parsed(value, Coordinate.parse_written)
 
     def render(self, time: tuple[int, ...]) -> TimeJson:
-        """The JSON value of a time, which `parse` reads back.
-
-        Raises:
-            ValueError: `time` has another number of coordinates.
-        """
+        """The JSON value of a time, which `parse` reads back."""
         values = [c.render(v) for c, v in zip(self.coordinates, time, strict=True)]
         return values[0] if len(values) == 1 else values
 

@@ -56,12 +56,7 @@ def waiting(history: History) -> Row | None:
 
 
 def require_waiting(history: History) -> Row:
-    """The audit row of a run that waits to be published.
-
-    Raises:
-        CheckFailedError: `CAP-REJECTED` for a rejected run, with person and reason.
-        InvalidRequestError: `CAP-NOT-AUDITED` for a run that does not wait.
-    """
+    """The audit row of a run that waits to be published."""
     row = waiting(history)
     if row is not None:
         return row
@@ -98,10 +93,6 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
 
     Returns:
         The row of the rejection.
-
-    Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run, `CAP-NOT-AUDITED` for a run that does not
-            wait.
     """
     history = runs.read_history(lake, run)
     if history.last.step is Step.REJECTED:
@@ -129,10 +120,6 @@ def require_unmoved(job: Job, history: History) -> None:
 
     While a run waits, its claim may expire or be unlocked. Then publishing could do something else
     than the person who approved it was shown.
-
-    Raises:
-        InvalidRequestError: `CAP-LATER`, naming the run that has published; `CAP-GONE` when the
-            table is gone, or another one is in its place.
     """
     intent, path = history.intent(job.source), job.plan.target
     table = None if intent is None else intent.detail.get("table")

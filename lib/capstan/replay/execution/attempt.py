@@ -81,11 +81,7 @@ class ReplayResult:
 
 
 def carry_out(job: Job) -> ReplayResult:
-    """Carry out a run that has not published: lock, compute, stage, audit, publish.
-
-    Raises:
-        CapstanError: The errors of `capstan.replay.run.replay`.
-    """
+    """Carry out a run that has not published: lock, compute, stage, audit, publish."""
     require_no_clash(job.lake, job.plan, [job.run.name])
     require_own_rows(job.spark, job.plan)
     expected = expected_rows(job.spark, job.plan)
@@ -153,9 +149,6 @@ def take_turn(job: Job) -> Certificate | None:
     Returns:
         The certificate, if an earlier attempt of the run has published, so that nothing is left to
         do.
-
-    Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun, or another run of this name.
     """
     path, published = job.plan.target, None
     if job.attempt > 1:
@@ -281,10 +274,6 @@ def publish_staged(
     """Publish staged and audited rows, under the claim that the attempt holds.
 
     The folder of the rows is deleted afterwards.
-
-    Raises:
-        FencedError: `CAP-FENCED` when the claim is gone.
-        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
     """
     commit = _commit(job, staged, {"audit": audit})
     target_table.require_all_rows(job.plan, commit, count_rows(staging))

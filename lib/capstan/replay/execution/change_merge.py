@@ -40,12 +40,7 @@ if TYPE_CHECKING:
 
 
 def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> Commit:
-    """Keep the staged changes of a run, and bring their keys in the target up to date.
-
-    Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun.
-        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
-    """
+    """Keep the staged changes of a run, and bring their keys in the target up to date."""
     plan = job.plan
     published = published_changes(plan, [job.run.name])
     own = changes_of_plan(plan, job.name, job.run.name)
@@ -62,9 +57,6 @@ def take_back(job: Job) -> Commit:
     """Bring the keys of a published run to what the changes of the other runs result in.
 
     Neither earlier versions of the target nor the tape are read, and later runs may stand.
-
-    Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun.
     """
     published = published_changes(job.plan)
     others = [changes for changes in published if changes.run != job.run.name]
@@ -85,10 +77,6 @@ def audit_changes(job: Job) -> Audit:
 
     Its changes are computed again from the tape; those of other runs are as they were kept. Rows
     are compared by key.
-
-    Raises:
-        InvalidRequestError: `CAP-RETIRED` when records that it replayed were deleted;
-            `CAP-NOT-PUBLISHED` when it was rolled back, or its table is gone.
     """
     plan, spark, rule = job.plan, job.spark, _rule(job)
     target_table.require_computable(plan)
@@ -126,11 +114,7 @@ def audit_changes(job: Job) -> Audit:
 
 
 def require_newest_version(version: int | None) -> None:
-    """Check that an audit of a merge by sequence is one of the present table.
-
-    Raises:
-        InvalidRequestError: `CAP-VERSION`: which changes counted at an earlier version is not kept.
-    """
+    """Check that an audit of a merge by sequence is one of the present table."""
     if version is not None:
         raise InvalidRequestError(
             "CAP-VERSION",

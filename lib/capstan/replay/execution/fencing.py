@@ -56,7 +56,6 @@ def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> li
     have written no coverage yet.
 
     Args:
-        lake: The lake.
         scope: The target, workers and times.
         version: A version of the target.
         run: The run to leave out. Later runs of its identity count, whatever they cover.

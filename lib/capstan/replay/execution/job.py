@@ -73,20 +73,13 @@ class Job:
 
         Args:
             scope: The part of the target to lock; by default that of its plan.
-
-        Raises:
-            RangeLockedError: `CAP-HELD` when another run holds an overlapping lock.
         """
         wanted, stream = scope or self.plan.locks, self.plan.stream
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
     def ensure_lock(self) -> None:
-        """Check that the attempt still holds its lock; call this right before changing the target.
-
-        Raises:
-            FencedError: `CAP-FENCED` when it does not.
-        """
+        """Check that the attempt still holds its lock, right before changing the target."""
         claims.ensure_held(self.lake, self.run.name, self.attempt)
 
     def write(self, step: Step, detail: Mapping[str, object]) -> None:
@@ -187,11 +180,7 @@ class Job:
 
 
 def located(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: str) -> History:
-    """The history of a run, once its target was found where it is now.
-
-    Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run; `CAP-CATALOG`, see `locate_target`.
-    """
+    """The history of a run, once its target was found where it is now."""
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
         request = Intent.from_json(intent.detail).request
@@ -212,10 +201,6 @@ def restore(
 
     A run that is only to be rolled back (`undo`) needs no code, only the columns that it recorded
     for its rows.
-
-    Raises:
-        InvalidRequestError: `CAP-NO-INTENT` when the run ended before it wrote one; `CAP-CODE` when
-            its transform or pipeline has changed since.
     """
     row = require_intent(history)
     intent = Intent.from_json(row.detail)
@@ -275,11 +260,7 @@ def _as_recorded(plan: Plan, request: Request, intent: Intent) -> Plan:
 
 
 def require_intent(history: History) -> Row:
-    """The intent of a run: of the attempt that has published, else the newest one.
-
-    Raises:
-        InvalidRequestError: `CAP-NO-INTENT` when it ended before it wrote one.
-    """
+    """The intent of a run: of the attempt that has published, else the newest one."""
     intent = history.effective_intent
     if intent is None:
         raise InvalidRequestError(

@@ -47,11 +47,6 @@ def roll_back(job: Job, history: History) -> int:
 
     Returns:
         The version of the target that has the previous rows.
-
-    Raises:
-        InvalidRequestError: `CAP-NOT-PUBLISHED`; `CAP-LATER` when a later run wrote over part of
-            it; `CAP-GONE` when the previous rows, or the table, are no longer there.
-        RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
     if history.done is None:
         raise InvalidRequestError(
@@ -75,13 +70,7 @@ def roll_back(job: Job, history: History) -> int:
 
 
 def restore_previous_rows(job: Job, version: int) -> int:
-    """Restore the rows that version `version` replaced, and record that in the ledgers.
-
-    Raises:
-        InvalidRequestError: `CAP-LATER`, `CAP-GONE`.
-        RangeLockedError: `CAP-HELD` when another run holds part of the range.
-        FencedError: `CAP-FENCED` when another attempt has taken over.
-    """
+    """Restore the rows that version `version` replaced, and record that in the ledgers."""
     path = job.plan.target
     earlier = target_table.find_rollback(path, job.run.name, version)
     restored = _carry_out(job, version) if earlier is None else earlier.version
@@ -164,11 +153,7 @@ def _invert(job: Job, version: int) -> Commit | None:
 
 
 def _insertable(job: Job, rows: DataFrame) -> DataFrame:
-    """Rows to restore, without the identity columns that Delta numbers itself.
-
-    Raises:
-        InvalidRequestError: `CAP-IDENTITY` when there are rows, as they would get other numbers.
-    """
+    """Rows to restore, without the identity columns that Delta numbers itself."""
     numbered = delta.identity_columns(job.plan.target)
     if not numbered or rows.isEmpty():
         return rows.drop(*numbered)
@@ -186,9 +171,6 @@ def _require_as_merged(job: Job, version: int, merged: DataFrame, now: DataFrame
     """Check that every row is as the run has merged it, and that its key is unique.
 
     Keys are not bound to a range, so any run that has published since may have changed them.
-
-    Raises:
-        InvalidRequestError: `CAP-LATER`, naming the runs that have published since.
     """
     if (
         except_all(merged, now).isEmpty()
@@ -212,12 +194,7 @@ def _require_as_merged(job: Job, version: int, merged: DataFrame, now: DataFrame
 
 @contextmanager
 def _requiring_version(job: Job, version: int) -> Iterator[None]:
-    """Translate errors about a version that is no longer kept; others pass unchanged.
-
-    Raises:
-        InvalidRequestError: `CAP-GONE` when files of the version, or its entry in the log, are
-            gone.
-    """
+    """Translate errors about a version that is no longer kept; others pass unchanged."""
     try:
         yield
     except Exception as error:

@@ -84,9 +84,6 @@ def require_same_table(lake: Lake, plan: Plan, before: History | None) -> None:
     """Check that the target still is the table to which an earlier run has appended.
 
     Another table in its place may or may not have these rows, which could then appear twice.
-
-    Raises:
-        InvalidRequestError: `CAP-GONE`.
     """
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return

@@ -28,7 +28,6 @@ def record_findings(
 
     Args:
         plan: The plan, with the audited stream, cut and target.
-        audit: The audit.
         run: The run whose rows were audited; empty for a standalone audit.
         attempt: The attempt of the run.
         target_version: The audited version; None for staged output, or for the newest.

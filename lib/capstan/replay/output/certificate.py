@@ -48,7 +48,6 @@ def draft_certificate(
     """The certificate, as far as it is known before anything is written.
 
     Args:
-        plan: The replay.
         contents: The content that it reads of each stream.
         counters: The counters of a pipeline.
     """

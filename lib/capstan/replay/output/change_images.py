@@ -29,9 +29,6 @@ def images_after(
     """The rows that the keys of a replay would have in the target, and those they have now.
 
     Args:
-        spark: The session.
-        plan: The replay.
-        rule: Its rule.
         rows: Its output, or its staged changes.
     """
     changes = moved = named(rows if DELETED in rows.columns else changes_of(rule, rows), "")

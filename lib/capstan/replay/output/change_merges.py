@@ -36,14 +36,10 @@ def rows_to_merge(
     """The rows to merge when other changes than before are to count.
 
     Args:
-        rule: The rule.
         kept: The kept changes of a table.
         before: The attempts whose changes have counted.
         after: Those whose changes are to count.
         present: The rows of the table.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE` as `after_images`.
     """
     moved = of_runs(kept, {*before} ^ {*after})
     plain = not rule.history and rule.unchanged is None
@@ -64,14 +60,9 @@ def after_images(
     A truncate that moves concerns all keys.
 
     Args:
-        rule: The rule.
         changes: All changes in effect.
         moved: The changes that begin or cease to be in effect.
         present: The rows of the table.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE` when a row would lack a value that a change leaves as it
-            was.
     """
     if _has_truncates(moved):
         moved = moved.unionByName(changes, allowMissingColumns=True)

@@ -64,11 +64,7 @@ _ORDINAL = "_capstan_ordinal"
 
 
 def require_rule_fits(rule: ChangeRule, rows: DataFrame) -> None:
-    """Check that a rule fits the output of a replay; no job runs.
-
-    Raises:
-        InvalidRequestError: `CAP-SEQUENCE`, naming the column or the condition.
-    """
+    """Check that a rule fits the output of a replay; no job runs."""
     for each in rule.sequence:
         if each.column not in rows.columns:
             raise _misfit(f"sequence_by names column {each.column}, which the output does not have")
@@ -122,7 +118,6 @@ def changes_of(rule: ChangeRule, rows: DataFrame) -> DataFrame:
     """The changes of a replay's output that can matter, whatever other runs have.
 
     Args:
-        rule: The rule.
         rows: The output; several rows may have the same key.
 
     Returns:
@@ -156,9 +151,6 @@ def require_sequence(rule: ChangeRule, changes: DataFrame) -> None:
     """Check that every change has a place in the order, and values that can be looked up.
 
     A change without a place wins until then, so it is seen.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE`, naming a key.
     """
     missing = unknown(rule, changes.schema)
     keys = [F.col(quoted(key)).cast("string").alias(key) for key in rule.keys]
@@ -189,8 +181,6 @@ def table_rows(
     """The rows that a table has after all these changes of its keys.
 
     Args:
-        rule: The rule.
-        changes: The changes.
         truncates: Changes whose truncates count, if they are not all among `changes`.
     """
     placed = beside_truncates(rule, changes, changes if truncates is None else truncates)

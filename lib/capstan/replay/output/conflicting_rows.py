@@ -60,14 +60,7 @@ def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> N
     of its earlier runs.
 
     Args:
-        lake: The lake.
-        plan: The replay.
         besides: The runs of the replay itself.
-
-    Raises:
-        InvalidRequestError: `CAP-APPEND`, naming the run that has written rows of the range;
-            `CAP-ORDER`, naming the run that has merged rows of later times; `CAP-SEQUENCE` when
-            other runs merge there by another rule, or by sequence at all.
     """
     require_one_rule(plan, besides)
     if plan.request.mode is Mode.APPEND:

@@ -17,7 +17,6 @@ def default_columns(path: str, schema: StructType) -> dict[str, Column]:
     """Columns of a table that have a default value, each as an expression of that value.
 
     Args:
-        path: The table.
         schema: Its columns.
     """
     defaults = delta.default_values(path)

@@ -96,11 +96,6 @@ def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None)
     """Compare the output of a replay with the present rows of its target.
 
     Without staged rows, the output is computed for the comparison.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS`, `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM` or
-            `CAP-PIPELINE` when the replay does not fit its target or its stream; `CAP-ORDERED`
-            when its output cannot be compared.
     """
     if staged is not None:
         return _compared(spark, plan, staged, from_index=False)

@@ -30,10 +30,6 @@ def require_columns_kept(spark: SparkSession, plan: Plan, schema: StructType) ->
     row. A column that a run has written, and that is missing now, was dropped or renamed. As in
     Delta, names are compared without regard to case. A job runs only when there are foreign
     columns.
-
-    Raises:
-        InvalidRequestError: `CAP-ADOPT`, with the columns and the number of rows with values in
-            them.
     """
     request = plan.request
     if request.adopt or request.mode is not Mode.REPLACE or not is_table(plan.target):

@@ -38,10 +38,6 @@ def require_own_rows(spark: SparkSession, plan: Plan) -> None:
     """Check that a replay replaces no foreign row, as far as that is known before it computes.
 
     A merge into a target that keeps times is checked by `require_own_keys`, once it has rows.
-
-    Raises:
-        InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
-            outputs; `CAP-TARGET-SCHEMA` when the table lacks the column of the worker or the time.
     """
     if plan.request.mode is Mode.MERGE and plan.layout.time is not None:
         return
@@ -54,10 +50,6 @@ def require_own_keys(plan: Plan, rows: DataFrame) -> None:
     """Check that a merge matches no foreign row by its key.
 
     Other modes than `merge` are not checked.
-
-    Raises:
-        InvalidRequestError: `CAP-ADOPT`, with the number of foreign rows and the runs of other
-            outputs.
     """
     if plan.request.mode is not Mode.MERGE or plan.layout.time is None or plan.request.adopt:
         return
@@ -70,7 +62,6 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     """The number of rows of other outputs that a replay would replace or merge over.
 
     Args:
-        spark: The session.
         plan: The replay; mode `append` replaces no rows.
         rows: The rows to merge. Without them, or in a target without times, all foreign rows count,
             as their range is unknown.

@@ -46,9 +46,6 @@ def require_latest(plan: Plan, staged: DataFrame) -> None:
     """Check that a merge without a sequence has one row of each key: that of the latest time.
 
     When the table lacks a key, a merge inserts every row of that key.
-
-    Raises:
-        CheckFailedError: `CAP-KEYS`, naming a key.
     """
     if plan.request.mode is not Mode.MERGE or plan.change_rule is not None:
         return

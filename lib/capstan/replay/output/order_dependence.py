@@ -41,11 +41,7 @@ class Ordered:
 
 
 def require_comparable(plan: Plan, rows: DataFrame) -> None:
-    """Check that an audit can compare the output of a replay; no job runs.
-
-    Raises:
-        InvalidRequestError: `CAP-ORDERED`, naming the column, the expression and its replacement.
-    """
+    """Check that an audit can compare the output of a replay; no job runs."""
     refused = ordered(plan, rows).refused
     for column, cause in refused.items():
         part = f"column {column}" if column else "the set of rows"

@@ -91,7 +91,6 @@ def workers_here(
     """The workers that a published run has in a plan's target, by the plan's numbers; None for all.
 
     Args:
-        plan: The plan.
         covered: The published run.
         labels: The worker labels of other streams, as far as they are known.
         by_label: Whether the target keeps labels, which workers of other streams can share.

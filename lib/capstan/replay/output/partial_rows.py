@@ -76,21 +76,13 @@ def resolved(rule: ChangeRule, changes: DataFrame, truncates: Column) -> DataFra
 
 
 def require_values(rule: ChangeRule, rows: DataFrame) -> None:
-    """Check that no row of a table would have the marker as a value.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE`, naming a key and the column.
-    """
+    """Check that no row of a table would have the marker as a value."""
     if rule.unchanged is not None:
         _refuse_first(rule, rows, marked(rule, rows.schema), "no change before it has its value")
 
 
 def require_readable(rule: ChangeRule, changes: DataFrame) -> None:
-    """Check that the marker stands in no key, and in no value that cannot be looked up.
-
-    Raises:
-        CheckFailedError: `CAP-SEQUENCE`, naming a key and the column.
-    """
+    """Check that the marker stands in no key, and in no value that cannot be looked up."""
     if rule.unchanged is None:
         return
     texts = [json.dumps(text, ensure_ascii=False)[1:-1] for text in _forms(rule)]

@@ -38,11 +38,6 @@ def published_changes(plan: Plan, besides: Collection[str] = ()) -> tuple[KeptCh
     Args:
         plan: A replay into the target, which merges by sequence.
         besides: Runs to leave out.
-
-    Raises:
-        InvalidRequestError: `CAP-SEQUENCE` when a run of another output, or in another way, has
-            written rows there.
-        RangeLockedError: `CAP-CONFLICT` when a run has published, and the ledgers do not have it.
     """
     covered = [c for c in coverage.current(plan.lake, plan.target) if c.run not in besides]
     histories = runs.read_histories(plan.lake, target=plan.target)
@@ -70,13 +65,7 @@ def is_in_effect(plan: Plan, run: str) -> bool:
 
 
 def require_one_rule(plan: Plan, besides: Collection[str] = ()) -> None:
-    """Check that all rows of a target come from runs that merge as a replay does.
-
-    Raises:
-        InvalidRequestError: `CAP-SEQUENCE` when they do not, or when the replay would replace only
-            a part of what a run of other code has written.
-        RangeLockedError: `CAP-CONFLICT` as `published_changes`.
-    """
+    """Check that all rows of a target come from runs that merge as a replay does."""
     if plan.change_rule is None:
         _require_plain(plan)
         return

@@ -21,9 +21,6 @@ def require_restorable(spark: SparkSession, plan: Plan) -> None:
     Delta accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`, so rows that were
     replaced cannot return as they were. A rollback that only takes rows away is possible. A job
     runs only when the target has such columns.
-
-    Raises:
-        InvalidRequestError: `CAP-IDENTITY` for a merge, and when the range has rows.
     """
     numbered = delta.identity_columns(plan.target) if is_table(plan.target) else []
     if not numbered:

@@ -44,9 +44,6 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
 
     A declared grain is checked at planning instead. A transform that leaves out all tried records
     passes; rows that it then writes outside the range are refused later.
-
-    Raises:
-        InvalidRequestError: `CAP-GRAIN`, with the time of the rows around a bound.
     """
     computation, coordinates = plan.computation, plan.time_type.coordinates
     if not isinstance(computation, TransformComputation) or computation.grain != 1:
@@ -90,9 +87,6 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
     """Check that every record of a copy has the same time on tape and in the target's own column.
 
     A job runs only when late records were re-injected, or are advanced.
-
-    Raises:
-        InvalidRequestError: `CAP-OWN-TIME`, with the number of such records and their times.
     """
     column, tape = plan.layout.time, plan.tape
     if not isinstance(plan.computation, CopyComputation) or column in (None, "_time"):

@@ -75,12 +75,6 @@ def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
     """A frame with the columns of the target's rows; a pipeline does not run yet.
 
     Of lookup tables the keys are read.
-
-    Raises:
-        InvalidRequestError: `CAP-LOOKUP` when a lookup table cannot be read, or has several rows of
-            a key.
-        InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
-            does not fit its target or its stream.
     """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
@@ -99,18 +93,9 @@ def playing(
     """Compute the output of a replay; it can be read inside the `with` block.
 
     Args:
-        spark: The session.
-        plan: The replay.
         expected: The result of `expected_rows`, when it is known.
         again: Whether this is the second computation of an audit. A pipeline then runs on another
             number of replay workers.
-
-    Raises:
-        OperatorFailed: An operator of a pipeline raised; its fields name node, time and worker.
-        StateError: The state that a followed pipeline resumes from is incomplete or does not fit.
-        InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`, `CAP-PIPELINE` when the replay
-            does not fit its target or its stream; `CAP-LOOKUP` when a version of a lookup table is
-            gone.
     """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
@@ -182,11 +167,7 @@ def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:
 
 
 def shaped(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFrame:
-    """Records as rows of the target: copied, or transformed.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET-COLUMNS`, `CAP-TRANSFORM`.
-    """
+    """Records as rows of the target: copied, or transformed."""
     if isinstance(plan.computation, TransformComputation):
         return _transformed(spark, plan, plan.computation.transform, records)
     payload = [name for name in records.columns if name not in _PROTOCOL]

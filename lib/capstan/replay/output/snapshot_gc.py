@@ -39,9 +39,6 @@ def clear_old(
     that are not known to belong to it.
 
     Args:
-        spark: The session.
-        lake: The lake.
-        pipeline: The pipeline.
         identity: The identity of the followed replay.
         slack: The number of obsolete snapshots to tolerate.
 

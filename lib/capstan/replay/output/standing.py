@@ -221,7 +221,6 @@ def record_whole(plan: Plan, run: str, version: int) -> None:
     """Record that an audit found the rows of a plan whole, if others have been there since.
 
     Args:
-        plan: The plan.
         run: The run that has published them.
         version: The version of the target that was audited.
     """

@@ -43,14 +43,9 @@ def carried(
     """The state from which a run resumes, rescaled to its replay workers.
 
     Args:
-        spark: The session.
-        lake: The lake.
         computation: The pipeline, with the snapshot.
         peers: The number of replay workers.
         keeps: Whether the run keeps its own state.
-
-    Raises:
-        StateError: The state is incomplete, or cannot be rescaled to this number of workers.
     """
     snapshot = computation.resumed
     rows = None if snapshot is None else read_parts(spark, lake, snapshot)
@@ -117,11 +112,6 @@ def rescale_state(
     """Rescale the newest snapshot of a followed pipeline to other replay workers, for its next run.
 
     The rows are written first, then the ledger row that makes them count.
-
-    Raises:
-        InvalidRequestError: `CAP-STATE` when there is no snapshot to resume from.
-        StateError: The state is incomplete, or cannot be rescaled.
-        StateChanged: The pipeline has changed since it kept the state.
     """
     now = taken.on(None)
     if not taken.standing or not now.parts:

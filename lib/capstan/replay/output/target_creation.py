@@ -30,12 +30,6 @@ def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None
     Delta commits concurrent replacements of disjoint workers only when they touch different
     partitions. With many workers, each would have a folder and a file of its own; then the later of
     two replacements is repeated.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the column that has another type or is
-            missing; `CAP-NAME` for a folder with files that is no table; `CAP-TARGET-COLUMNS` for
-            a declared layout that its rows cannot have; `CAP-CATALOG` when the catalog refuses its
-            name.
     """
     if not is_table(plan.target):
         _require_free(plan)

@@ -47,11 +47,7 @@ def partitions(path: str) -> list[str]:
 
 
 def require_placed(plan: Plan, schema: StructType) -> None:
-    """Check that a table has the columns of worker and time.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET-SCHEMA`, naming the missing column.
-    """
+    """Check that a table has the columns of worker and time."""
     for name in (plan.layout.worker, plan.layout.time):
         if name is not None and name not in schema.names:
             raise misfit(plan, name, "is missing, so its rows have no worker or time")
@@ -80,12 +76,7 @@ def predicate(plan: Plan, schema: StructType) -> str:
 
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
-    """Audit rows of the plan's workers and times, from staging or from the target.
-
-    Raises:
-        InvalidRequestError: `CAP-RETIRED` when records needed to compute the rows again were
-            deleted.
-    """
+    """Audit rows of the plan's workers and times, from staging or from the target."""
     if isinstance(plan.computation, CopyComputation) and plan.request.mode is not Mode.MERGE:
         tagged = plan.layout.tagged(rows, plan.tape.time_type)
         return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
@@ -109,11 +100,7 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
 
 
 def require_computable(plan: Plan) -> None:
-    """Check that all records from which an audit computes the rows again are on the tape.
-
-    Raises:
-        InvalidRequestError: `CAP-RETIRED` when some were deleted.
-    """
+    """Check that all records from which an audit computes the rows again are on the tape."""
     for stream in plan.inputs:
         retired = _retired(plan, stream)
         if retired:
@@ -146,7 +133,6 @@ def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shap
     """The columns of worker, time and data in the output of a transform or pipeline.
 
     Args:
-        plan: The replay.
         schema: The columns of the output.
         columns: The columns to compare.
     """
@@ -178,11 +164,7 @@ def tagged_shape(plan: Plan, columns: tuple[str, ...]) -> Shape:
 
 
 def require_checks(plan: Plan, rows: DataFrame) -> None:
-    """Check that the declared checks fit the rows of a replay; no job runs.
-
-    Raises:
-        InvalidRequestError: `CAP-CHECK-COLUMN`, naming the check.
-    """
+    """Check that the declared checks fit the rows of a replay; no job runs."""
     if plan.checks:
         copies = isinstance(plan.computation, CopyComputation)
         prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copies else rows)
@@ -193,9 +175,6 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
 
     Delta checks replacements as they are written. Rows outside the recorded range could neither be
     rolled back nor audited.
-
-    Raises:
-        CheckFailedError: `CAP-OUTSIDE`.
     """
     if plan.request.mode is not Mode.REPLACE:
         _require_inside(plan, rows)
@@ -219,14 +198,9 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
     """Exclude earlier attempts of a run from the target, by a commit without rows.
 
     Args:
-        spark: The session.
         path: The target.
-        run: The run.
         attempt: The first attempt that may still change the target.
         by: The run that fences them: the same run, or one that has claimed the range since.
-
-    Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun.
     """
     txn = run.fence(attempt)
     note = {"run": by, "fence": run.name, "attempt": attempt}
@@ -295,12 +269,7 @@ def _find(
 def publish(
     plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
 ) -> Commit:
-    """Write the rows to the target in one commit, under the caller's claim.
-
-    Raises:
-        FencedError: `CAP-FENCED` when a later attempt has begun.
-        RangeLockedError: `CAP-CONFLICT` when other writers kept winning.
-    """
+    """Write the rows to the target in one commit, under the caller's claim."""
     txn = run.change(attempt)
     note = {**note, "run": run.name, "attempt": attempt, "publish": True}
     if plan.request.mode is not Mode.MERGE:
@@ -322,11 +291,7 @@ def publish(
 
 
 def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
-    """Check by the commit's metrics that it wrote the number of audited rows.
-
-    Raises:
-        SystemFailureError: `CAP-PUBLISH` when it did not.
-    """
+    """Check by the commit's metrics that it wrote the number of audited rows."""
     if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
         return
     copied = int(commit.metrics.get("numCopiedRows", 0))

@@ -189,12 +189,7 @@ class PipelineComputation(Computation):
         )
 
     def resuming(self, snapshot: Snapshot | None) -> Self:
-        """The same computation, resumed from a snapshot.
-
-        Raises:
-            StateChanged: `CAP-DAG-STATE-CHANGED`, naming an operator that is no longer the one
-                that wrote the state.
-        """
+        """The same computation, resumed from a snapshot."""
         if snapshot is not None and snapshot.signatures is not None:
             signatures = self.pipeline.signatures(self.sink.node)
             require_unchanged(snapshot.signatures, signatures, whole=True)
@@ -209,9 +204,6 @@ class PipelineComputation(Computation):
 
         Args:
             step: The stream's step in microseconds; 1 when times are not truncated.
-
-        Raises:
-            InvalidRequestError: `CAP-GRAIN`, naming the operator and its duration.
         """
         kind = self.reach.time_type.coordinates[self.reach.coordinate].kind
         if step == 1 or kind is not Kind.TIMESTAMP:
@@ -293,12 +285,7 @@ def computation_of(
     frontier: Antichain,
     declared: Target | None,
 ) -> Computation:
-    """Resolve and check the computation of a request, without a JVM.
-
-    Raises:
-        InvalidRequestError: `CAP-TRANSFORM` or `CAP-PIPELINE` for an unknown name, or one that
-            cannot be used; `CAP-DAG-...` for an invalid graph.
-    """
+    """Resolve and check the computation of a request, without a JVM."""
     if request.transform is not None:
         declarations.require_sound("transforms", request.transform)
         transform = transforms(declarations.transforms).get(request.transform)
@@ -311,11 +298,7 @@ def computation_of(
 
 
 def kept_source(declarations: ProjectConfig, request: Request) -> str | None:
-    """The source to which the `workers` of a request of several streams belong; None for all.
-
-    Raises:
-        InvalidRequestError: As `computation_of`.
-    """
+    """The source to which the `workers` of a request of several streams belong; None for all."""
     if request.workers is None or not request.streams or request.pipeline is None:
         return None
     return _requested(declarations, request.pipeline, request.sink)[1].worker_source
@@ -328,12 +311,7 @@ def _requested(declarations: ProjectConfig, name: str, node: str | None) -> tupl
 
 
 def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
-    """The requested sink, or the only one when none is named.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` for an unknown sink, or when there are several to choose
-            from.
-    """
+    """The requested sink, or the only one when none is named."""
     if node is not None:
         return pipeline.sink(node)
     if len(pipeline.sinks) == 1:
@@ -348,11 +326,7 @@ def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
 
 
 def check_workers(computation: Computation, *, everyone: bool) -> None:
-    """Check that all workers are chosen when the output mixes them.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKERS`.
-    """
+    """Check that all workers are chosen when the output mixes them."""
     if computation.worker is None and not everyone:
         raise InvalidRequestError(
             "CAP-WORKERS",
@@ -362,11 +336,7 @@ def check_workers(computation: Computation, *, everyone: bool) -> None:
 
 
 def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None:
-    """Check that a range consists of whole grains.
-
-    Raises:
-        InvalidRequestError: `CAP-GRAIN`, with the nearest bounds that fit.
-    """
+    """Check that a range consists of whole grains."""
     at = computation.coordinate(time_type)
     bounds = (box.since[at], box.until[at])
     subject = f"{computation.title} works"

@@ -45,24 +45,14 @@ class Cursor:
 
 
 def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:
-    """The position of a followed replay; None when no run of it is published.
-
-    Raises:
-        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, computation,
-            start, mode or keys before.
-    """
+    """The position of a followed replay; None when no run of it is published."""
     if last is None:
         return None
     return Cursor(reached_by(request, last), find_snapshot(lake, last, request.peers))
 
 
 def reached_by(request: Request, last: History) -> Antichain:
-    """The frontier that the last published run of a followed replay reached.
-
-    Raises:
-        InvalidRequestError: `CAP-FOLLOW` when it was followed with other workers, computation,
-            start, mode or keys before.
-    """
+    """The frontier that the last published run of a followed replay reached."""
     row = last.effective_intent
     assert row is not None
     intent = Intent.from_json(row.detail)

@@ -84,11 +84,7 @@ class LookupInput:
         return None
 
     def require_readable(self) -> None:
-        """Check that the version can still be read.
-
-        Raises:
-            InvalidRequestError: `CAP-LOOKUP` when the table or its version is gone.
-        """
+        """Check that the version can still be read."""
         problem = self.unreadable
         if problem is not None:
             raise _refusal(self.lookup, problem)
@@ -104,16 +100,10 @@ def pin_lookups(
     """The lookups of a sink in the order in which they are declared, without a JVM.
 
     Args:
-        lake: The lake.
-        pipeline: The pipeline.
         sink: The sink to compute.
         asked: Requested versions by the lookup's name; the others are as declared, or the newest.
         pins: The versions that an earlier attempt pinned. No table is opened then, and a lookup
             that it did not have is left out.
-
-    Raises:
-        InvalidRequestError: `CAP-LOOKUP` for a version of no lookup, or for a table or a version
-            that cannot be read.
     """
     known = {lookup.name for lookup in pipeline.lookups}
     for name in sorted(set(asked) - known):

@@ -235,11 +235,7 @@ class Plan:
         return _input_identity(self)
 
     def require_complete(self) -> None:
-        """Check that the range is complete, or with `--partial` some of it; never none of it.
-
-        Raises:
-            IncompleteError: `CAP-INCOMPLETE`, with the frontier.
-        """
+        """Check that the range is complete, or with `--partial` some of it; never none of it."""
         if self.request.follow is not None or (
             not self.is_empty and (self.complete or self.request.partial)
         ):
@@ -261,11 +257,7 @@ class Plan:
         return ", ".join(each.tape.name for each in behind or self.inputs)
 
     def require_records(self) -> None:
-        """Check that no record that it reads was deleted.
-
-        Raises:
-            InvalidRequestError: `CAP-RETIRED`, naming the times whose records are gone.
-        """
+        """Check that no record that it reads was deleted."""
         for stream in self.inputs:
             workers = tuple(stream.workers)
             needed = (self.lake, stream.tape, stream.cut, workers, self.reads, "the replay")
@@ -289,12 +281,7 @@ class Plan:
         return not replace(region, above=None).contains(first)
 
     def require_cursor(self, last: History | None) -> None:
-        """Check, under the claim, that the last published run is still that of the plan.
-
-        Raises:
-            RangeLockedError: `CAP-CONFLICT` when that run was rolled back, or another one has
-                published, since the planning.
-        """
+        """Check, under the claim, that the last published run is still that of the plan."""
         if (None if last is None else reached_by(self.request, last)) != self.cursor:
             raise RangeLockedError(
                 "CAP-CONFLICT",

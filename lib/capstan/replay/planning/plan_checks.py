@@ -25,12 +25,7 @@ def declared_checks(
 
 
 def check_scope(plan: Plan) -> None:
-    """Check that a replay may change the part of its target that it writes.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKERS` or `CAP-STREAMS` for its workers; `CAP-TIMELESS`,
-            `CAP-KEYS` and `CAP-SEQUENCE` for its mode.
-    """
+    """Check that a replay may change the part of its target that it writes."""
     mode, computation = plan.request.mode, plan.computation
     bounded = any(bound is not None for bound in (*plan.box.since, *plan.box.until))
     timeless = mode is Mode.REPLACE and plan.layout.time is None

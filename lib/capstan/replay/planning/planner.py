@@ -45,19 +45,10 @@ def make_plan(
     """Resolve a request, without a JVM.
 
     Args:
-        lake: The lake.
         declarations: The registered transforms and the declared targets.
-        request: The request.
         cuts: The commits that are already pinned, as `Plan.cuts` has them.
         pins: The versions of lookup tables that are already pinned, by the lookup's name.
         cursor: The position of a followed replay.
-
-    Raises:
-        InvalidRequestError: Unknown stream, worker, transform, cut or declared replay; a range that
-            is reversed, or does not fit the transform's grain; missing workers that the transform
-            needs; a pipeline that has changed since its state was kept; `CAP-STREAMS` for streams
-            that cannot be replayed together, or are not those that the pipeline reads;
-            `CAP-LOOKUP` for a lookup table or a version that cannot be read.
     """
     if cuts is None:  # A pinned request has the rule of its time.
         request = completed(declarations, request)
@@ -105,10 +96,6 @@ def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str
 
     A target that is named as in a catalog has that name in its declaration, whether somebody has
     declared it or not.
-
-    Raises:
-        InvalidRequestError: `CAP-NAME` for a place that belongs to the lake itself; `CAP-DECLARE`
-            for an invalid declaration; of a path, for any invalid one, as that may be its own.
     """
     any_of_all = "/" in into or is_catalog_name(into)
     declarations.require_sound("targets", None if any_of_all else into)

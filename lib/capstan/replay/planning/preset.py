@@ -13,12 +13,7 @@ from capstan.replay.planning.request import Request
 
 
 def completed(declarations: ProjectConfig, request: Request) -> Request:
-    """The request with the rule of a merge by sequence that the preset of its stream has.
-
-    Raises:
-        InvalidRequestError: `CAP-SEQUENCE` when it contradicts the preset, or has settings of a
-            merge by sequence but no sequence.
-    """
+    """The request with the rule of a merge by sequence that the preset of its stream has."""
     added: dict[str, Any] = preset_settings(request, declarations.streams)
     request = replace(request, **added) if added else request
     problem = problem_without_sequence(request)

@@ -61,7 +61,6 @@ def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | No
     """The snapshot from which the next run resumes; None for none, or when it was deleted.
 
     Args:
-        lake: The lake.
         last: The last published run.
         peers: The preferred number of replay workers; None for any.
     """
@@ -76,7 +75,6 @@ def list_taken(lake: Lake, pipeline: str, **equal: object) -> list[Taken]:
     """The snapshots of a pipeline's published runs, the newest of each target last.
 
     Args:
-        lake: The lake.
         pipeline: The pipeline's name.
         equal: Values of the ledger's columns to filter runs by.
     """

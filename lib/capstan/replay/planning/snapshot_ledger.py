@@ -124,9 +124,6 @@ def write_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataF
     """Append the rows of a snapshot to the table of its pipeline's state, in one commit.
 
     Args:
-        spark: The session.
-        lake: The lake.
-        snapshot: The snapshot.
         rows: Rows with the columns `capstan.pipeline.spark.state_rows.COLUMNS`.
     """
     path = lake.state(snapshot.pipeline)
@@ -138,11 +135,7 @@ def write_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataF
 
 
 def read_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot) -> DataFrame | None:
-    """The rows of a snapshot; None when it has none.
-
-    Raises:
-        NotWhole: Some of the written rows are missing.
-    """
+    """The rows of a snapshot; None when it has none."""
     if not snapshot.parts:
         return None
     path = lake.state(snapshot.pipeline)

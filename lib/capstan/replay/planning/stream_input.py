@@ -71,15 +71,9 @@ def open_inputs(
     """The streams of a request, in the order of their sources' names, without a JVM.
 
     Args:
-        lake: The lake.
-        request: The request.
         cuts: Commits that were pinned before, by source; that of the only stream is empty.
         kept: The source whose workers the rows keep, to which the `workers` of the request belong;
             None for all of them.
-
-    Raises:
-        InvalidRequestError: Unknown stream, worker or cut; `CAP-STREAMS` when the streams have
-            different times.
     """
     inputs: list[StreamInput] = []
     found: dict[tuple[str, int | None], Cut] = {}
@@ -114,11 +108,7 @@ def kept_inputs(inputs: Sequence[StreamInput], kept: str | None) -> tuple[Stream
 
 
 def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:
-    """Check that a chosen worker is chosen in all streams, with the same number and label.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS`, naming the stream with other workers.
-    """
+    """Check that a chosen worker is chosen in all streams, with the same number and label."""
     first, *others = inputs
     for other in others:
         if other.workers != first.workers:
@@ -133,11 +123,7 @@ def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:
 
 
 def require_all_workers(inputs: Sequence[StreamInput], title: str) -> None:
-    """Check that all workers are chosen of streams whose workers the rows mix.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKERS`, naming the stream with workers that are left out.
-    """
+    """Check that all workers are chosen of streams whose workers the rows mix."""
     for each in inputs:
         if not each.everyone:
             raise InvalidRequestError(

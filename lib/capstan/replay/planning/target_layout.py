@@ -26,11 +26,7 @@ _DAY = 86_400_000_000
 
 
 def column_type(schema: StructType, name: str) -> DataType:
-    """The type of a target's column of worker or time.
-
-    Raises:
-        InvalidRequestError: `CAP-TARGET-SCHEMA` for a table that does not have it any more.
-    """
+    """The type of a target's column of worker or time."""
     if name not in schema.names:
         raise InvalidRequestError(
             "CAP-TARGET-SCHEMA",
@@ -70,7 +66,6 @@ class Layout:
         Args:
             schema: The target's columns.
             time_type: The stream's times.
-            workers: None for all.
             region: The times.
         """
         parts = []
@@ -135,11 +130,7 @@ class Layout:
 
 
 def single(time_type: TimeType, holder: str) -> Coordinate:
-    """The one coordinate of a totally ordered time.
-
-    Raises:
-        InvalidRequestError: `CAP-COORDINATES` when there are several; `holder` names the column.
-    """
+    """The one coordinate of a totally ordered time."""
     if len(time_type.coordinates) != 1:
         raise InvalidRequestError(
             "CAP-COORDINATES",

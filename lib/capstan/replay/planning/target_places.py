@@ -36,12 +36,7 @@ def needs_catalog(lake: Lake, declarations: ProjectConfig, into: str) -> bool:
 
 
 def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, into: str) -> None:
-    """Find the table of a target, and record its place if that has changed.
-
-    Raises:
-        InvalidRequestError: `CAP-CATALOG` when the catalog cannot tell, or no longer knows the name
-            of a table that exists; `CAP-LAKE`, see `require_safe_commits`.
-    """
+    """Find the table of a target, and record its place if that has changed."""
     path, declared = target_path(lake, declarations, into)
     require_safe_commits(spark, path)
     if declared is None or declared.table is None:
@@ -55,11 +50,7 @@ def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, 
 
 
 def unseen_lookups(lake: Lake, declarations: ProjectConfig, pipeline: str | None) -> bool:
-    """Whether a pipeline has a lookup table in a catalog that the lake has not seen yet.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` for an unknown pipeline.
-    """
+    """Whether a pipeline has a lookup table in a catalog that the lake has not seen yet."""
     names = _lookup_names(declarations, pipeline)
     return bool(names) and any(read_places(lake).named(normalised(n)) is None for n in names)
 
@@ -75,15 +66,9 @@ def locate_lookups(
     """Find the lookup tables of a pipeline in their catalogs, and record places that have changed.
 
     Args:
-        spark: The session.
-        lake: The lake.
         declarations: The declared pipelines.
         pipeline: The pipeline's name; None for no pipeline.
         required: Whether they must be there. A run that is rolled back does without them.
-
-    Raises:
-        InvalidRequestError: `CAP-CATALOG` when a catalog does not have one as a Delta table;
-            `CAP-PIPELINE` for an unknown pipeline.
     """
     with nullcontext() if required else suppress(InvalidRequestError):
         for name in _lookup_names(declarations, pipeline):
@@ -124,11 +109,7 @@ def _require_forgotten(spark: SparkSession, lake: Lake, table: str) -> None:
 
 
 def register_target(spark: SparkSession, lake: Lake, name: str, path: str) -> None:
-    """Give a target that exists its name in the catalog, and record its place.
-
-    Raises:
-        InvalidRequestError: `CAP-CATALOG` when the catalog refuses it.
-    """
+    """Give a target that exists its name in the catalog, and record its place."""
     if find_table(spark, name) is None:
         register_table(spark, name, path)
     # The table is new under this name, even if another one was here before.

@@ -20,13 +20,7 @@ def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) 
     """The times of a request: its bounds, restricted to those known at an epoch.
 
     Args:
-        tapes: The tapes.
         time_type: The coordinates of their times.
-        request: The request.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME`; `CAP-GRAIN` for a bound within a step of the stream's
-            times; `CAP-RANGE` for an empty range; `CAP-KNOWN-AT` when times have no epoch.
     """
     bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
     for tape in tapes:

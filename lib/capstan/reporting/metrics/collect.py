@@ -36,9 +36,6 @@ def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
     """Samples of all streams and runs.
 
     An unreadable tape has a sample of its own, and does not hide the others.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE` when there is no lake.
     """
     lake.require()
     names = stream_names(lake, declarations)

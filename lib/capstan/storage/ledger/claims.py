@@ -99,10 +99,6 @@ def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
 
     Returns:
         The number of the attempt.
-
-    Raises:
-        RangeLockedError: `CAP-HELD` with the name of the other run, if it holds an overlapping
-            scope.
     """
     ordinal, attempt = _append(lake, run.name, stream, scope)
     for holder in _earlier_conflicts(lake, run.name, scope, ordinal):
@@ -125,9 +121,6 @@ def ensure_held(lake: Lake, run: str, attempt: int) -> None:
 
     A claim that is about to expire is renewed by another row. An expired one is claimed again,
     unless another run has claimed part of the scope in the meantime.
-
-    Raises:
-        FencedError: `CAP-FENCED` when the claim was unlocked, taken over or has ended.
     """
     held = _held_claim(lake, run, attempt)
     if held is not None and held.expires - now() > LEASE / _RENEW:
@@ -226,10 +219,8 @@ def abandoned(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
     """Abandoned claims that conflict with a scope; their attempts may still be running.
 
     Args:
-        lake: The lake.
         run: The run that holds the scope. Its own earlier attempts count as well.
         attempt: The attempt that holds the scope.
-        scope: The scope.
     """
     return [
         claim

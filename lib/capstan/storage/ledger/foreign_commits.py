@@ -54,7 +54,6 @@ def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
 
     Args:
         lake: The lake with the ledger.
-        path: The table.
         since: Only commits after this version are returned.
     """
     seen, recorded = _read_recorded(lake, path, delta.identity_of(path))
@@ -67,7 +66,6 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
 
     Args:
         lake: The lake with the ledger.
-        path: The table.
         since: Only commits after this version are recorded: the first published one.
 
     Returns:

@@ -121,16 +121,9 @@ def require_records(
     """Check that no records of these workers and times were retired.
 
     Args:
-        lake: The lake.
-        tape: The tape.
-        cut: The cut.
-        workers: The workers.
         region: The times.
         subject: The subject of the error message: the operation that needs the records.
         hint: The hint; see `retired_error`.
-
-    Raises:
-        InvalidRequestError: `CAP-RETIRED` with the retired times.
     """
     missing = missing_boxes(tape, cut, workers, region, retired_boxes(lake, tape))
     if missing:
@@ -143,7 +136,6 @@ def retired_error(
     """The error of an operation that needs retired records.
 
     Args:
-        tape: The tape.
         box: The retired times.
         subject: The subject of the message: the operation that needs the records.
         hint: The hint. `{stream}` and `{since}` in it stand for the stream and the first time with

@@ -44,7 +44,6 @@ class RunId:
         Args:
             name: The run's name.
             identity: The run's identity.
-            generation: Its generation.
             target: The target's path, for a name without these parts.
         """
         # The table may have got another name since.

@@ -207,9 +207,7 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     """Choose a run's name that no run of another identity shares.
 
     Args:
-        lake: The lake.
         identity: The run's identity. If it has runs, their names continue.
-        generation: Its generation.
         target: The target's path.
     """
     first = RunId(identity, generation, short_name(target))
@@ -232,11 +230,7 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
 
 
 def require_unique_name(lake: Lake, run: RunId) -> None:
-    """Check that no run of another identity has taken a run's name since it was chosen.
-
-    Raises:
-        FencedError: `CAP-FENCED`; a repeated run gets another name.
-    """
+    """Check that no run of another identity has taken a run's name since it was chosen."""
     rows = read_rows(lake, "runs", ("identity",), run=run.name)
     if any(row["identity"] != run.identity for row in rows):
         raise FencedError(
@@ -296,11 +290,7 @@ def _newest(lake: Lake, summaries: Mapping[str, _Summary]) -> History | None:
 
 
 def read_history(lake: Lake, run: str) -> History:
-    """The history of one run.
-
-    Raises:
-        InvalidRequestError: `CAP-RUN` for an unknown run.
-    """
+    """The history of one run."""
     history = read_histories(lake, run=run).get(run)
     if history is None:
         raise InvalidRequestError(

@@ -42,11 +42,7 @@ def write_side_outputs(
     """Append side outputs to the pipeline's table, once per attempt.
 
     Args:
-        spark: The session.
-        lake: The lake.
         pipeline: The pipeline's name.
-        run: The run.
-        attempt: Its attempt.
         rows: `node`, `output`, `name`, `worker` (the replay worker), `time`, `row` (JSON).
         about: `stream`, `target` and `sink` of the run.
     """
@@ -70,9 +66,6 @@ def write_metrics(
     """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 
     Args:
-        lake: The lake.
-        run: The run.
-        attempt: Its attempt.
         pipeline: The pipeline's name.
         nodes: `stage`, `worker` (the replay worker), `node`, and the counters by name.
     """

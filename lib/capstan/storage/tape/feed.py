@@ -91,11 +91,7 @@ class BatchEntry:
 
 
 def register_batch(tape: Tape, entry: BatchEntry) -> None:
-    """Take a batch's number and record its input; idempotent for one writer.
-
-    Raises:
-        FencedError: `CAP-FENCED` when another writer has this number or a later one.
-    """
+    """Take a batch's number and record its input; idempotent for one writer."""
     txn = Txn(f"feed:{tape.name}", 0)
     if is_table(tape.paths.feed):
         table = delta.open_table(tape.paths.feed)
@@ -138,7 +134,6 @@ def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
     """The entry of a checkpoint's micro-batch; only files that can have it are opened.
 
     Args:
-        tape: The tape.
         checkpoint: The identity of the checkpoint.
         number: The number of the micro-batch in it.
     """

@@ -36,10 +36,6 @@ def require_types(fields: Iterable[T.StructField]) -> None:
     """Check that Delta stores columns of these types, that they have a hash, and writers take them.
 
     Asked of a stream before its tape is made, and of the output of a replay before its target is.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, naming the field: for VARIANT, VOID, TIME, intervals,
-            places on the earth, types of users, and text with a collation, also inside others.
     """
     for field in fields:
         refused = _refused(field.dataType)
@@ -74,9 +70,6 @@ def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tup
     Args:
         fields: The row's fields in declared order.
         at: The struct column that holds them; by default they are columns of the frame.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, as `require_types`.
     """
     fields = list(fields)
     require_types(fields)
@@ -90,11 +83,7 @@ def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tup
 
 
 def record_hashes(records: DataFrame) -> tuple[Column, Column]:
-    """Two BIGINT hash columns of the rows of a table that has the stream's columns as `data`.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, as `require_types`.
-    """
+    """Two BIGINT hash columns of the rows of a table that has the stream's columns as `data`."""
     return row_hashes(payload_of(records.schema).fields, F.col("data"))
 
 

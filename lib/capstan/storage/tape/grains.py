@@ -15,9 +15,6 @@ def require_whole_steps(tape: Tape, *bounds: Bound) -> None:
     """Check that bounds of a range are possible times of the stream's records.
 
     A record's time is truncated to a step, so records within a step cannot be separated.
-
-    Raises:
-        InvalidRequestError: `CAP-GRAIN` with the nearest possible times.
     """
     last = tape.time_type.coordinates[-1]
     require_multiples(f"stream {tape.name} has times", last, (b[-1] for b in bounds), tape.step)
@@ -30,12 +27,8 @@ def require_multiples(
 
     Args:
         subject: The beginning of the error message: the owner of the grain, with a verb.
-        coordinate: The coordinate.
         bounds: The bounds; None is unbounded.
         grain: The grain, as an integer of the coordinate.
-
-    Raises:
-        InvalidRequestError: `CAP-GRAIN` with the nearest multiples.
     """
     for bound in bounds:
         if bound is not None and bound % grain:

@@ -88,11 +88,7 @@ class Messages:
 
 
 def find_cut(tape: Tape, as_of: int | None) -> Cut:
-    """The cut at commit `as_of`, or the newest.
-
-    Raises:
-        InvalidRequestError: `CAP-CUT` when the tape has no such commit.
-    """
+    """The cut at commit `as_of`, or the newest."""
     newest = newest_cut(tape)
     if as_of is None or as_of == newest.commit:
         return newest
@@ -181,11 +177,7 @@ def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
 
 
 def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
-    """Workers by label or number, in the order given; None selects all.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKER` for an unknown worker.
-    """
+    """Workers by label or number, in the order given; None selects all."""
     labels = worker_labels(tape, cut)
     if chosen is None:
         return labels

@@ -79,12 +79,7 @@ class Totals:
 
 
 def totals_at(tape: Tape, commit: int) -> Totals:
-    """Totals of a tape's events up to a commit.
-
-    Raises:
-        SystemFailureError: `CAP-TABLE`, `CAP-DAMAGED`, `CAP-NO-ACCESS` when the index cannot be
-            read.
-    """
+    """Totals of a tape's events up to a commit."""
     table = delta.open_table(tape.paths.events)
     totals = _newest(tape, table, commit) or Totals()
     first, totals.commit = totals.commit + 1, commit
@@ -101,7 +96,6 @@ def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
     """Store the totals of a tape at its newest commit.
 
     Args:
-        tape: The tape.
         commit: Its newest commit.
         least: The minimum number of index files since the last totals; with fewer, do nothing.
 

@@ -78,10 +78,6 @@ def check_payload(stream: str, old: T.StructType, new: T.StructType) -> bool:
 
     Returns:
         Whether columns were added.
-
-    Raises:
-        InvalidRequestError: `CAP-SCHEMA` with the field that was removed, moved or changed its
-            type.
     """
     for position, field in enumerate(old.fields):
         if field.name not in new.names:

@@ -106,13 +106,8 @@ def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
     """Open the tape of a stream, without a JVM.
 
     Args:
-        lake: The lake.
         name: The stream's name.
         events: The table of its index, if it is already open.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM` for an unknown stream, with the known ones.
-        SystemFailureError: `CAP-FORMAT` when the tape was written by a newer Capstan.
     """
     lake.require()
     paths = lake.stream(name)
@@ -139,11 +134,7 @@ def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
 
 
 def require_streams(lake: Lake, names: Iterable[str]) -> None:
-    """Check that these streams have a tape; unreadable tapes are ignored.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`.
-    """
+    """Check that these streams have a tape; unreadable tapes are ignored."""
     for name in names:
         with suppress(SystemFailureError):
             open_tape(lake, name)
@@ -233,7 +224,6 @@ def append_workers(
     """Record workers in one commit, before the events that refer to them.
 
     Args:
-        tape: The tape.
         labels: The workers' labels by number.
         commit: The commit that opens them.
         number: The number of this write; of two writes with one number only one succeeds.
@@ -265,10 +255,6 @@ def append_events(
 
     Returns:
         The version of the index with these events.
-
-    Raises:
-        FencedError: `CAP-FENCED` when another writer has committed this ordinal, or the transaction
-            `unless`, which shuts this one out.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
     written = delta.append(frame, tape.paths.events, txn=ordinal, note=note, unless=unless)
@@ -319,8 +305,6 @@ def read_events(
     """The index at a cut: one row per event with the columns of `events`, in no order.
 
     Args:
-        spark: The session.
-        tape: The tape.
         cut: Only events up to this cut.
         workers: Only these workers; None for all.
         after: Only events of commits after this ordinal.

@@ -33,11 +33,7 @@ class RowColumn:
 
 
 def columns_of(ddl: str) -> tuple[RowColumn, ...]:
-    """The columns of `a BIGINT, b STRUCT<c: STRING>`.
-
-    Raises:
-        ValueError: The text has no such columns.
-    """
+    """The columns of `a BIGINT, b STRUCT<c: STRING>`."""
     found = [_FIELD.fullmatch(part) for part in _parts(ddl)]
     columns = [
         RowColumn((each["quoted"] or "").replace("``", "`") or each["plain"], each["type"])

@@ -23,10 +23,6 @@ def preset_settings(given: Any, streams: Mapping[str, Stream]) -> dict[str, obje
     Args:
         given: A request or a declared replay. A pipeline has an order of its own.
         streams: The declared streams.
-
-    Raises:
-        InvalidRequestError: `CAP-SEQUENCE` when it contradicts the preset, or has settings of a
-            merge by sequence without a sequence.
     """
     stream = streams.get(given.stream)
     preset = None if stream is None or given.pipeline is not None else stream.source.preset
