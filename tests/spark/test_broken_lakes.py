@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -109,6 +110,12 @@ DAMAGES = {
     for each in (without_data, with_rubbish_for_data, with_rubbish_for_a_commit,
                  with_an_empty_commit, without_a_commit, of_a_newer_format, gone, a_file)
 }  # fmt: skip
+OFTEN = {
+    (table, damage)
+    for table in ("streams/little/records", "tables/copy")
+    for damage in ("without_data", "with_rubbish_for_a_commit")
+}
+"""The cases of `make test-all`; the others are nightly."""
 TABLES = ("streams/little/records", "streams/little/events", "streams/little/workers",
           "tables/copy", "ledger/runs")  # fmt: skip
 
@@ -132,10 +139,14 @@ def broken(whole: tuple[Path, str], spark: SparkSession, place: Path) -> capstan
     return capstan.Context(place, config=folder / "streams.yaml", spark=spark)
 
 
-@pytest.mark.rest
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("table", "damage"),
+    [
+        pytest.param(*case, marks=pytest.mark.rest if case in OFTEN else pytest.mark.nightly)
+        for case in itertools.product(TABLES, DAMAGES)
+    ],
+)
 def test_no_verb_ends_with_an_error_that_is_not_known(
     whole: tuple[Path, str], spark: SparkSession, tmp_path: Path, table: str, damage: str
 ) -> None:

@@ -48,7 +48,8 @@ _REWRITE = (
     "from the source, or capture it as a separate stream"
 )
 _UNSUPPORTED = (
-    "rewrite the file with times in microseconds and names that differ in more than their case"
+    "rewrite the file with names that differ in more than their case, moments in microseconds, and "
+    "times of a day as text"
 )
 _POSITIONAL = (
     "CSV is read by column position: rewrite the file in the order of the others; "

@@ -23,6 +23,7 @@ def test_a_place_in_s3_has_one_spelling() -> None:
         assert lake.table(f"{scheme}://shop/t") == lake.target(f"{scheme}://shop/t/")
         assert check_target(f"{scheme}://shop/t") == "s3a://shop/t"
         assert Request("orders", f"{scheme}://shop/t").into == "s3a://shop/t"
+    assert Lake.at("S3A://shop/lake").root == "s3a://shop/lake"
     assert Lake.at("gs://shop/lake").root == "gs://shop/lake"
 
 

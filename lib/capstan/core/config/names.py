@@ -17,7 +17,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _NOT_IN_PATHS = re.compile("[\\x00-\\x1f\\x7f-\\x9f'\"`;]")
 READ_OTHERWISE = re.compile(r"[\\\[\]^|\x00-\x1f\x7f]|%[0-9A-Fa-f]{2}")
 """What delta-rs takes in a path for another character, as in a URI, or does not take at all."""
-_S3 = re.compile(r"^s3n?://")
+_S3 = re.compile(r"^s3[an]?://", re.IGNORECASE)
 # A name of a list and the blanks around it, up to the next comma.
 _LISTED = re.compile(
     r'\s*(?:"(?P<quoted>(?:[^"]|"")*)"|(?P<plain>(?:[^,"\s][^,]*?)?))\s*(?=,|\Z)', re.DOTALL
