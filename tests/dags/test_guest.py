@@ -181,7 +181,9 @@ def test_the_certificate_link_leads_to_the_task_that_shows_it() -> None:
 
 def test_a_templated_name_is_told_through_an_alias() -> None:
     assert ReplayOperator(task_id="a", target="t", stream="s").outlets == [REPLAYED]
-    assert CaptureOperator(task_id="b", stream="little").outlets == [stream_asset("little")]
+    one = CaptureOperator(task_id="b", stream="little")
+    assert one.outlets == [stream_asset("little")]
+    assert one.max_active_tis_per_dag == 1
     [alias] = CaptureOperator(task_id="c", stream="{{ params.stream }}").outlets
     assert alias.name == "capstan/captured"
 

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from capstan.core.config import Stream
     from capstan.storage.tape.tape import Tape
 
+# Spark has an error for each of the logs that another query with this checkpoint may write first.
+_OF_ANOTHER_QUERY = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+)
+
 
 @dataclass(slots=True)
 class CaptureQuery:
@@ -123,7 +129,7 @@ class CaptureQuery:
         """The error that ended the query."""
         if self._failure is not None:
             return self._failure
-        if "CONCURRENT_STREAM_LOG_UPDATE" in str(error):
+        if any(words in str(error) for words in _OF_ANOTHER_QUERY):
             return fenced(self.tape, self.roster.commit)
         name, source = self.stream.name, self.stream.source
         return (

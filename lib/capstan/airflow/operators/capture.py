@@ -17,6 +17,8 @@ from capstan.airflow.operators.submit import CapstanSubmitOperator
 class CaptureOperator(CapstanSubmitOperator):
     """Submits the capture of a stream, and saves its worker labels for forms.
 
+    Runs of a DAG capture one after the other, unless `max_active_tis_per_dag` is given.
+
     If the frontier has stood still for longer than declared, the task fails after its app with
     `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
     """
@@ -36,6 +38,7 @@ class CaptureOperator(CapstanSubmitOperator):
         """
         rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
         rest.setdefault("request", {})
+        rest.setdefault("max_active_tis_per_dag", 1)
         super().__init__(app="capture", **rest)  # type: ignore[arg-type]
         self.stream = stream
         options = {"reseat": reseat, "rescale": rescale}
