@@ -31,6 +31,7 @@ UNKNOWN_FEATURE_HINT = (
     "package deltalake; or use another table"
 )
 """The hint for a table with a feature that its readers here do not know."""
+_UNKNOWN_HINT = "run it again; if it fails again, report the message and the log"
 _OTHER_PATH = f"choose another path, or let the user of this process write there; {_RETRY}"
 # File paths as Spark, Arrow and the operating system write them.
 _PATH = r"(?:file:/*(?=/)|s3a?://)?(?P<path>/?[^\s\x1b:'\"]*/[^\s\x1b:'\"]+)"
@@ -303,7 +304,7 @@ def with_path(path: str) -> Iterator[None]:
         ) from error
 
 
-def to_capstan_error(error: BaseException, hint: str = "") -> CapstanError:
+def to_capstan_error(error: BaseException, hint: str = _UNKNOWN_HINT) -> CapstanError:
     """Translate any exception: a known one by `translate`, others to `CAP-BROKEN` with the cause.
 
     Args:
