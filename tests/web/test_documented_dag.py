@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 SCHEDULE = "schedule=daily, "
 BOUNDED = (
-    "schedule=daily, start_date=datetime(2026, 1, 5), end_date=datetime(2026, 1, 6), catchup=True, "
+    "schedule=daily, start_date=datetime(2026, 1, 6), end_date=datetime(2026, 1, 7), catchup=True, "
 )
-"""The intervals of January 5 and 6, which are complete in the orders of `capstan init`."""
+"""The intervals of January 6 and 7, which are complete in the orders of `capstan init`."""
 
 
 @pytest.mark.nightly
@@ -48,8 +48,9 @@ def test_the_daily_dag_replays_one_day_after_the_other(tmp_path: Path) -> None:
         for number in range(2):
             run = until(lambda n=number: scheduled(rest, n), 240)
             rest.require("shop", run, 1200)
-        require_days(lake, {5, 6})
-        body = {"conf": {}, "logical_date": "2026-01-08T00:00:00Z"}
+        require_days(lake, {6, 7})
+        # Its interval is the day before; other dates are not those of the DAG.
+        body = {"conf": {}, "logical_date": "2026-01-06T06:00:00Z"}
         run = str(rest.call("POST", "/dags/shop/dagRuns", body)["dag_run_id"])
         rest.require("shop", run, 1200)
         require_days(lake, {5, 6, 7})

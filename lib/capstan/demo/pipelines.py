@@ -47,6 +47,9 @@ def read_weather(place: Path | None = None) -> pa.Table:
 
     Args:
         place: The CSV file; by default that of the installed package.
+
+    Raises:
+        SystemFailureError: `CAP-FLIGHTS` when it is not there, or is not the weather.
     """
     options = csv.ConvertOptions(
         null_values=["NA"], column_types=_WEATHER, include_columns=list(_WEATHER)
