@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
 from capstan.core.config import ProjectConfig, load_optional
+from capstan.core.environment import lake_of
 from capstan.error_translation import translating
 from capstan.errors import InvalidRequestError
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from capstan.spark.session import Later
     from capstan.storage.lake import Lake
 
-DEFAULT_LAKE = "./lake"
 # Those that have a session.
 _open: WeakSet[Workplace] = WeakSet()
 
@@ -49,7 +48,7 @@ class Workplace:
             spark: A session of the caller's, with Delta, whose settings are not changed; or a
                 function that builds one, which ends with this context.
         """
-        self._place = os.environ.get("CAPSTAN_LAKE", DEFAULT_LAKE) if lake is None else lake
+        self._place = lake
         self._config = None if config is None else str(config)
         self._given = spark
         self._session: SparkSession | None = None
@@ -87,7 +86,7 @@ class Workplace:
         """The lake, which may not exist."""
         from capstan.storage.lake import Lake
 
-        return Lake.at(self._place)
+        return Lake.at(lake_of(None if self._place is None else str(self._place)))
 
     @property
     def declarations(self) -> ProjectConfig:

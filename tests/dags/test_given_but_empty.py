@@ -85,9 +85,11 @@ def test_settings_have_no_empty_place(taped: Place, monkeypatch: pytest.MonkeyPa
     for given in ({"lake": ""}, {"lake": " "}, {"streams": ""}):
         with pytest.raises(InvalidRequestError, match=f"{next(iter(given))} is empty"):
             read_setting(taped.root / "dags" / "any.py", **given)
-    monkeypatch.setenv("CAPSTAN_LAKE", "")
-    with pytest.raises(InvalidRequestError, match="lake is empty"):
-        read_setting(taped.root / "dags" / "any.py")
+    for variable in ("CAPSTAN_LAKE", "CAPSTAN_STREAMS"):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, "")
+            with pytest.raises(InvalidRequestError, match=f"{variable} is empty"):
+                read_setting(taped.root / "dags" / "any.py")
 
 
 def test_other_operators_refuse_what_is_empty(

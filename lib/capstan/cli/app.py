@@ -26,10 +26,10 @@ from capstan.cli.commands import (
 )
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import Output
+from capstan.core.environment import DEFAULT_LAKE
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
 from capstan.redaction import print_exception
 from capstan.structured_logging import Log, logging, owns_standard_error
-from capstan.workplace import DEFAULT_LAKE
 
 # The exit code that Typer gives an interrupt.
 _INTERRUPTED = 130
@@ -94,12 +94,12 @@ for _name, (_function, _example) in _COMMANDS.items():
 def shared(
     context: typer.Context,
     lake: Annotated[
-        str,
+        str | None,
         typer.Option(
             envvar="CAPSTAN_LAKE", help="The lake: a folder or an object-store URI.",
-            metavar="PLACE",
+            metavar="PLACE", show_default=DEFAULT_LAKE,
         ),
-    ] = DEFAULT_LAKE,
+    ] = None,
     streams: Annotated[
         str | None,
         typer.Option(

@@ -15,7 +15,6 @@ from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
 from capstan.context import Context
 from capstan.core.config import ProjectConfig
-from capstan.workplace import DEFAULT_LAKE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +31,7 @@ class CommandContext(Context):
         output: The output of notes.
     """
 
-    def __init__(self, place: str, streams: str | None, output: Output) -> None:
+    def __init__(self, place: str | None, streams: str | None, output: Output) -> None:
         super().__init__(place, config=streams)
         self.watch: Watch | None = None
         self._output = output
@@ -64,13 +63,13 @@ class Shell:
 
     Attributes:
         output: The output of answers and errors.
-        place: The lake, as given on the command line.
+        place: The lake, if one was named.
         streams: The declaration file, if one was named.
         debug: Whether errors show a traceback.
     """
 
     output: Output
-    place: str = DEFAULT_LAKE
+    place: str | None = None
     streams: str | None = None
     debug: bool = False
 

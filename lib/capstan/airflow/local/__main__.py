@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from types import FrameType
 from typing import NoReturn
 
 from capstan.airflow.local.launcher import Launcher, LaunchOptions
+from capstan.core.environment import lake_of
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.project_home import cache_folder, project_home
 
@@ -38,11 +38,12 @@ def _options(arguments: Sequence[str] | None) -> LaunchOptions:
     parser = _Parser(
         prog="python -m capstan.airflow.local", description=__doc__, allow_abbrev=False
     )
-    lake = os.environ.get("CAPSTAN_LAKE") or "./lake"
     parser.add_argument(
         "--port", type=int, default=8080, help="the port of the UI; 0 for a free one (8080)"
     )
-    parser.add_argument("--lake", default=lake, help="the lake: a folder or a URI (./lake)")
+    parser.add_argument(
+        "--lake", default=lake_of(None), help="the lake: a folder or a URI (./lake)"
+    )
     parser.add_argument(
         "--home",
         type=Path,

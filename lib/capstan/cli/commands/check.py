@@ -14,6 +14,7 @@ from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.core.config import load_sound
 from capstan.core.config.secret_references import literal_secrets
+from capstan.core.environment import lake_of
 from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
@@ -101,7 +102,7 @@ def _check_declarations(shell: Shell, files: Sequence[Path], paths: Sequence[Pat
         raise InvalidRequestError(
             "CAP-USAGE", "declarations and recordings are checked one at a time", "name one kind"
         )
-    found = [(file, load_sound(file, lake=shell.place)) for file in files]
+    found = [(file, load_sound(file, lake=lake_of(shell.place))) for file in files]
     mistakes = [str(mistake.error) for _, config in found for mistake in config.mistakes]
     warnings = [
         f"{f}: {secret}" for f, config in found for secret in literal_secrets(config.streams)

@@ -15,6 +15,7 @@ from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.cli.progress import Work, watching
 from capstan.cli.tables import certificate_table
+from capstan.core.environment import lake_of
 from capstan.shell_command import shell_line
 
 
@@ -109,7 +110,7 @@ def doctor(
 
     shell = shell_of(context)
     with redirect_stdout(sys.stderr), watching(shell.output, Work("doctor")):
-        findings = diagnose(shell.place, deep=deep)
+        findings = diagnose(lake_of(shell.place), deep=deep)
     ok = all(finding.ok for finding in findings)
     shell.output.answer(
         {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,7 @@ from capstan.core.config.secret_references import references
 from capstan.core.config.transforms import Transform
 from capstan.core.config.validation import read_declared
 from capstan.core.config.yaml_document import Document, Place, read_document
+from capstan.core.environment import place_of
 from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
@@ -141,8 +141,8 @@ def default_path() -> Path:
     `CAPSTAN_STREAMS` if set; else `dags/streams.yaml` in the working folder if it exists; else the
     one of the project that contains this module.
     """
-    variable = os.environ.get("CAPSTAN_STREAMS")
-    if variable:
+    variable = place_of("CAPSTAN_STREAMS")
+    if variable is not None:
         return Path(variable)
     local = Path("dags") / "streams.yaml"
     if local.is_file():
@@ -202,8 +202,12 @@ def load_optional(named: str | None, *, lake: str, required: bool = False) -> Pr
         lake: The value of `{lake}` in paths and source options.
         required: Whether the file must exist.
     """
-    path = Path(named) if named else default_path()
-    if not required and not named and not path.exists():
+    if named is not None and not named.strip():
+        raise InvalidRequestError(
+            "CAP-DECLARE", "the path of the declarations is empty", "name the file, or leave it out"
+        )
+    path = default_path() if named is None else Path(named)
+    if not required and named is None and not path.exists():
         return ProjectConfig(path, {}, {}, {}, {})
     config = load_sound(path, lake=lake)
     config.require_read()

@@ -125,10 +125,23 @@ def test_a_declaration_refuses_what_is_empty(tmp_path: Path, key: str) -> None:
     assert load_config(file, lake="/l").replay("r").workers == ("a", "b")
 
 
-def test_the_environment_names_no_empty_lake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CAPSTAN_LAKE", "")
-    with pytest.raises(InvalidRequestError, match="the lake's path is empty"):
-        Context().lake  # noqa: B018
+@pytest.mark.parametrize("variable", ["CAPSTAN_LAKE", "CAPSTAN_STREAMS"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_the_environment_names_no_empty_place(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(InvalidRequestError, match=f"{variable} is empty"):
+        Context().declarations  # noqa: B018
+    assert main(["streams"]) == 2
+
+
+def test_a_lake_and_a_declaration_file_are_not_empty(lake: Lake) -> None:
+    for place, config in (("", None), (lake.root, ""), (lake.root, " ")):
+        with pytest.raises(InvalidRequestError, match="path of the declarations|the lake's path"):
+            Context(place, config=config).declarations  # noqa: B018
+    assert main(["--lake", lake.root, "--streams", "", "streams"]) == 2
+    assert main(["--lake", "", "streams"]) == 2
 
 
 def test_python_refuses_workers_that_are_empty(lake: Lake) -> None:

@@ -1,0 +1,28 @@
+"""Variables of the environment that name a place."""
+
+from __future__ import annotations
+
+import os
+
+from capstan.errors import InvalidRequestError
+
+DEFAULT_LAKE = "./lake"
+
+
+def place_of(variable: str) -> str | None:
+    """The place that a variable names; None if it is not set.
+
+    Raises:
+        InvalidRequestError: `CAP-REQUEST` for a variable that is set, but to nothing.
+    """
+    value = os.environ.get(variable)
+    if value is not None and not value.strip():
+        raise InvalidRequestError(
+            "CAP-REQUEST", f"{variable} is empty", "name the place, or unset it", key=variable
+        )
+    return value
+
+
+def lake_of(named: str | None) -> str:
+    """The lake that was named; else that of `CAPSTAN_LAKE`, or the default one."""
+    return place_of("CAPSTAN_LAKE") or DEFAULT_LAKE if named is None else named
