@@ -221,6 +221,16 @@ def test_a_change_without_a_sequence_is_seen(spark: SparkSession) -> None:
     require_sequence(RULE, changes.where("key = 2"))
 
 
+def test_a_row_without_a_key_is_refused_and_a_truncate_is_none(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(None, None, 3, "t", None), (1, None, 4, "c", 1.0)], SCHEMA)
+    rule = ChangeRule(("key",), ("sequence",), "op = 'd'", truncate_when="op = 't'")
+    require_sequence(rule, changes_of(rule, rows.where("op = 't'")))
+    require_sequence(RULE, changes_of(RULE, rows.where("op = 'c'")))
+    for refused in (rule, ChangeRule(("key",), ("sequence",), "op = 'd'")):
+        with pytest.raises(CheckFailedError, match="CAP-SEQUENCE: a change has no key"):
+            require_sequence(refused, changes_of(refused, rows))
+
+
 @pytest.mark.parametrize(
     ("rule", "problem"),
     [

@@ -148,21 +148,31 @@ def _met(condition: str | None) -> Column:
 
 
 def require_sequence(rule: ChangeRule, changes: DataFrame) -> None:
-    """Check that every change has a place in the order, and values that can be looked up.
+    """Check that every change has a key, a place in the order, and values that can be looked up.
 
     A change without a place wins until then, so it is seen.
     """
     missing = unknown(rule, changes.schema)
+    keyless = F.coalesce(*(F.col(quoted(key)).cast("string") for key in rule.keys)).isNull()
     keys = [F.col(quoted(key)).cast("string").alias(key) for key in rule.keys]
-    found = changes.where(missing).select(*keys).first()
-    if found is not None:
-        key = ", ".join(f"{name} {value}" for name, value in found.asDict().items())
+    found = changes.where(missing | (keyless & ~F.col(DELETED))).select(*keys).first()
+    if found is None:
+        require_readable(rule, changes)
+        return
+    known = {name: value for name, value in found.asDict().items() if value is not None}
+    if not known:
         raise CheckFailedError(
             "CAP-SEQUENCE",
-            f"a change of {key} has no {' or '.join(rule.sequence_by)}, so its order is unknown",
-            "have the transform leave such records out, or name other columns in sequence_by",
+            f"a change has no {' or '.join(rule.keys)}, so it would be a row without a key",
+            "have the transform leave such records out, say by truncate_when that they remove all "
+            "rows, or declare source.changes, which knows them",
         )
-    require_readable(rule, changes)
+    key = ", ".join(f"{name} {value}" for name, value in known.items())
+    raise CheckFailedError(
+        "CAP-SEQUENCE",
+        f"a change of {key} has no {' or '.join(rule.sequence_by)}, so its order is unknown",
+        "have the transform leave such records out, or name other columns in sequence_by",
+    )
 
 
 def named(changes: DataFrame, name: str) -> DataFrame:
