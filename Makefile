@@ -22,7 +22,7 @@ SEED   ?= 2013
 ifeq ($(SEED),random)
 override SEED := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
-CODE   := lib tests dags spark_apps
+CODE   := lib tests dags spark_apps examples
 # If it were set, every process would compile all its imports: tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -262,7 +262,7 @@ def test_messages_result_in_the_rows_of_the_model(
     first, second = sent.halves
     assert table() == model([*first, *second])
 
-    rollback(spark, lake, config, runs[1].run)
+    rollback(spark, lake, config, runs[1].certificate.run)
 
     assert table() == model(second)
 
