@@ -207,8 +207,7 @@ class _Selection:
         if not self.generates or step.outer():
             return [value]
         again = _OUTER.get(kind_of(step.generator()))
-        # A preset makes no row of messages that are no changes, and nothing else.
-        if again is None or self.source.changes is not None:
+        if again is None:
             return [value]
         node = step.generator().child()
         parser, several = TextParser.of(node), self._hide("several", column_of(node))
