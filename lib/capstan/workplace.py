@@ -48,7 +48,7 @@ class Workplace:
             spark: A session of the caller's, with Delta, whose settings are not changed; or a
                 function that builds one, which ends with this context.
         """
-        self._place = lake
+        self._place = lake_of(lake)
         self._config = None if config is None else str(config)
         self._given = spark
         self._session: SparkSession | None = None
@@ -86,7 +86,7 @@ class Workplace:
         """The lake, which may not exist."""
         from capstan.storage.lake import Lake
 
-        return Lake.at(lake_of(None if self._place is None else str(self._place)))
+        return Lake.at(self._place)
 
     @property
     def declarations(self) -> ProjectConfig:

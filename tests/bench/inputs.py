@@ -99,7 +99,11 @@ class Bench:
 
     def batches(self, rows: int) -> tuple[Path, int]:
         """A source with `rows` rows, and the number of its files per micro-batch of `small`."""
-        return self.source(rows, FILES * -(-rows // self.options.small)), FILES
+        return self.source(rows, self.files(rows)), FILES
+
+    def files(self, rows: int) -> int:
+        """The number of files of such a source."""
+        return FILES * -(-rows // self.options.small)
 
     def small_batches(self) -> tuple[Path, int]:
         """A source with few rows per file, each file a micro-batch."""

@@ -45,7 +45,7 @@ def _look(bench: Bench, shape: str) -> Line:
 def _declared(bench: Bench, shape: str, rows: int) -> Stream:
     """A stream of the bids as lines of JSON, which are written once."""
     path = bench.folder / "sources" / f"{rows}-{shape}"
-    bids = bench.bids(rows, FILES * -(-rows // bench.options.small))
+    bids = bench.bids(rows, bench.files(rows))
     if shape == "nested":
         others = [name for name in bids.columns if name not in ("auction", "dateTime")]
         bids = bids.select("auction", "dateTime", F.struct(*others).alias("bid"))

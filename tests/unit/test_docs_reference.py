@@ -88,7 +88,7 @@ def test_every_variable_that_is_read_is_named() -> None:
 def test_variables_of_airflow_are_those_that_it_reads() -> None:
     text = (LIBRARY / "airflow" / "settings.py").read_text(encoding="utf-8")
     told = [row[0].strip("`") for row in table(page("airflow"), "variable")]
-    assert set(told) == set(re.findall(r"(?:environ\.get|place_of)\(\"(CAPSTAN_\w+)", text))
+    assert set(told) == set(re.findall(r"(?:environ\.get|named_by)\(\"(CAPSTAN_\w+)", text))
 
 
 def test_tables_of_a_tape_are_those_of_the_format() -> None:

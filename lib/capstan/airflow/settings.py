@@ -24,7 +24,7 @@ from typing import Any
 from capstan.airflow import s3_connection
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.yaml_document import read_document
-from capstan.core.environment import place_of
+from capstan.core.environment import named_by
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home
 
@@ -90,10 +90,10 @@ def read_setting(
         streams: The declaration file, in place of that of the environment. A relative path begins
             at the folder of the DAG file.
     """
-    named = place_of("CAPSTAN_STREAMS")
+    named = named_by("CAPSTAN_STREAMS")
     beside = Path(dag_file).absolute().parent / (streams or "streams.yaml")
     path = Path(named) if named and not streams else beside
-    place = place_of("CAPSTAN_LAKE") or _usual_lake() if lake is None else lake
+    place = named_by("CAPSTAN_LAKE") or _usual_lake() if lake is None else lake
     for name, value in (("lake", place), ("streams", streams)):
         if value is not None and not str(value).strip():
             raise InvalidRequestError(

@@ -9,7 +9,7 @@ from capstan.errors import InvalidRequestError
 DEFAULT_LAKE = "./lake"
 
 
-def place_of(variable: str) -> str | None:
+def named_by(variable: str) -> str | None:
     """The place that a variable names; None if it is not set.
 
     Raises:
@@ -23,6 +23,6 @@ def place_of(variable: str) -> str | None:
     return value
 
 
-def lake_of(named: str | None) -> str:
-    """The lake that was named; else that of `CAPSTAN_LAKE`, or the default one."""
-    return place_of("CAPSTAN_LAKE") or DEFAULT_LAKE if named is None else named
+def lake_of(given: str | os.PathLike[str] | None) -> str:
+    """The lake that was given; else that of `CAPSTAN_LAKE`, or the default one."""
+    return named_by("CAPSTAN_LAKE") or DEFAULT_LAKE if given is None else os.fspath(given)

@@ -41,9 +41,7 @@ def _options(arguments: Sequence[str] | None) -> LaunchOptions:
     parser.add_argument(
         "--port", type=int, default=8080, help="the port of the UI; 0 for a free one (8080)"
     )
-    parser.add_argument(
-        "--lake", default=lake_of(None), help="the lake: a folder or a URI (./lake)"
-    )
+    parser.add_argument("--lake", help="the lake: a folder or a URI (./lake)")
     parser.add_argument(
         "--home",
         type=Path,
@@ -60,7 +58,8 @@ def _options(arguments: Sequence[str] | None) -> LaunchOptions:
         "--database", metavar="URL", help="your own PostgreSQL, instead of the launcher's"
     )
     given = parser.parse_args(arguments)
-    return LaunchOptions(given.home, given.port, given.dags, given.lake, given.database)
+    lake = lake_of(given.lake)
+    return LaunchOptions(given.home, given.port, given.dags, lake, given.database)
 
 
 def _stopper(launcher: Launcher) -> signal._HANDLER:

@@ -23,7 +23,7 @@ from capstan.core.config.secret_references import references
 from capstan.core.config.transforms import Transform
 from capstan.core.config.validation import read_declared
 from capstan.core.config.yaml_document import Document, Place, read_document
-from capstan.core.environment import place_of
+from capstan.core.environment import named_by
 from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
@@ -141,7 +141,7 @@ def default_path() -> Path:
     `CAPSTAN_STREAMS` if set; else `dags/streams.yaml` in the working folder if it exists; else the
     one of the project that contains this module.
     """
-    variable = place_of("CAPSTAN_STREAMS")
+    variable = named_by("CAPSTAN_STREAMS")
     if variable is not None:
         return Path(variable)
     local = Path("dags") / "streams.yaml"
