@@ -40,23 +40,23 @@ help:
 # Prerequisites of everything else. The class archive covers all jars, so connectors come before it.
 .PHONY: base
 base: $(STAMPS)/project
-	@$(BIN)/python -m capstan.spark.java
-	@$(BIN)/python -m capstan.spark.jars
+	@$(BIN)/python -m capstan.spark.setup.java
+	@$(BIN)/python -m capstan.spark.setup.jars
 
 ## Set up the environment: .venv, packages, Java, Delta's jars, the class archive.
 setup: base classes
 
 ## Fetch Spark's Kafka connector.
 kafka: base
-	@$(BIN)/python -m capstan.spark.jars kafka
+	@$(BIN)/python -m capstan.spark.setup.jars kafka
 
 ## Fetch Spark's S3 connector.
 s3: base
-	@$(BIN)/python -m capstan.spark.jars s3
+	@$(BIN)/python -m capstan.spark.setup.jars s3
 
 ## Fetch Spark's Avro source, which has from_avro.
 avro: base
-	@$(BIN)/python -m capstan.spark.jars avro
+	@$(BIN)/python -m capstan.spark.setup.jars avro
 
 # S3 server for tests, in a separate environment: its packages need older dependencies.
 .PHONY: objects
@@ -81,7 +81,7 @@ compose: base
 # It shortens the start and the end of every Spark process.
 .PHONY: classes
 classes: base
-	@$(BIN)/python -m capstan.spark.class_archive
+	@$(BIN)/python -m capstan.spark.setup.class_archive
 
 ## Set up, then run the demo job on real flights in the lake ./lake.
 demo: setup

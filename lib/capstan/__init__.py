@@ -10,10 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from capstan.attach import capture_into
+    from capstan.api.attach import capture_into
+    from capstan.api.context import Context
     from capstan.audit import Audit
     from capstan.capture.run import CaptureResult
-    from capstan.context import Context
     from capstan.core.config import transform
     from capstan.errors import (
         CapstanError,
@@ -36,7 +36,7 @@ _LAZY = {
     "CaptureResult": "capstan.capture.run:CaptureResult",
     "Certificate": "capstan.storage.ledger.certificate:Certificate",
     "CheckFailedError": "capstan.errors:CheckFailedError",
-    "Context": "capstan.context:Context",
+    "Context": "capstan.api.context:Context",
     "FencedError": "capstan.errors:FencedError",
     "IncompleteError": "capstan.errors:IncompleteError",
     "InvalidRequestError": "capstan.errors:InvalidRequestError",
@@ -46,7 +46,7 @@ _LAZY = {
     "Sink": "capstan.pipeline:Sink",
     "SystemFailureError": "capstan.errors:SystemFailureError",
     "Verification": "capstan.verify:Verification",
-    "capture_into": "capstan.attach:capture_into",
+    "capture_into": "capstan.api.attach:capture_into",
     "transform": "capstan.core.config:transform",
 }
 

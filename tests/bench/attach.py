@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan.capture.attached_query import CaptureInto
+from capstan.capture.query.attached_query import CaptureInto
 from capstan.core.config import Source
 from capstan.core.config.sources import QUERY
 from capstan.errors import SystemFailureError
-from capstan.storage.data_files import count_rows
+from capstan.storage.delta.data_files import count_rows
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench, drop, stream

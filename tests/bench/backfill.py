@@ -19,7 +19,7 @@ from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import FILES, Bench, drop, lay, stream

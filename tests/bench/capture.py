@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from capstan import instrumentation
 from capstan.storage.lake import Lake
+from capstan.telemetry import instrumentation
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import (
     SMALL_BATCHES,

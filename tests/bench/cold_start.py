@@ -19,10 +19,10 @@ from capstan.capture.run import capture
 from capstan.core.config import load_config
 from capstan.demo.flights import feed
 from capstan.errors import SystemFailureError
-from capstan.spark.jars import delta_jars
-from capstan.spark.jvm import driver_memory
-from capstan.spark.local_submit import pyspark_home
-from capstan.storage.delta import open_table
+from capstan.spark.setup.jars import delta_jars
+from capstan.spark.setup.jvm import driver_memory
+from capstan.spark.setup.local_submit import pyspark_home
+from capstan.storage.delta.delta import open_table
 from capstan.storage.lake import Lake
 from tests.bench.fresh_process import Fresh, fresh
 from tests.bench.inputs import Bench, drop

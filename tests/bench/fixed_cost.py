@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 
-from capstan import instrumentation
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.lake import Lake
+from capstan.telemetry import instrumentation
 from tests.bench.counters import commits
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import SMALL_STREAM, WORKERS, Bench, nothing_declared

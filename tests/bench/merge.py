@@ -18,7 +18,7 @@ from capstan.core.config import Mode
 from capstan.errors import SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage.data_files import count_rows
+from capstan.storage.delta.data_files import count_rows
 from capstan.storage.tape.tape import newest_cut, open_tape, read_records
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import STREAM, Bench, drop, nothing_declared

@@ -18,7 +18,7 @@ from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.html import render
 from capstan.reporting.run_view import list_runs
 from capstan.reporting.stream_view import StreamView, stream_names, view_streams
-from capstan.storage import table_cache
+from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 from tests.bench.inputs import Bench
 from tests.bench.measures import Line

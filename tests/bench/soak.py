@@ -27,7 +27,7 @@ from capstan.capture.run import capture
 from capstan.maintenance.run import maintain
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import worker_states
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from capstan.errors import SystemFailureError
-from capstan.spark.local_submit import pyspark_home
+from capstan.spark.setup.local_submit import pyspark_home
 from capstan.spark.submit_options import submission
 from tests.bench.cpu_clock import Cost
 

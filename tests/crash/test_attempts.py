@@ -7,9 +7,9 @@ import traceback
 
 import pytest
 
-from capstan import instrumentation
 from capstan.errors import RangeLockedError
-from capstan.storage import delta
+from capstan.storage.delta import delta
+from capstan.telemetry import instrumentation
 from tests.support import child_drivers, lake_contents, small_stream
 from tests.support.small_stream import REQUESTS, STAGED
 

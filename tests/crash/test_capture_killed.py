@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import InvalidRequestError
-from capstan.storage import arrow_writer, delta
+from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import format_of
 from tests.support import lake_contents, small_stream

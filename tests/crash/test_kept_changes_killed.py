@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyarrow import fs
 
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import children, folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.tables import kept_changes_path

@@ -6,7 +6,7 @@ import pytest
 
 from capstan.errors import CheckFailedError, RangeLockedError
 from capstan.replay.run import unlock
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import children
 from capstan.storage.ledger import claims, runs
 from tests.support import lake_contents

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.storage import commit_lock, delta, table_creation
-from capstan.storage.commit_lock import making
+from capstan.storage.delta import commit_lock, delta, table_creation
+from capstan.storage.delta.commit_lock import making
+from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import is_table
-from capstan.storage.table_creation import create_table
 
 pytestmark = [pytest.mark.rest, pytest.mark.timeout(600)]
 

@@ -35,10 +35,10 @@ from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.capture import CaptureOperator
 from capstan.airflow.operators.certificate import CertificateOperator
-from capstan.airflow.operators.failures import TaskRefusedError, failure, log_error_last
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.replay import PublishOperator, SubmitReplayOperator
 from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError, failure, log_error_last
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import lay_tape

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from capstan.airflow.operators.lineage import lineage
+from capstan.airflow.tasks.lineage import lineage
 from capstan.storage.lake import Lake
 from capstan.verify.violations_ledger import known_violations
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.airflow.operators.capture import CaptureOperator
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import read_setting
-from capstan.core.config.secret_references import VARIABLE
+from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.core.config.loading.secret_references import VARIABLE
 
 if TYPE_CHECKING:
     from conftest import FakeSubmit, Place

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
 from capstan.airflow.operators.backfill import SubmitBackfillOperator
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.backfill.interval import State
 from capstan.core.times import Box
 from capstan.core.times.region import Region

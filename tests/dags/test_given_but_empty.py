@@ -18,8 +18,8 @@ from capstan.airflow import (
 )
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import plan_request
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -36,13 +36,13 @@ from capstan.airflow import (
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.lake_declarations import read_page_setting, remember_declarations
-from capstan.airflow.operators.failures import TaskRefusedError, log_error_last
-from capstan.airflow.operators.lineage import lineage
-from capstan.airflow.operators.links import CertificateLink
 from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError, log_error_last
+from capstan.airflow.tasks.lineage import lineage
+from capstan.airflow.tasks.links import CertificateLink
+from capstan.cli.scaffold import write_project
 from capstan.core.config import load_sound
 from capstan.errors import InvalidRequestError
-from capstan.scaffold import write_project
 from tests.support.docs import blocks, page, table
 from tests.support.sample_streams import lay_in, rows
 

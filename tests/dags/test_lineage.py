@@ -16,10 +16,10 @@ from openlineage.client.event_v2 import Job, Run, RunEvent
 from openlineage.client.serde import Serde
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.operators.failures import TaskRefusedError
-from capstan.airflow.operators.lineage import dataset_name, lineage
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.airflow.tasks.lineage import dataset_name, lineage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

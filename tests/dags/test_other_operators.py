@@ -16,8 +16,8 @@ from airflow.models.xcom import XComModel
 from airflow.utils.session import create_session
 from sqlalchemy import select
 
-from capstan.scaffold import write_project
-from capstan.spark.jars import spark_jars
+from capstan.cli.scaffold import write_project
+from capstan.spark.setup.jars import spark_jars
 from tests.dags.conftest import Place, use
 from tests.support.docs import blocks, page
 

@@ -35,7 +35,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.request import Request
 from capstan.reporting.html import STATIC
-from capstan.storage import table_cache
+from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import START

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 from capstan.airflow.dags.audit import ListAuditsOperator
 from capstan.airflow.dags.form import filled
 from capstan.airflow.lake_queries import list_audits, read_request, resolve
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError

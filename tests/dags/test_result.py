@@ -16,8 +16,8 @@ from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipExcept
 
 from capstan.airflow import PlanOperator, ResultOperator, attempt_template
 from capstan.airflow.assets import CAPTURED, REPLAYED
-from capstan.airflow.operators.attempt_name import attempt_name
-from capstan.airflow.operators.failures import TaskBrokenError, TaskRefusedError
+from capstan.airflow.tasks.attempt_name import attempt_name
+from capstan.airflow.tasks.failures import TaskBrokenError, TaskRefusedError
 from capstan.core.config import check_attempt
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake

@@ -8,7 +8,7 @@ import pytest
 
 from capstan.airflow.assets import table_asset
 from capstan.airflow.markdown import rollback_markdown
-from capstan.airflow.operators.failures import TaskRefusedError
+from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake

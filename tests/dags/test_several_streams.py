@@ -13,10 +13,10 @@ import pytest
 from fastapi import HTTPException
 
 from capstan.airflow.lake_queries import pin_cut, preview_request, read_request, resolve
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
-from capstan.airflow.operators.lineage import lineage
 from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.airflow.tasks.lineage import lineage
 from capstan.airflow.web import permissions, routes
 from capstan.core.times import Box
 from capstan.core.times.region import Region

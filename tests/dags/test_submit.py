@@ -21,19 +21,19 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import delete, select
 
-from capstan.airflow.operators.attempt_folder import try_folder
 from capstan.airflow.operators.capture import CaptureOperator
-from capstan.airflow.operators.failures import (
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.attempt_folder import try_folder
+from capstan.airflow.tasks.failures import (
     TaskBrokenError,
     TaskRefusedError,
     as_task,
     log_error_last,
 )
-from capstan.airflow.operators.spark_connection import spark_master
-from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.tasks.spark_connection import spark_master
 from capstan.errors import RangeLockedError
-from capstan.spark.jars import delta_jars, spark_jars
+from capstan.spark.setup.jars import delta_jars, spark_jars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,11 +20,11 @@ from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.lake_queries import pin_cut, preview_request, read_request
 from capstan.airflow.operators.certificate import CertificateOperator
-from capstan.airflow.operators.failures import TaskRefusedError
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
-from capstan.airflow.operators.links import CertificateLink
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.airflow.tasks.links import CertificateLink
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name

@@ -71,7 +71,7 @@ def lay(place: Place) -> None:
 
 
 def tell(place: Place, stream: object = "little") -> None:
-    from capstan.airflow.operators.telemetry import send_stream_metrics
+    from capstan.airflow.tasks.telemetry import send_stream_metrics
 
     send_stream_metrics(read_setting(place.root / "dag.py"), stream)
 

@@ -39,7 +39,7 @@ def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
         for path in package.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    assert files >= {"capstan/py.typed", "capstan/spark/jars.sha256"}
+    assert files >= {"capstan/py.typed", "capstan/spark/setup/jars.sha256"}
 
 
 def test_its_metadata_says_what_it_needs(wheel: Path, names: list[str]) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 import capstan
 from capstan.errors import InvalidRequestError
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from tests.support.attached_job import finish
 
 if TYPE_CHECKING:

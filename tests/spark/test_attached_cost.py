@@ -12,8 +12,9 @@ from unittest.mock import patch
 import deltalake
 import pytest
 
-from capstan.capture import synthetic_batch
-from capstan.storage import delta, lake
+from capstan.capture.synthetic import synthetic_batch
+from capstan.storage import lake
+from capstan.storage.delta import delta
 from capstan.storage.tape.index_totals import EVERY
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.bench.counters import Watch

@@ -16,9 +16,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import capstan
-from capstan import instrumentation
-from capstan.capture import checkpoint_guard
+from capstan.capture.batch import checkpoint_guard
 from capstan.cli import main
+from capstan.telemetry import instrumentation
 from tests.support.attached_job import ORDERS, Job, finish
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from capstan.core.sql_names import quoted
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
 from capstan.storage.tape.region_sql import region_sql

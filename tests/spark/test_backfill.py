@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import instrumentation
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order
 from capstan.backfill.run import BackfillResult
 from capstan.backfill.survey import survey
@@ -21,8 +20,9 @@ from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
+from capstan.telemetry import instrumentation
 from tests.support import lake_contents
 from tests.support.contexts import DeclaredContext, backfill
 from tests.support.sample_streams import HOUR, START, SUM_BY_DAY, declared, lay, little_stream, rows

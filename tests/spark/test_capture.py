@@ -14,14 +14,14 @@ import pytest
 from capstan.capture.run import CaptureResult, capture, close
 from capstan.core.config import ByColumn, ByKey, ByPartition, EpochTime, LatePolicy, Source
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
-from capstan.instrumentation import subscribe
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.reporting.stream_view import StreamView, view_stream
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import verify
 from tests.support.sample_streams import (
     HOUR,

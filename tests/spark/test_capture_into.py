@@ -9,8 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 import capstan
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import close, put_back
-from capstan.capture.source_reconciliation import reconcile
 from capstan.errors import InvalidRequestError
 from capstan.storage.tape.tape import open_tape
 from tests.support.airflow_api import until

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from capstan.core.config.change_rules import CURRENT, DELETED, VALID_FROM, VALID_TO, ChangeRule
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.replay.output.change_merges import after_images, merged_rows, newest_rows
 from capstan.replay.output.change_rows import (
     GONE,
     changes_of,
@@ -21,6 +20,7 @@ from capstan.replay.output.change_rows import (
     table_rows,
     table_schema,
 )
+from capstan.replay.publish.change_merges import after_images, merged_rows, newest_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from capstan.core.config import Mode, Transform
 from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.replay.output.change_merges import rows_to_merge
 from capstan.replay.output.change_rows import (
     GONE,
     changes_of,
@@ -25,9 +24,10 @@ from capstan.replay.output.change_rows import (
     table_rows,
     table_schema,
 )
-from capstan.replay.output.diff import difference
 from capstan.replay.output.sequence_order import orders
 from capstan.replay.preview import preview
+from capstan.replay.publish.change_merges import rows_to_merge
+from capstan.replay.publish.diff import difference
 from capstan.replay.standalone_audit import audit_run
 from capstan.storage.ledger.runs import read_history
 from tests.support.replay_harness import Play

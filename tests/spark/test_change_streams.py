@@ -13,11 +13,11 @@ from deltalake import DeltaTable
 
 from capstan.core.config import Mode, Transform
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import subscribe
-from capstan.replay.output.diff import difference
 from capstan.replay.preview import preview
+from capstan.replay.publish.diff import difference
 from capstan.replay.standalone_audit import audit_run
 from capstan.storage.ledger.runs import read_history
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import HOUR, START, Row
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import instrumentation
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, RangeLockedError
 from capstan.replay.planning import plan
 from capstan.replay.run import unlock
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, identity_of
 from capstan.storage.ledger.tables import read_rows
+from capstan.telemetry import instrumentation
 from tests.support import lake_contents
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import functions as F
 
+from capstan.api.context import Context
 from capstan.cli import main
-from capstan.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.jobs import handlers

@@ -11,8 +11,8 @@ import pytest
 from pyspark import SparkConf
 
 import capstan
+from capstan.cli.scaffold import write_project
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
-from capstan.scaffold import write_project
 from capstan.spark.guest_session import guest_session
 from tests.support.docs import blocks, page
 

@@ -13,14 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import instrumentation
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, EventTime, LatePolicy, ProjectConfig, Source, Stream
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import in_process_events, verify
 from tests.bench.counters import Scan, Watch, commits
 from tests.support.sample_streams import HOUR, lay, little_stream, rows

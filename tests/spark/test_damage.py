@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from capstan.error_translation import to_capstan_error
 from capstan.errors import CapstanError, SystemFailureError
+from capstan.errors.translation import to_capstan_error
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape.tape import open_tape

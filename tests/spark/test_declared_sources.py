@@ -20,10 +20,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from capstan.capture import classify
+from capstan.capture.batch import classify
+from capstan.capture.query.source_reconciliation import Difference, reconcile
 from capstan.capture.run import capture
-from capstan.capture.source import read_source
-from capstan.capture.source_reconciliation import Difference, reconcile
+from capstan.capture.source.source import read_source
 from capstan.core.config import (
     ByColumn,
     ByKey,
@@ -37,9 +37,9 @@ from capstan.core.config import (
     load_config,
 )
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import subscribe
 from capstan.storage.lake import Lake, exists
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import verify
 from tests.support.docs import blocks, page
 from tests.support.kafka_broker import Broker, broker

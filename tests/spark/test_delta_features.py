@@ -9,10 +9,10 @@ import pytest
 
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
-from capstan.replay.output.diff import difference
 from capstan.replay.planning.planner import make_plan
+from capstan.replay.publish.diff import difference
 from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.capture.in_process_events import Cells, numbered
-from capstan.capture.progress_events import CLOSING, OPENING, numbered_events
+from capstan.capture.batch.in_process_events import Cells, numbered
+from capstan.capture.batch.progress_events import CLOSING, OPENING, numbered_events
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import create_tape

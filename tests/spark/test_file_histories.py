@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import CaptureResult, capture
-from capstan.capture.source_reconciliation import reconcile
 from capstan.core.config import ByKey, EpochTime, Source, Stream
 from capstan.errors import InvalidRequestError
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 

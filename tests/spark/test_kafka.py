@@ -14,9 +14,8 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrameWriter
 
-from capstan import instrumentation
+from capstan.capture.query.source_reconciliation import Difference, reconcile
 from capstan.capture.run import capture, close, put_back
-from capstan.capture.source_reconciliation import Difference, reconcile
 from capstan.cli import main
 from capstan.core.config import ByKey, EventTime, Source, Stream
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
@@ -28,6 +27,7 @@ from capstan.replay.run import replay
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support.kafka_broker import Broker, broker
 from tests.support.kafka_topics import HASTY, click, ids, send, stream_of

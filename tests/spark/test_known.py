@@ -11,8 +11,8 @@ import pytest
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.replay.output.foreign_rows import require_own_rows
 from capstan.replay.planning.planner import make_plan
+from capstan.replay.target.foreign_rows import require_own_rows
 from capstan.storage.lake import Lake
 from tests.support.bulk_ledger import publish_all
 from tests.support.jvmless_lake import Books

@@ -12,13 +12,13 @@ import pytest
 from capstan.capture.run import capture, close
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import subscribe
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay, rollback
 from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, delete_file, delete_folder, is_table
 from capstan.storage.ledger.certificate import Certificate
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import DeclaredContext
 from tests.support.lookup_pipelines import REFERENCES
 

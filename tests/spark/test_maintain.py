@@ -17,12 +17,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from capstan import instrumentation
+from capstan.api.context import Context
 from capstan.capture.run import capture
 from capstan.cli import main
-from capstan.context import Context
-from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
+from capstan.errors.translation import to_capstan_error
 from capstan.jobs import handlers
 from capstan.maintenance import cleanup
 from capstan.maintenance.cleanup import vacuum
@@ -32,11 +31,12 @@ from capstan.maintenance.compaction_policy import INDEX
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
 from capstan.maintenance.table_catalog import files_of, index_tables, ledger_tables
-from capstan.storage import arrow_writer
+from capstan.storage.delta import arrow_writer
+from capstan.storage.delta.retention import LOG, retention_of
 from capstan.storage.lake import Lake
-from capstan.storage.retention import LOG, retention_of
 from capstan.storage.tape.feed import BatchEntry, Origin, register_batch, synthetic_batches
 from capstan.storage.tape.tape import newest_cut
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from capstan.verify.verified_ledger import load_verified
 from capstan.verify.violations_ledger import known_violations

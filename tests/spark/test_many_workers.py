@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import instrumentation
 from capstan.capture.run import capture, close
 from capstan.cli.output import json_text
 from capstan.core.config import (
@@ -26,10 +25,11 @@ from capstan.core.config import (
     Stream,
     Target,
 )
-from capstan.replay.output.target_creation import MOST_PARTITIONS
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
+from capstan.replay.target.target_creation import MOST_PARTITIONS
 from capstan.storage.lake import Lake
+from capstan.telemetry import instrumentation
 
 MANY = MOST_PARTITIONS + 44
 START = datetime(2024, 1, 1, tzinfo=UTC)

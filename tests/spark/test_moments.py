@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as F
 
-from capstan.capture.classify import event_time
+from capstan.capture.batch.classify import event_time
 from capstan.core.times.moment_text import moment
 from capstan.spark.clock_literals import clock_literal
 from tests.support.moment_texts import TEXTS, random_texts

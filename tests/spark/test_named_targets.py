@@ -14,7 +14,7 @@ from capstan.core.config import Creation, Target
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning import target_places
 from capstan.replay.preview import preview
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import coverage, runs
 from tests.support.replay_harness import Play

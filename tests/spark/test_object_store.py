@@ -15,14 +15,14 @@ import polars
 import pyarrow as pa
 import pytest
 
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import capture
-from capstan.capture.source import read_source
-from capstan.capture.source_reconciliation import reconcile
+from capstan.capture.source.source import read_source
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
 from capstan.jobs.main import main as run_job
-from capstan.storage import delta
 from capstan.storage import lake as places
+from capstan.storage.delta import delta
 from capstan.storage.job_attempts import JobAttempt, clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape

@@ -16,14 +16,14 @@ from capstan.audit.row_diff import Side, row_differences
 from capstan.audit.row_view import table_view
 from capstan.capture.run import capture, close
 from capstan.core.config import EventTime, Transform
-from capstan.core.config.order import Depends, Grade, examine
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.maintenance.run import maintain
 from capstan.replay.execution import attempt
-from capstan.replay.output.diff import difference
-from capstan.replay.output.order_dependence import plan_of
+from capstan.replay.order import Depends, Grade, examine
+from capstan.replay.order.order_dependence import plan_of
 from capstan.replay.planning.planner import make_plan
+from capstan.replay.publish.diff import difference
 from capstan.replay.standalone_audit import audit_run
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims

@@ -10,8 +10,8 @@ import pytest
 
 from capstan.core.config import Mode, Transform
 from capstan.errors import InvalidRequestError
-from capstan.replay.output.diff import difference
 from capstan.replay.planning.planner import make_plan
+from capstan.replay.publish.diff import difference
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 

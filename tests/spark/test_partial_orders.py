@@ -20,7 +20,7 @@ from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.tape import index as summary
 from capstan.storage.tape.tape import append_events, newest_cut, open_tape
 from capstan.verify import verify

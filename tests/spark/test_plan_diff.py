@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import instrumentation
 from capstan.core.config import Mode, Transform
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.execution.approval import Decision, reject
-from capstan.replay.output.diff import Difference, difference
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.preview import preview
+from capstan.replay.publish.diff import Difference, difference
 from capstan.replay.run import unlock
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import exists
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.runs import Step
+from capstan.telemetry import instrumentation
 from tests.bench.counters import Watch, commits
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import SUM_BY_DAY, rows

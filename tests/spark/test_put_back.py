@@ -12,17 +12,17 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import instrumentation
-from capstan.capture import idle_source, synthetic_batch
 from capstan.capture.run import capture, close, put_back
+from capstan.capture.synthetic import idle_source, synthetic_batch
 from capstan.core.config import ByKey, EventTime, Target
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage import arrow_writer, delta
+from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape import feed, index, schema
 from capstan.storage.tape.tape import format_of, newest_cut, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support import lake_contents
 from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows

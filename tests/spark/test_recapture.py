@@ -12,11 +12,11 @@ from deltalake import DeltaTable
 
 from capstan.capture.run import capture, close
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import subscribe
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import verify
 from tests.support.sample_streams import lay, little_stream, rows
 

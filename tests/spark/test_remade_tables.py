@@ -13,7 +13,7 @@ from capstan.core.config import Mode, Transform
 from capstan.errors import InvalidRequestError
 from capstan.replay.preview import preview
 from capstan.replay.standalone_audit import audit_run
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.ledger import coverage, runs
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import NAME, lay, little_stream, rows

@@ -9,9 +9,9 @@ from pyspark.errors import StreamingQueryException
 
 from capstan.capture.run import capture
 from capstan.errors import CapstanError
-from capstan.instrumentation import subscribe
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry.instrumentation import subscribe
 from capstan.verify.run import verify
 from tests.support.attached_job import Job
 from tests.support.sample_streams import NAME, lay, little_stream, rows

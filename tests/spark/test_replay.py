@@ -17,9 +17,8 @@ from capstan.capture.run import capture
 from capstan.core.config import Mode, Target, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.error_translation import to_capstan_error
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError, RangeLockedError
-from capstan.instrumentation import subscribe
+from capstan.errors.translation import to_capstan_error
 from capstan.replay.preview import preview
 from capstan.replay.run import ReplayResult, unlock
 from capstan.storage.lake import Lake, exists
@@ -27,6 +26,7 @@ from capstan.storage.ledger import claims, coverage, runs, tables
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.tape import open_tape
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import SUM_BY_DAY, declared, lay, little_stream, rows
 

@@ -17,7 +17,6 @@ from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
-from capstan.instrumentation import subscribe
 from capstan.maintenance.cleanup import clear_snapshots
 from capstan.maintenance.compaction import compact_index
 from capstan.maintenance.table_catalog import aside_tables
@@ -25,18 +24,19 @@ from capstan.pipeline import KeyedLogic, definition, stateful_map
 from capstan.pipeline.graph.errors import OperatorFailed, StateChanged
 from capstan.pipeline.operators import Deduplicate
 from capstan.pipeline.state.errors import NotWhole, SnapshotCorrupt
-from capstan.replay.output import snapshot_gc
 from capstan.replay.output.state_resume import rescale_state
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.snapshot_catalog import Taken, list_taken
-from capstan.replay.planning.snapshot_ledger import parts_of, read_parts, write_parts
+from capstan.replay.publish import snapshot_gc
 from capstan.replay.run import replay, rollback
+from capstan.replay.snapshots.catalog import Taken, list_taken
+from capstan.replay.snapshots.ledger import parts_of, read_parts, write_parts
 from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, short_name
+from capstan.telemetry.instrumentation import subscribe
 from tests.support import lake_contents, pipeline_samples
 from tests.support.jvmless_lake import EVENT
 from tests.support.pipeline_samples import REFERENCES

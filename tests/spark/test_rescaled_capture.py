@@ -10,9 +10,8 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan import instrumentation
-from capstan.capture import batch_scan, classify
-from capstan.capture.roster import next_worker_number
+from capstan.capture.batch import batch_scan, classify
+from capstan.capture.batch.roster import next_worker_number
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, ByKey
 from capstan.errors import InvalidRequestError
@@ -22,6 +21,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.feed import Consumed
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support import lake_contents
 from tests.support.sample_streams import HOUR, START, declared, lay, little_stream, rows
@@ -182,7 +182,7 @@ def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_writ
     source = tmp_path / "source"
     lay(source, "0", rows(range(12)))
     stream = little_stream(source)
-    monkeypatch.setattr("capstan.capture.roster.MAX_WORKERS", 4)
+    monkeypatch.setattr("capstan.capture.batch.roster.MAX_WORKERS", 4)
     monkeypatch.setattr(batch_scan, "MAX_WORKERS", 4)
     capture(spark, lake, stream)
     before = lake_contents.tape(lake), lake_contents.feed(lake)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan import instrumentation
-from capstan.capture.source_reconciliation import reconcile
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.cli import main
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -32,6 +31,7 @@ from capstan.storage.ledger.retirements import read_retired, retired_boxes
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import read_history
 from capstan.storage.tape.tape import newest_cut
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.bench.counters import Watch, commits
 from tests.support import lake_contents

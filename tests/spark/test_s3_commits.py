@@ -13,8 +13,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.spark.jars import LOG_STORE_JAR
 from capstan.spark.safe_commits import LOG_STORE, require_one_creator, require_safe_commits
+from capstan.spark.setup.jars import LOG_STORE_JAR
 from capstan.storage import lake as places
 from tests.support import commit_race, log_store_jar
 from tests.support.s3_faults import Fault, faulty

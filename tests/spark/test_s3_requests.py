@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
-from capstan import instrumentation
 from capstan.capture.run import capture
-from capstan.error_translation import to_capstan_error
 from capstan.errors import RangeLockedError
+from capstan.errors.translation import to_capstan_error
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay, unlock
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
+from capstan.telemetry import instrumentation
 from tests.support import lake_contents
 from tests.support.s3_faults import FaultyProcess
 from tests.support.s3_requests import CountedLake, counted_s3

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan import redaction
 from capstan.capture.run import capture
 from capstan.core.config import load_config
-from capstan.errors import InvalidRequestError
+from capstan.errors import InvalidRequestError, redaction
 from capstan.spark.log_masking import masked_logs
 from capstan.storage.lake import Lake
 from tests.support.sample_streams import lay, rows

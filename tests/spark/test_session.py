@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from capstan.doctor import diagnose
+from capstan.cli.doctor import diagnose
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
-from capstan.spark.jars import delta_jars, spark_jars
 from capstan.spark.marked_logs import marked
 from capstan.spark.session import build_session, is_local
+from capstan.spark.setup.jars import delta_jars, spark_jars
+from capstan.telemetry.instrumentation import emit
 
 PROGRAM = """
 from capstan.spark.session import build_session

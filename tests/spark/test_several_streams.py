@@ -17,7 +17,7 @@ from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay, rollback
 from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from tests.bench.workloads import nexmark_sql

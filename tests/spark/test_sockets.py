@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from capstan import instrumentation
 from capstan.core.protocol import Messages, Progress, StreamChecker
 from capstan.errors import (
     CheckFailedError,
@@ -25,6 +24,7 @@ from capstan.interop.transfer.recording_format import Form, Format
 from capstan.interop.transfer.serve import Address, interleaved, serve
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support.socket_receivers import adjacent, receivers
 

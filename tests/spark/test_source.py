@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
-from capstan.capture.file_listing import SkippedFiles
+from capstan.capture.query.source_reconciliation import Difference, reconcile
 from capstan.capture.run import capture, put_back
-from capstan.capture.source_reconciliation import Difference, reconcile
+from capstan.capture.source.files.listing import SkippedFiles
 from capstan.core.config import (
     ByColumn,
     ByKey,
@@ -31,7 +31,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 import capstan
-from capstan.scaffold import write_project
-from capstan.spark.java import find_java, spark_home
+from capstan.cli.scaffold import write_project
+from capstan.spark.setup.java import find_java, spark_home
 
 if TYPE_CHECKING:
     from pathlib import Path

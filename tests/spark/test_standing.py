@@ -19,7 +19,7 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.replay.standalone_audit import audit_run, require_auditable
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.region_json import render_bounds

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from capstan.capture import classify
+from capstan.capture.batch import classify
 from capstan.capture.run import capture
 from capstan.core.config import ByKey, EventTime, LatePolicy, Source
 from capstan.errors import InvalidRequestError

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.capture import run
-from capstan.capture.roster import Roster
+from capstan.capture.batch.roster import Roster
 from capstan.core.config import Source
 from capstan.maintenance.run import maintain
 from capstan.storage.lake import Lake, children

@@ -18,12 +18,12 @@ from deltalake import CommitProperties, Transaction, write_deltalake
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.storage import arrow_writer, delta, file_rewrite, idempotent_write
-from capstan.storage.commit_lock import committing
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import arrow_writer, delta, file_rewrite, idempotent_write
+from capstan.storage.delta.commit_lock import committing
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import tables
-from capstan.storage.table_creation import create_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,14 +13,14 @@ import pytest
 from capstan.capture.run import capture, close
 from capstan.core.config import Mode, Target, Transform
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
-from capstan.instrumentation import subscribe
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.replay.execution.attempt import ReplayResult
-from capstan.replay.output.row_restore import except_all
-from capstan.storage import delta
+from capstan.replay.target.row_restore import except_all
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.tables import read_rows
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import NAME, SUM_BY_DAY, declared, lay, little_stream, rows
 

@@ -12,11 +12,11 @@ import pytest
 from pyspark.sql import functions as F
 
 from capstan.capture import run as capture_run
-from capstan.capture.file_listing import Listing
-from capstan.capture.json_lines import CheckedLines, first_bytes
-from capstan.capture.json_text import has_rest
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import capture
-from capstan.capture.source_reconciliation import reconcile
+from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.text.json_lines import CheckedLines, first_bytes
+from capstan.capture.source.text.json_text import has_rest
 from capstan.core.config import ByKey, EventTime, Source
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape

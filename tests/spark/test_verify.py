@@ -18,10 +18,10 @@ from capstan.core.protocol import Fault, Messages, Progress, Rule, read_transcri
 from capstan.core.protocol.transcript import transcript_minimum
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.instrumentation import subscribe
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, delete_folder, is_table
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
+from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import in_process_events, run, verify
 from capstan.verify.violations_ledger import known_violations
 from tests.support.reference_checker import check

@@ -9,7 +9,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from capstan.core.protocol import Fault, Messages, Progress, Rule
 from capstan.core.times import Kind, Time, TimeType
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
 from capstan.storage.tape.schema import updates_array
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut

@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, _parse_datatype_string
 
+from capstan.capture.batch.worker_labels import label_of
 from capstan.capture.run import capture
-from capstan.capture.worker_labels import label_of
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as F
 
 import capstan
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from capstan.capture.attached_query import CaptureInto
+    from capstan.capture.query.attached_query import CaptureInto
 
 ORDERS = {
     "workers": {"by": "key", "columns": ["customer"], "count": 2},

@@ -21,7 +21,7 @@ from pyarrow import fs, parquet
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.storage import arrow_scan
+from capstan.storage.delta import arrow_scan
 from capstan.storage.lake import Lake, folder, open_file
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name

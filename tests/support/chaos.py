@@ -4,16 +4,17 @@
 
 Some lakes grow in rounds. In each round a file arrives, and a driver captures it, follows it into
 tables, replays a range, fills gaps and maintains the lake until it is killed. Either two pieces of
-work per lake run at once, each stopped at a named point of `capstan.instrumentation` selected by
-the seed; or the driver is killed at a random moment. In other rounds the driver works on a cluster
-whose executors are killed, or the broker of captured topics is killed, or Airflow does the work on
-a lake of its own and its tasks are killed. The next round continues from there. In the end
-everything is done once more without interruption, and checked: every row fed is on tape or late,
-exactly once; every tape is sound, including its records; tables followed or filled piece by piece
-equal those of a single run; and every published run passes its audit, and was published once.
+work per lake run at once, each stopped at a named point of `capstan.telemetry.instrumentation`
+selected by the seed; or the driver is killed at a random moment. In other rounds the driver works
+on a cluster whose executors are killed, or the broker of captured topics is killed, or Airflow does
+the work on a lake of its own and its tasks are killed. The next round continues from there. In the
+end everything is done once more without interruption, and checked: every row fed is on tape or
+late, exactly once; every tape is sound, including its records; tables followed or filled piece by
+piece equal those of a single run; and every published run passes its audit, and was published once.
 
 Progress is stored in the folder, so the same command continues after an interruption. With `--s3`
 the lakes are on an S3 server of this process, which forgets them when it ends.
+
 """
 
 from __future__ import annotations

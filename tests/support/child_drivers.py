@@ -2,11 +2,11 @@
 
 A driver either has its own JVM, which dies with it: this is the realistic case, and costs half a
 minute of CPU time. Or it is attached to a `Victim`, a JVM that outlives it, and is killed alone. At
-a point of `capstan.instrumentation` both leave the same files, as `tests.support.shared_jvm`
-explains, so most kills there are of the second kind. The first kind covers what only it can prove:
-for each kind of work, that another driver can continue after a kill that included the JVM; that a
-driver may be killed at any moment, within any call of its JVM; and kills on a cluster, or of a
-driver run by another program.
+a point of `capstan.telemetry.instrumentation` both leave the same files, as
+`tests.support.shared_jvm` explains, so most kills there are of the second kind. The first kind
+covers what only it can prove: for each kind of work, that another driver can continue after a kill
+that included the JVM; that a driver may be killed at any moment, within any call of its JVM; and
+kills on a cluster, or of a driver run by another program.
 """
 
 from __future__ import annotations

@@ -18,10 +18,10 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from capstan.spark.jars import spark_jars
-from capstan.spark.java import find_java
-from capstan.spark.local_submit import pyspark_home
 from capstan.spark.s3_settings import s3_settings
+from capstan.spark.setup.jars import spark_jars
+from capstan.spark.setup.java import find_java
+from capstan.spark.setup.local_submit import pyspark_home
 
 _LOST = "FileAlreadyExistsException"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from capstan.api.context import Context
 from capstan.backfill.run import BackfillResult, prepare, run_prepared
-from capstan.context import Context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -79,7 +79,7 @@ class Work:
 
     Attributes:
         action: Name for `tests.support.driver_actions.act`.
-        point: Point of `capstan.instrumentation` at which the driver is killed.
+        point: Point of `capstan.telemetry.instrumentation` at which the driver is killed.
         arguments: Its arguments, without the lake and its source.
         name: Distinguishes it from other cases at the same point.
         world: Fixture that makes its lakes.

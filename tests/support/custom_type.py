@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from capstan.interop.timely import Codec, register_type
-from capstan.interop.timely.codec import end_of, misfit
+from capstan.interop.timely.types.codec import end_of, misfit
 
 _PARTS = struct.Struct("<dd")
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from capstan.airflow.local import processes
-from capstan.spark.java import find_java, spark_home
-from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import project_home
+from capstan.spark.setup.java import find_java, spark_home
+from capstan.spark.setup.local_submit import pyspark_home
 from capstan.storage.lake import Lake
 from tests.support import compose
 from tests.support.airflow_api import Rest

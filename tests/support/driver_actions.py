@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.backfill.planner import BackfillRequest
-from capstan.capture.attached_query import CaptureInto
+from capstan.capture.query.attached_query import CaptureInto
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
 from capstan.core.config.sources import QUERY

@@ -3,15 +3,17 @@
 Its first argument is a JSON file with a list of steps, `{"action", "arguments", "point", "until"}`;
 actions and arguments are those of `tests.support.driver_actions`. The optional second argument is
 the Spark master; the default is this machine. The driver starts one step after the other, each in
-its own thread, and lets it work until it reaches its point of `capstan.instrumentation` (`POINT`,
-or `POINT:N` for the N-th time); a step with an empty point runs to its end. At its point a step
-waits: until the file `until` appears, having created `until`.held; or, without such a file, for
-good. Once all steps of the second kind have arrived, the whole driver is killed with SIGKILL: its
-JVM first, then itself. So one JVM start is enough to interrupt many pieces of work, each at its own
-point. A driver that is attached to another JVM (`tests.support.shared_jvm`) is killed without it.
+its own thread, and lets it work until it reaches its point of `capstan.telemetry.instrumentation`
+(`POINT`, or `POINT:N` for the N-th time); a step with an empty point runs to its end. At its point
+a step waits: until the file `until` appears, having created `until`.held; or, without such a file,
+for good. Once all steps of the second kind have arrived, the whole driver is killed with SIGKILL:
+its JVM first, then itself. So one JVM start is enough to interrupt many pieces of work, each at its
+own point. A driver that is attached to another JVM (`tests.support.shared_jvm`) is killed without
+it.
 
 The result of an ended action is in the file `until`.ended, as JSON: its result, or the error with
 its exit code as `exit`.
+
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capstan import instrumentation
-from capstan.error_translation import to_capstan_error
+from capstan.errors.translation import to_capstan_error
+from capstan.telemetry import instrumentation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -16,7 +16,7 @@ from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.request import Request
-from capstan.storage.arrow_writer import arrow_schema
+from capstan.storage.delta.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import region_text

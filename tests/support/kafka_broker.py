@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.spark import jars
-from capstan.spark.jars import Jars
-from capstan.spark.java import find_java, spark_home
-from capstan.spark.local_submit import pyspark_home
+from capstan.spark.setup import jars
+from capstan.spark.setup.jars import Jars
+from capstan.spark.setup.java import find_java, spark_home
+from capstan.spark.setup.local_submit import pyspark_home
 from tests.support.driver_under_test import PATIENCE
 
 BROKER = Jars(

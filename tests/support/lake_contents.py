@@ -12,8 +12,8 @@ import polars as pl
 from pyarrow import dataset
 
 from capstan.pipeline.graph.arrow_ipc import table_from_bytes
-from capstan.storage import delta
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.region_json import region_text

@@ -24,7 +24,7 @@ from pyarrow import fs
 from pyspark.sql import SparkSession
 
 import capstan
-from capstan.capture.attached_query import CaptureInto
+from capstan.capture.query.attached_query import CaptureInto
 from capstan.spark.session import build_session
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake, list_files

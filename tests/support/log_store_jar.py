@@ -12,9 +12,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from capstan.spark import jars
-from capstan.spark.java import find_java
-from capstan.spark.local_submit import pyspark_home
+from capstan.spark.setup import jars
+from capstan.spark.setup.java import find_java
+from capstan.spark.setup.local_submit import pyspark_home
 
 COMPILER = jars.Jars(
     "ecj", "", ("org.eclipse.jdt:ecj:3.38.0",), (), Path(__file__).with_name("ecj.sha256")

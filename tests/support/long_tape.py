@@ -9,7 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.tape.schema import events_schema
 from capstan.storage.tape.tape import Tape, append_events, create_tape
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from capstan.core.config import Target
 from capstan.errors import InvalidRequestError
-from capstan.spark import jvm
 from capstan.spark.session import build_session
+from capstan.spark.setup import jvm
 from capstan.storage.lake import Lake
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import declared, little_stream, rows

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capstan.airflow.local.processes import send
+from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import capture
-from capstan.capture.source_reconciliation import reconcile
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support import child_drivers, kafka_topics, lake_contents

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from capstan.core.times import Kind, TimeType
-from capstan.storage.arrow_writer import arrow_schema
+from capstan.storage.delta.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import SCHEMAS
 

@@ -1,18 +1,19 @@
 """A JVM that outlives the killed drivers: each of them is a Python process attached to it.
 
 A driver consists of two processes, Python and its JVM. All named points of
-`capstan.instrumentation` are in Python, between two calls of the JVM. At such a point the JVM does
-nothing for this driver, except for the query of a capture, which waits for its answer. So the files
-on disk are the same whether both processes are killed there or only Python, once no work of the
-dead process is left in the JVM; `Victim.settle` ensures that before anyone continues. Only killing
-a driver together with its own JVM proves that nothing beyond Python finishes or cleans up its work,
-wherever the kill falls: at no named point, on a cluster, between files of one commit. See
+`capstan.telemetry.instrumentation` are in Python, between two calls of the JVM. At such a point the
+JVM does nothing for this driver, except for the query of a capture, which waits for its answer. So
+the files on disk are the same whether both processes are killed there or only Python, once no work
+of the dead process is left in the JVM; `Victim.settle` ensures that before anyone continues. Only
+killing a driver together with its own JVM proves that nothing beyond Python finishes or cleans up
+its work, wherever the kill falls: at no named point, on a cluster, between files of one commit. See
 `tests.support.child_drivers.start`.
 
 The JVM is started once, by a keeper in a process of its own. Drivers are forked from a process that
 has imported everything they need but has started nothing: this takes a tenth of a second instead of
 twenty seconds. Only one driver at a time may be attached, as the JVM calls back the Python process
 that called last.
+
 """
 
 from __future__ import annotations

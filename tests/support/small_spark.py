@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capstan.spark import jvm
+from capstan.spark.setup import jvm
 
 # The simplest collector; a heap that starts small would be collected every half second.
 _SMALL = "-XX:+UseSerialGC -Xshare:auto -Xms1g -Xmn600m"

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.processes import Process
-from capstan.spark.java import find_java, spark_home
-from capstan.spark.jvm import OPTIONS
-from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import project_home
+from capstan.spark.setup.java import find_java, spark_home
+from capstan.spark.setup.jvm import OPTIONS
+from capstan.spark.setup.local_submit import pyspark_home
 from tests.support.live_airflow import command_of
 from tests.support.small_spark import SHRUNK
 

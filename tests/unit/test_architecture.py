@@ -67,7 +67,7 @@ def test_pure_rooms_are_all_under_the_contract() -> None:
         f"capstan.{room}"
         for room in (
             "errors",
-            "instrumentation",
+            "telemetry",
             "core",
             "interop.timely",
             "pipeline.graph",
@@ -157,7 +157,12 @@ def test_only_the_session_module_builds_a_session() -> None:
 def test_what_set_up_runs_first_needs_the_standard_library_alone() -> None:
     # Of an installed package, platformdirs knows the cache; a checkout has its own.
     own = {*sys.stdlib_module_names, "capstan", "platformdirs"}
-    for name in ("errors.py", "instrumentation.py", "spark/project_home.py", "spark/java.py"):
+    for name in (
+        "errors/__init__.py",
+        "telemetry/instrumentation.py",
+        "spark/project_home.py",
+        "spark/setup/java.py",
+    ):
         assert imports_of(LIBRARY / "capstan" / name) <= own, name
 
 
@@ -247,7 +252,7 @@ STATE = {
     "capstan/spark/own_session.py": {"set", "unset", "setActiveSession", "clearActiveSession"},
     "capstan/spark/marked_logs.py": {"setProperty", "setLocalProperty"},
     "capstan/spark/session.py": {"set", "environ", "setdefault"},
-    "capstan/airflow/operators/child_environment.py": {"environ", "pop"},
+    "capstan/airflow/tasks/child_environment.py": {"environ", "pop"},
 }
 SETTERS = {
     *("setActiveSession", "clearActiveSession", "setDefaultSession", "setLogLevel"),

@@ -145,7 +145,8 @@ def test_the_jars_are_fetched_with_what_is_copied_before(tmp_path):
                 (tmp_path / place).mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / file, tmp_path / place)
     program = (
-        "import sys; sys.path.insert(0, 'lib'); import capstan.spark.jars as j; print(j.__file__)"
+        "import sys; sys.path.insert(0, 'lib'); "
+        "from capstan.spark.setup import jars; print(jars.__file__)"
     )
     command = [sys.executable, "-c", program]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)

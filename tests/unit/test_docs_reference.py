@@ -16,7 +16,7 @@ from capstan import errors
 from capstan.airflow.local.__main__ import main as launch
 from capstan.cli.app import _INTERRUPTED, app
 from capstan.core.config import load_config, models
-from capstan.core.config.secret_references import references
+from capstan.core.config.loading.secret_references import references
 from capstan.interop.timely import codec_of
 from capstan.jobs import handlers
 from capstan.jobs.main import main as run_app
@@ -25,8 +25,8 @@ from capstan.pipeline.graph.operator import OperatorSpec
 from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
 from capstan.pipeline.keyed.keyed_logic import KeyedLogic
 from capstan.reporting.metrics import METRICS
-from capstan.spark.jars import HADOOP_VERSION, KAFKA, S3
-from capstan.spark.local_submit import pyspark_home
+from capstan.spark.setup.jars import HADOOP_VERSION, KAFKA, S3
+from capstan.spark.setup.local_submit import pyspark_home
 from capstan.storage.lake import TapePaths
 from tests.support.docs import ROOT, blocks, page, section, table
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from capstan import doctor
-from capstan.doctor import Diagnosis, diagnose
+from capstan.cli import doctor
+from capstan.cli.doctor import Diagnosis, diagnose
 from capstan.errors import SystemFailureError
-from capstan.spark.java import Java
+from capstan.spark.setup.java import Java
 
 
 def of(findings: list[Diagnosis], subject: str) -> Diagnosis:

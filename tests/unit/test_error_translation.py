@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from capstan.error_translation import (
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.errors.translation import (
     root_message,
     to_capstan_error,
     translate,
     translating,
     with_path,
 )
-from capstan.errors import InvalidRequestError, SystemFailureError
 
 
 class Py4JJavaError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import copy_context
 from threading import Barrier, Thread
 
-from capstan.instrumentation import emit, subscribe, subscribe_call
+from capstan.telemetry.instrumentation import emit, subscribe, subscribe_call
 
 
 def test_calls_that_overlap_hear_of_their_own_points_alone() -> None:

@@ -15,8 +15,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from capstan.capture import classify
-from capstan.capture.source_reconciliation import Difference, Reconciliation
+from capstan.capture.batch import classify
+from capstan.capture.query.source_reconciliation import Difference, Reconciliation
 from capstan.core.protocol import Rule
 from capstan.core.times import Kind, TimeType
 from capstan.interop.kafka import export_topics
@@ -24,9 +24,10 @@ from capstan.interop.kafka.topic_layout import TopicHeader
 from capstan.maintenance import run
 from capstan.pipeline.spark import state_rows
 from capstan.replay.execution.approval import Decision
-from capstan.replay.output import certificate, diff
+from capstan.replay.output import certificate
+from capstan.replay.publish import diff
 from capstan.reporting.listings import LATE_REASONS
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.ledger import findings, retirements, side_outputs, tables
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.coverage import COMPARED, GONE, PUBLISHED, ROLLED_BACK
@@ -158,14 +159,14 @@ def test_columns_and_their_types_are_those_of_the_code(table: str) -> None:
 def test_the_tape_s_properties_are_those_that_are_written() -> None:
     source = "".join(
         (LIBRARY / name).read_text(encoding="utf-8")
-        for name in ("storage/tape/tape.py", "capture/checkpoint_guard.py")
+        for name in ("storage/tape/tape.py", "capture/batch/checkpoint_guard.py")
     )
     coded = set(re.findall(r'"(capstan\.[a-z]+)"', source))
     assert set(names(rows(section("`events`"), "property"))) == coded
 
 
 def test_settings_are_named() -> None:
-    coded = keys_of("capture/tape_settings.py", "settings_of")
+    coded = keys_of("capture/query/tape_settings.py", "settings_of")
     text = section("`events`")
     assert '`{"fixed": {...}, "free": {...}}`' in text
     assert coded - {"fixed", "free"} <= words(text)
@@ -193,8 +194,8 @@ def test_origins_of_batches_are_those_of_the_code() -> None:
     assert words(cells["origin"]) == {origin.value for origin in Origin}
     details = {row[0].strip("`"): words(row[1]) for row in rows(section("`feed`"), "origin")}
     assert details == {
-        "rescale": keys_of("capture/rescale.py", "detail_of"),
-        "idle": keys_of("capture/idle_source.py", "detail_of"),
+        "rescale": keys_of("capture/synthetic/rescale.py", "detail_of"),
+        "idle": keys_of("capture/synthetic/idle_source.py", "detail_of"),
         "put-back": keys_of("capture/run.py", "put_back"),
     }
 
@@ -226,7 +227,7 @@ def test_states_of_coverage_are_those_of_the_code() -> None:
 
 
 def test_state_keys_are_those_of_the_code() -> None:
-    coded = keys_of("replay/planning/snapshot_ledger.py", "to_json")
+    coded = keys_of("replay/snapshots/ledger.py", "to_json")
     assert set(names(rows(section("State"), "key"))) == coded
 
 
@@ -249,7 +250,7 @@ def test_audit_keys_are_those_of_the_code() -> None:
 
 
 def test_difference_keys_are_those_of_the_code() -> None:
-    coded = keys_of("replay/output/diff.py", "to_json")
+    coded = keys_of("replay/publish/diff.py", "to_json")
     assert coded <= words(section("Difference"))
     kinds = set(diff._KINDS.values())
     assert kinds <= words(section("Difference"))

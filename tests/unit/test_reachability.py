@@ -15,13 +15,13 @@ ENTRIES = ("capstan.cli", "capstan.airflow", "capstan.jobs")
 # What others call by name.
 HOOKS = {
     "airflow/operators/frontier_sensor.py:poke": "Airflow's sensors",
-    "airflow/operators/job_results.py:get_openlineage_facets_on_complete": "OpenLineage",
+    "airflow/tasks/job_results.py:get_openlineage_facets_on_complete": "OpenLineage",
     "airflow/provider.py:provider_info": "the entry point of a provider",
     "airflow/web/plugin.py:CapstanPlugin": "the entry point of a plugin",
-    "capture/idle_query.py:onQueryIdle": "Spark's listeners",
-    "capture/idle_query.py:onQueryProgress": "Spark's listeners",
-    "capture/idle_query.py:onQueryStarted": "Spark's listeners",
-    "capture/idle_query.py:onQueryTerminated": "Spark's listeners",
+    "capture/query/idle_query.py:onQueryIdle": "Spark's listeners",
+    "capture/query/idle_query.py:onQueryProgress": "Spark's listeners",
+    "capture/query/idle_query.py:onQueryStarted": "Spark's listeners",
+    "capture/query/idle_query.py:onQueryTerminated": "Spark's listeners",
     "pipeline/engine/executor.py:fire_timers": "a method of the public executor",
     "pipeline/engine/executor.py:inject_events": "a method of the public executor",
     "pipeline/engine/executor.py:input_count": "a method of the public executor",
@@ -30,8 +30,8 @@ HOOKS = {
     "pipeline/engine/executor.py:restore_watermarks": "a method of the public executor",
     "pipeline/state/codec.py:register_codec": "authors of codecs; named by a hint",
     "replay/planning/request.py:of_streams": "a method of the public ReplayRequest",
-    "storage/small_files.py:get_type_name": "Arrow's file systems",
-    "storage/small_files.py:normalize_path": "Arrow's file systems",
+    "storage/delta/small_files.py:get_type_name": "Arrow's file systems",
+    "storage/delta/small_files.py:normalize_path": "Arrow's file systems",
 }
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from capstan import error_translation, redaction
-from capstan.errors import InvalidRequestError
-from capstan.structured_logging import Log, LogFormat
+from capstan.errors import InvalidRequestError, redaction, translation
+from capstan.telemetry.structured_logging import Log, LogFormat
 
 MARK = 'm4rk "of\\a\nsecret'
 
@@ -50,7 +49,7 @@ def test_errors_show_no_value_in_text_fields_or_pickles() -> None:
 
 def test_a_foreign_error_is_masked_before_it_is_cut() -> None:
     text = "x" * 290 + MARK.splitlines()[0] + "y" * 50
-    assert "m4rk" not in str(error_translation.to_capstan_error(RuntimeError(text)))
+    assert "m4rk" not in str(translation.to_capstan_error(RuntimeError(text)))
 
 
 def test_log_lines_show_no_value() -> None:

@@ -7,7 +7,7 @@ import shlex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.shell_command import command, shell_line
+from capstan.errors.shell_command import command, shell_line
 
 
 def test_values_are_quoted_only_where_they_must_be() -> None:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from capstan.errors import InvalidRequestError, RangeLockedError
-from capstan.instrumentation import emit
-from capstan.structured_logging import (
+from capstan.telemetry.instrumentation import emit
+from capstan.telemetry.structured_logging import (
     LogContext,
     LogFormat,
     format_line,

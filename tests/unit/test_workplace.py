@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.workplace import Workplace
+from capstan.api.workplace import Workplace
 
 
 class Session:

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from capstan.airflow.local import processes
-from capstan.scaffold import write_project
+from capstan.cli.scaffold import write_project
 from tests.support.airflow_api import until
 from tests.support.docs import blocks, page
 from tests.support.live_airflow import launch

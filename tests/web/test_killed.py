@@ -15,7 +15,7 @@ import pytest
 from pyarrow.dataset import dataset
 
 from capstan.demo.flights import feed
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta.arrow_scan import rows_of
 from tests.support import lake_contents
 from tests.support.airflow_api import until
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from capstan.airflow.dags.guest import CapstanTaskGroup, capstan_dags, check_declarations
-    from capstan.airflow.operators.attempt_name import attempt_template
     from capstan.airflow.operators.audit import AuditOperator
     from capstan.airflow.operators.backfill import BackfillOperator
     from capstan.airflow.operators.capture import CaptureOperator
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from capstan.airflow.operators.plan_job import PlanOperator
     from capstan.airflow.operators.replay import ReplayOperator
     from capstan.airflow.operators.result import ResultOperator
+    from capstan.airflow.tasks.attempt_name import attempt_template
 
 _LAZY = {
     "AuditOperator": "capstan.airflow.operators.audit",
@@ -33,7 +33,7 @@ _LAZY = {
     "PlanOperator": "capstan.airflow.operators.plan_job",
     "ReplayOperator": "capstan.airflow.operators.replay",
     "ResultOperator": "capstan.airflow.operators.result",
-    "attempt_template": "capstan.airflow.operators.attempt_name",
+    "attempt_template": "capstan.airflow.tasks.attempt_name",
     "capstan_dags": "capstan.airflow.dags.guest",
     "check_declarations": "capstan.airflow.dags.guest",
 }

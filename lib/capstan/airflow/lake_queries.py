@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from capstan.airflow.settings import Settings
-from capstan.capture import stall_check
+from capstan.capture.synthetic import stall_check
 from capstan.core.config import (
     Replay,
     check_streams,
@@ -16,9 +16,9 @@ from capstan.core.config import (
     split_streams,
 )
 from capstan.core.config.change_rules import OPTIONS
+from capstan.core.config.loading.validation import read_model
+from capstan.core.config.loading.validation import read_request as checked_request
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
-from capstan.core.config.validation import read_model
-from capstan.core.config.validation import read_request as checked_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path

@@ -23,7 +23,7 @@ from typing import Any
 
 from capstan.airflow import s3_connection
 from capstan.core.config import ProjectConfig, load_sound
-from capstan.core.config.yaml_document import read_document
+from capstan.core.config.loading.yaml_document import read_document
 from capstan.core.environment import named_by
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home

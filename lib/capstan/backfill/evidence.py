@@ -15,10 +15,10 @@ from pyarrow import dataset
 
 from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
 from capstan.replay.execution.approval import waiting
-from capstan.replay.output.standing import WrittenRegion, written_regions
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
-from capstan.storage.arrow_scan import rows_of
+from capstan.replay.target.standing import WrittenRegion, written_regions
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope

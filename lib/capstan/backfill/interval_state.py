@@ -11,9 +11,9 @@ from capstan.backfill.interval import Interval, State
 from capstan.backfill.region_owner import RegionOwner, region_owner
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
-from capstan.replay.output.standing import WrittenRegion
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
+from capstan.replay.target.standing import WrittenRegion
 from capstan.storage.ledger.claims import Scope
 
 

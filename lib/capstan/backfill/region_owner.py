@@ -13,7 +13,7 @@ from itertools import product
 
 from capstan.core.times import Time
 from capstan.core.times.region import Region
-from capstan.replay.output.standing import Effect, WrittenRegion
+from capstan.replay.target.standing import Effect, WrittenRegion
 
 
 @dataclass(frozen=True, slots=True)

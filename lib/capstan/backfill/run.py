@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from capstan import error_translation
 from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig
-from capstan.errors import CapstanError
-from capstan.instrumentation import emit
+from capstan.errors import CapstanError, translation
 from capstan.notebook import rows_html
 from capstan.replay.planning.request import Request
 from capstan.replay.run import ReplayResult, replay
 from capstan.storage.lake import Lake
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,5 +152,5 @@ def _run(spark: SparkSession, lake: Lake, config: ProjectConfig, request: Reques
     except Exception as error:
         # Completed runs must be reported even if Spark itself fails.
         return RunResult(
-            request, error=error_translation.to_capstan_error(error, "run the same command again")
+            request, error=translation.to_capstan_error(error, "run the same command again")
         )

@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from capstan.capture import checkpoint_guard, classify, synthetic_batch
-from capstan.capture.attached_query import require_no_source, session_of_expressions
-from capstan.capture.capture_query import CaptureQuery
-from capstan.capture.file_listing import (
+from capstan.capture.batch import checkpoint_guard, classify
+from capstan.capture.batch.in_process_events import numbered
+from capstan.capture.batch.micro_batch import BatchResult
+from capstan.capture.batch.progress_events import CLOSING, Statement
+from capstan.capture.batch.roster import Roster
+from capstan.capture.query.attached_query import require_no_source, session_of_expressions
+from capstan.capture.query.capture_query import CaptureQuery
+from capstan.capture.query.tape_settings import retain_commit_times
+from capstan.capture.query.tape_start import start_tape
+from capstan.capture.query.turns import in_turn
+from capstan.capture.source.files.listing import (
     FilesRead,
     Listing,
     SkippedFiles,
@@ -21,25 +28,18 @@ from capstan.capture.file_listing import (
     seen_files,
     skipped_files,
 )
-from capstan.capture.file_schemas import columns_of
-from capstan.capture.in_process_events import numbered
-from capstan.capture.json_lines import CheckedLines
-from capstan.capture.late_reinjection import PutBackResult
-from capstan.capture.line_checks import check_lines
-from capstan.capture.micro_batch import BatchResult
-from capstan.capture.progress_events import CLOSING, Statement
-from capstan.capture.roster import Roster
-from capstan.capture.selection import selected
-from capstan.capture.source import read_source, require_match
-from capstan.capture.source_secrets import with_secrets
-from capstan.capture.tape_settings import retain_commit_times
-from capstan.capture.tape_start import start_tape
-from capstan.capture.topic_ids import require_same_topics
-from capstan.capture.turns import in_turn
+from capstan.capture.source.files.schemas import columns_of
+from capstan.capture.source.secrets import with_secrets
+from capstan.capture.source.selection import selected
+from capstan.capture.source.source import read_source, require_match
+from capstan.capture.source.text.json_lines import CheckedLines
+from capstan.capture.source.text.line_checks import check_lines
+from capstan.capture.source.topic_ids import require_same_topics
+from capstan.capture.synthetic import synthetic_batch
+from capstan.capture.synthetic.late_reinjection import PutBackResult
 from capstan.core.config import ByPartition, Stream
 from capstan.core.config.sources import QUERY
 from capstan.errors import IncompleteError, InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.notebook import facts_html
 from capstan.spark.own_session import copy_of, moved
 from capstan.storage.lake import Lake, is_table
@@ -57,6 +57,7 @@ from capstan.storage.tape.tape import (
     stored_payload,
 )
 from capstan.storage.tape.upgrade import upgrade
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

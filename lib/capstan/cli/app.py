@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from capstan import error_translation
 from capstan.cli.commands import (
     audit,
     backfill,
@@ -27,9 +26,9 @@ from capstan.cli.commands import (
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import Output
 from capstan.core.environment import DEFAULT_LAKE
-from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
-from capstan.redaction import print_exception
-from capstan.structured_logging import Log, logging, owns_standard_error
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError, translation
+from capstan.errors.redaction import print_exception
+from capstan.telemetry.structured_logging import Log, logging, owns_standard_error
 
 # The exit code that Typer gives an interrupt.
 _INTERRUPTED = 130
@@ -139,7 +138,7 @@ def _run(words: Sequence[str], shell: Shell, log: Log | None) -> int:
     try:
         code = app(words or ["--help"], prog_name="capstan", standalone_mode=False, obj=shell)
     except BaseException as error:
-        if not error_translation.is_failure(error):
+        if not translation.is_failure(error):
             raise
         return _failed(shell, error, log)
     if code == _INTERRUPTED:
@@ -185,7 +184,7 @@ def _wrapped(error: BaseException) -> CapstanError:
     if isinstance(error, typer.TyperException):
         command = getattr(getattr(error, "ctx", None), "command_path", "capstan")
         return InvalidRequestError("CAP-USAGE", error.format_message(), f"see `{command} --help`")
-    return error_translation.to_capstan_error(
+    return translation.to_capstan_error(
         error, "--debug shows the traceback; `capstan doctor` checks the installation"
     )
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from capstan.api.context import Context
 from capstan.cli.output import Output
 from capstan.cli.progress import Watch, Work, watching
-from capstan.context import Context
 from capstan.core.config import ProjectConfig
 
 if TYPE_CHECKING:

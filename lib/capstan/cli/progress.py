@@ -17,8 +17,8 @@ from rich.progress import (
 )
 
 from capstan.cli.output import Output
-from capstan.instrumentation import subscribe
-from capstan.structured_logging import owns_standard_error
+from capstan.telemetry.instrumentation import subscribe
+from capstan.telemetry.structured_logging import owns_standard_error
 
 Facts = Mapping[str, object]
 

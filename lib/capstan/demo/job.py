@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from capstan.core.config import ProjectConfig
-from capstan.shell_command import shell_line
+from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import checkout
 from capstan.storage.lake import Lake
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pyspark.errors import PySparkException
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.job_types import JobResult
 from capstan.storage.lake import is_table

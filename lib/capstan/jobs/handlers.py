@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 
+from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
-from capstan.context import Context
 from capstan.core.config import format_duration, parse_duration
+from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
-from capstan.core.config.validation import read_request
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
 from capstan.jobs.job_types import JobResult, JsonObject

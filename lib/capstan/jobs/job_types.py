@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.errors import CapstanError
 
 JsonObject = Mapping[str, object]

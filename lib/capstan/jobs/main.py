@@ -22,18 +22,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from capstan import error_translation
-from capstan.context import Context
-from capstan.errors import CapstanError, InvalidRequestError
+from capstan.api.context import Context
+from capstan.api.workplace import Workplace
+from capstan.errors import CapstanError, InvalidRequestError, translation
+from capstan.errors.redaction import print_exception
 from capstan.jobs.job_output import JobOutput
 from capstan.jobs.job_types import Handler, JsonObject
-from capstan.redaction import print_exception
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import process_folder
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import read_text
-from capstan.structured_logging import Log, LogFormat, logging
-from capstan.workplace import Workplace
+from capstan.telemetry.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,7 +82,7 @@ def _run(
             answer = handler(_request(options, attempt), context)
         output.done(answer)
     except BaseException as error:
-        if not error_translation.is_failure(error):
+        if not translation.is_failure(error):
             raise
         return _failed(error, output, log)
     if answer.refusal is not None:
@@ -182,7 +181,7 @@ def _failed(error: BaseException, output: JobOutput, log: Log | None) -> int:
     """Report an error, also in the result, and return its exit code."""
     if not isinstance(error, CapstanError):
         print_exception(error)
-    reported = error_translation.to_capstan_error(error)
+    reported = translation.to_capstan_error(error)
     output.failed(reported)
     return _ended(reported, log)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.errors import InvalidRequestError
 from capstan.jobs.job_types import JobResult
 from capstan.replay.execution.job import require_intent
-from capstan.replay.output import target_table
+from capstan.replay.target import target_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.runs import History, Step, read_history

@@ -1,7 +1,8 @@
-"""A short run of what the apps do, to build the class archive of `capstan.spark.class_archive`.
+"""A short run of what the jobs do, which the class archive of a Spark installation is built from.
 
 `spark-submit` starts it with an empty working folder. It captures rows, verifies them, replays them
 as a copy and through a transform, and audits the results, which can then be deleted.
+
 """
 
 from __future__ import annotations

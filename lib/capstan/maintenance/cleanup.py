@@ -6,15 +6,15 @@ import json
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import emit
 from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
-from capstan.replay.output.snapshot_gc import clear_old
-from capstan.replay.planning.snapshot_ledger import parts_of
-from capstan.storage import delta
+from capstan.replay.publish.snapshot_gc import clear_old
+from capstan.replay.snapshots.ledger import parts_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.retention import FILES, retention_of
 from capstan.storage.lake import Lake, exists, read_text
 from capstan.storage.ledger.claims import LEASE
 from capstan.storage.ledger.tables import read_rows
-from capstan.storage.retention import FILES, retention_of
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
+from capstan.errors.shell_command import command
 from capstan.maintenance.compaction import TableResult, repeat_until_done, replace_files
 from capstan.maintenance.compaction_policy import (
     File,
@@ -32,8 +33,7 @@ from capstan.maintenance.expected_content import (
 )
 from capstan.maintenance.file_layout import Cells, FileAssignment, assign, row_bytes
 from capstan.maintenance.table_catalog import files_of
-from capstan.shell_command import command
-from capstan.storage.file_rewrite import rows_of_files
+from capstan.storage.delta.file_rewrite import rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64

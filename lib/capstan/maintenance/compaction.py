@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from capstan.errors import RangeLockedError
-from capstan.instrumentation import emit
 from capstan.maintenance.compaction_policy import File, runs_of, worth_writing
 from capstan.maintenance.table_catalog import GrowingTable, files_of
-from capstan.storage.file_rewrite import exchange, rows_of_files
+from capstan.storage.delta.file_rewrite import exchange, rows_of_files
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,7 +13,7 @@ from pyarrow import dataset
 
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.maintenance.file_layout import Cells
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.tape.index import WorkerState, arrow_coordinates
 from capstan.storage.tape.tape import Cut, Tape
 

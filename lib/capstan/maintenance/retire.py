@@ -19,15 +19,14 @@ from pyspark.sql import functions as F
 from capstan.core.config import split_streams
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.error_translation import with_path
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
-from capstan.instrumentation import emit
+from capstan.errors.shell_command import command
+from capstan.errors.translation import with_path
 from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
-from capstan.shell_command import command
-from capstan.storage import delta
-from capstan.storage.data_files import time_bounds
-from capstan.storage.file_rewrite import exchange, rows_of_files
+from capstan.storage.delta import delta
+from capstan.storage.delta.data_files import time_bounds
+from capstan.storage.delta.file_rewrite import exchange, rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.retirements import State, read_retired, write_retired
@@ -35,6 +34,7 @@ from capstan.storage.tape import index
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

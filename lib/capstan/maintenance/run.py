@@ -13,8 +13,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from capstan.error_translation import to_capstan_error, translate, with_path
 from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
+from capstan.errors.redaction import print_exception
+from capstan.errors.shell_command import command
+from capstan.errors.translation import to_capstan_error, translate, with_path
 from capstan.maintenance.cleanup import checkpoint, clear_snapshots, clear_staging, vacuum
 from capstan.maintenance.compact_records import compact_records
 from capstan.maintenance.compaction import TableResult, compact_index
@@ -27,10 +29,8 @@ from capstan.maintenance.table_catalog import (
     ledger_tables,
 )
 from capstan.notebook import facts_html
-from capstan.redaction import print_exception
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.target_places import find_all_moved
-from capstan.shell_command import command
 from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from capstan.maintenance.compaction_policy import INDEX, File, Sizes
-from capstan.storage import delta
-from capstan.storage.data_files import bound_integer
+from capstan.storage.delta import delta
+from capstan.storage.delta.data_files import bound_integer
 from capstan.storage.lake import LEDGERS, Lake, is_table
 from capstan.storage.tape.tape import Tape
 

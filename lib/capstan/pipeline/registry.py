@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from capstan.core.config.registry import ByName
+from capstan.core.config.loading.registry import ByName
 from capstan.errors import InvalidRequestError
 from capstan.pipeline.definition import DagFunction, Pipeline, SideTable, Sink, register
 from capstan.pipeline.lookup import Lookup

@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from capstan.core.config import ProjectConfig
-from capstan.replay.output.already_published import find_equivalent_run
 from capstan.replay.output.certificate import late_rows, pipeline_json
-from capstan.replay.output.conflicting_rows import require_no_clash
-from capstan.replay.output.foreign_changes import Change, changes_since
-from capstan.replay.output.standing import is_stale
-from capstan.replay.overlap import (
-    PublishedOverlap,
-    WorkerGaps,
-    published_overlap,
-    worker_gaps,
-)
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
-from capstan.storage import delta
-from capstan.storage.data_files import files_of
+from capstan.replay.target.already_published import find_equivalent_run
+from capstan.replay.target.conflicting_rows import require_no_clash
+from capstan.replay.target.foreign_changes import Change, changes_since
+from capstan.replay.target.overlap import (
+    PublishedOverlap,
+    WorkerGaps,
+    published_overlap,
+    worker_gaps,
+)
+from capstan.replay.target.standing import is_stale
+from capstan.storage.delta import delta
+from capstan.storage.delta.data_files import files_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered

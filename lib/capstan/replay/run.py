@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import FencedError, InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.replay.execution import recovery
 from capstan.replay.execution.approval import Decision, require_unmoved, require_waiting
 from capstan.replay.execution.attempt import ReplayResult, carry_out, publish_staged, take_turn
 from capstan.replay.execution.job import Job, located, require_intent, restore
 from capstan.replay.execution.rollback import roll_back
-from capstan.replay.output import target_table
-from capstan.replay.output.already_published import find_equivalent_run, require_same_table
-from capstan.replay.output.foreign_changes import changes_since
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
@@ -25,12 +21,16 @@ from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_lookups, locate_target
+from capstan.replay.target import target_table
+from capstan.replay.target.already_published import find_equivalent_run, require_same_table
+from capstan.replay.target.foreign_changes import changes_since
 from capstan.spark.safe_commits import require_safe_commits
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.ledger.tables import stored_target
+from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 
 if TYPE_CHECKING:

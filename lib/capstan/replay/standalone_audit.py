@@ -17,17 +17,17 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.change_merge import audit_changes, require_newest_version
 from capstan.replay.execution.job import located, restore
-from capstan.replay.output import target_table
-from capstan.replay.output.audit_findings import record_findings
-from capstan.replay.output.standing import record_whole
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout, column_type
-from capstan.storage import delta
+from capstan.replay.publish.audit_findings import record_findings
+from capstan.replay.target import target_table
+from capstan.replay.target.standing import record_whole
+from capstan.storage.delta import delta
+from capstan.storage.delta.small_files import look_again
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
-from capstan.storage.small_files import look_again
 from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.capture.stall_check import commit_times
+from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.times import Coordinate
 from capstan.reporting.stream_view import StreamView, greatest_times
-from capstan.storage import delta
+from capstan.storage.delta import delta
+from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.tape import Tape, open_tape
 
 _OLDEST = 4096

@@ -19,8 +19,8 @@ from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.planner import target_path
 from capstan.reporting.formatting import short_bound
+from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import VersionedCache
 
 WORST = ("failed", "gap", "changed", "stale", "waiting", "retired", "incomplete", "covered")
 """States in order of precedence, for a day with intervals in several states."""

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.reporting.index_scan import Scanned, scan, summed
-from capstan.storage import delta
-from capstan.storage.arrow_scan import read_columns
-from capstan.storage.opened_table import OpenedTable
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.tape.tape import Cut, Tape
 
 POINTS = 160

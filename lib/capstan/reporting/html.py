@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from capstan.errors.shell_command import shell_line
 from capstan.reporting import formatting, summaries
 from capstan.reporting.commit_history import CommitTimes
 from capstan.reporting.coverage_view import Coverage, Stretch
@@ -25,7 +26,6 @@ from capstan.reporting.stream_view import StreamView
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
-from capstan.shell_command import shell_line
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.times import Kind
-from capstan.storage.arrow_scan import iter_columns, merge_batches
-from capstan.storage.opened_table import OpenedTable
-from capstan.storage.table_cache import is_enabled
+from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
+from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import is_enabled
 from capstan.storage.tape.tape import Cut, Tape
 
 COLUMNS = ("worker", "commit", "records", "updates")

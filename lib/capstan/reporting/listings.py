@@ -9,7 +9,7 @@ from datetime import datetime
 from capstan.core.config import ProjectConfig, check_name, check_target, split_streams
 from capstan.errors import CapstanError
 from capstan.replay.planning.planner import target_path
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import Claim

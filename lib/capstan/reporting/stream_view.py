@@ -14,9 +14,9 @@ from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import Line, Progress, read_progress
-from capstan.storage import delta
+from capstan.storage.delta import delta
+from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
-from capstan.storage.table_cache import VersionedCache
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.tape import Cut, Tape, open_tape
 from capstan.verify.verified_ledger import newest_rows

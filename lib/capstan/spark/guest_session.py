@@ -8,10 +8,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.spark.jars import DELTA_VERSION, SPARK_SERIES
 from capstan.spark.own_session import new_session, set_all
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.spark.session import SETTINGS, Later, build_session, is_ours
+from capstan.spark.setup.jars import DELTA_VERSION, SPARK_SERIES
 
 _EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 _CATALOG = "spark.sql.catalog.spark_catalog"

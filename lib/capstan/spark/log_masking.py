@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from capstan.redaction import MASK, concealed, masked
+from capstan.errors.redaction import MASK, concealed, masked
 from capstan.spark.own_session import set_all
 
 _OPTIONS = "spark.sql.redaction.options.regex"

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from capstan.instrumentation import subscribe_call
 from capstan.spark.session import is_ours
-from capstan.structured_logging import LogContext
+from capstan.telemetry.instrumentation import subscribe_call
+from capstan.telemetry.structured_logging import LogContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

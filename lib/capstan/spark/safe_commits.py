@@ -16,10 +16,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.shell_command import shell_line
-from capstan.spark.jars import LOG_STORE_JAR
+from capstan.errors.shell_command import shell_line
+from capstan.errors.translation import root_message
+from capstan.spark.setup.jars import LOG_STORE_JAR
 
 LOG_STORE = "capstan.delta.ConditionalS3LogStore"
 """The log store for S3 in the jar of this package."""

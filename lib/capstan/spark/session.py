@@ -11,16 +11,16 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.shell_command import shell_line
-from capstan.spark import jvm
-from capstan.spark.class_archive import archive_options, local_settings
-from capstan.spark.code_archive import code_archive
-from capstan.spark.jars import LOG_STORE_JAR, delta_jars, spark_jars
-from capstan.spark.java import find_java, spark_home
-from capstan.spark.jvm import is_local
-from capstan.spark.local_submit import pyspark_home
+from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import process_folder
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
+from capstan.spark.setup import jvm
+from capstan.spark.setup.class_archive import archive_options, local_settings
+from capstan.spark.setup.code_archive import code_archive
+from capstan.spark.setup.jars import LOG_STORE_JAR, delta_jars, spark_jars
+from capstan.spark.setup.java import find_java, spark_home
+from capstan.spark.setup.jvm import is_local
+from capstan.spark.setup.local_submit import pyspark_home
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.spark import jvm
-from capstan.spark.class_archive import archive_options, local_settings
-from capstan.spark.jars import spark_jars
-from capstan.spark.java import find_java, spark_home
-from capstan.spark.local_submit import pyspark_home
+from capstan.spark.setup import jvm
+from capstan.spark.setup.class_archive import archive_options, local_settings
+from capstan.spark.setup.jars import spark_jars
+from capstan.spark.setup.java import find_java, spark_home
+from capstan.spark.setup.local_submit import pyspark_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def submission(master: str, *, short: bool = False) -> Submission:
 
     Args:
         master: A Spark master URL.
-        short: Whether the app ends within a minute or two; see `capstan.spark.jvm.SHORT`.
+        short: Whether the app ends within a minute or two; see `capstan.spark.setup.jvm.SHORT`.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)

@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 
 from capstan.core.config import check_target
 from capstan.core.sql_names import text_literal
-from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError
+from capstan.errors.translation import root_message
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

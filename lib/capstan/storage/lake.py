@@ -17,8 +17,8 @@ from pyarrow import NativeFile, fs
 
 from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_name
 from capstan.core.config.names import is_catalog_name, normalised, one_spelling
-from capstan.error_translation import root_message
 from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.errors.translation import root_message
 from capstan.storage import s3_access
 from capstan.storage.stored_log import is_log, newest_commit
 

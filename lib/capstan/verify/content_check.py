@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from capstan.core.times import Box, Time
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
-from capstan.shell_command import command
+from capstan.errors.shell_command import command
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records

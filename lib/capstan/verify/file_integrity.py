@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from capstan.errors import SystemFailureError
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import is_table, sizes_of
 from capstan.storage.tape.tape import Tape
 

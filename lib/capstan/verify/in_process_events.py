@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.storage import delta
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.tape.tape import Cut, Tape
 from capstan.verify.event_columns import NO_WORKER, Fingerprint
 

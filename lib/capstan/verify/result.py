@@ -8,7 +8,7 @@ from capstan.core.protocol import Violation
 from capstan.core.protocol.rules import holdings_json
 from capstan.core.times import Box, TimeType
 from capstan.errors import CheckFailedError
-from capstan.shell_command import command
+from capstan.errors.shell_command import command
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape
 

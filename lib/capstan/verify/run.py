@@ -12,13 +12,13 @@ from pyspark.sql import functions as F
 from capstan.core.protocol import Rule, Violation
 from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.spark.session import Later, session_of
+from capstan.storage.delta.small_files import look_again
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
-from capstan.storage.small_files import look_again
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
+from capstan.telemetry.instrumentation import emit
 from capstan.verify import in_process_events, verified_ledger
 from capstan.verify.content_check import find_mismatches
 from capstan.verify.event_columns import NO_WORKER, Fingerprint

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.protocol.rules import holdings_json
-from capstan.storage import delta
-from capstan.storage.arrow_scan import read_columns
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import read_columns
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import append_rows
 from capstan.storage.tape.index import opened_commits

@@ -14,12 +14,12 @@ from capstan.backfill.planner import BackfillRequest
 from capstan.backfill.run import BackfillResult
 from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import RangeLockedError
-from capstan.instrumentation import subscribe
 from capstan.jobs import handlers
 from capstan.jobs.main import main
 from capstan.replay.run import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
+from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import backfill
 from tests.support.jvmless_lake import lay_tape
 

@@ -22,7 +22,7 @@ from capstan.errors import InvalidRequestError
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.tape.tape import open_tape

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan.capture.capture_query import CaptureQuery
+from capstan.capture.query.capture_query import CaptureQuery
 from capstan.errors import FencedError
 
 ENDED = "[STREAM_FAILED] Query [id = 0, runId = 1] terminated with exception: "

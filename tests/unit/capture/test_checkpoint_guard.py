@@ -9,7 +9,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.capture.checkpoint_guard import Checkpoint, last_batch, validate
+from capstan.capture.batch.checkpoint_guard import Checkpoint, last_batch, validate
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.consumed_offsets import (
+from capstan.capture.source.files.consumed_offsets import (
     consumed,
     consumed_by_query,
     logged_files,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.capture.file_listing import (
+from capstan.capture.source.files.listing import (
     File,
     Listing,
     Reason,

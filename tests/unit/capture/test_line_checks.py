@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.capture.line_checks import repeated_key
+from capstan.capture.source.text.line_checks import repeated_key
 
 
 @pytest.mark.parametrize(

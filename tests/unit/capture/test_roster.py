@@ -11,9 +11,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.capture import roster as workers
-from capstan.capture.batch_scan import BatchScan, scan_batch
-from capstan.capture.roster import Roster
+from capstan.capture.batch import roster as workers
+from capstan.capture.batch.batch_scan import BatchScan, scan_batch
+from capstan.capture.batch.roster import Roster
 from capstan.core.config import ByColumn, ByKey, ByPartition, EventTime
 from capstan.errors import FencedError, InvalidRequestError
 from capstan.storage.lake import Lake

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.capture.stall_check import frontier_since, require_moving
+from capstan.capture.synthetic.stall_check import frontier_since, require_moving
 from capstan.errors import CheckFailedError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape

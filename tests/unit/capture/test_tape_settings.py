@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from capstan.capture.tape_settings import settings_of
+from capstan.capture.query.tape_settings import settings_of
 from capstan.core.config import EventTime, Source, TimeUnit
 from tests.support.sample_streams import little_stream
 

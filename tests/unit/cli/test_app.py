@@ -329,13 +329,13 @@ def test_an_interrupt_ends_with_130_and_one_line(monkeypatch, lake, capsys):
 
 
 def test_doctor_shows_remedies_and_exits_with_1(monkeypatch, lake, capsys):
-    from capstan.doctor import Diagnosis
+    from capstan.cli.doctor import Diagnosis
 
     good, bad = Diagnosis("Java", True, "17"), Diagnosis("Disk", False, "0 GiB", "make room")
-    monkeypatch.setattr("capstan.doctor.diagnose", lambda place, deep: [good])
+    monkeypatch.setattr("capstan.cli.doctor.diagnose", lambda place, deep: [good])
     assert main(["doctor"]) == 0
     assert "everything is in place" in capsys.readouterr().out
-    monkeypatch.setattr("capstan.doctor.diagnose", lambda place, deep: [good, bad])
+    monkeypatch.setattr("capstan.cli.doctor.diagnose", lambda place, deep: [good, bad])
     assert main(["doctor"]) == 1
     assert "make room" in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 1
@@ -345,7 +345,7 @@ def test_doctor_shows_remedies_and_exits_with_1(monkeypatch, lake, capsys):
 
 def test_doctor_checks_the_named_lake(tmp_path, monkeypatch):
     seen = []
-    look = "capstan.doctor.diagnose"
+    look = "capstan.cli.doctor.diagnose"
     monkeypatch.setattr(look, lambda place, deep: seen.append((place, deep)) or [])
     assert main(["doctor", "--lake", str(tmp_path), "--deep"]) == 0
     assert seen == [(str(tmp_path), True)]

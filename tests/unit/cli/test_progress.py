@@ -13,7 +13,7 @@ from rich.console import Console
 from capstan.cli import progress
 from capstan.cli.output import Output
 from capstan.cli.progress import Work, replay_work, watching
-from capstan.instrumentation import emit
+from capstan.telemetry.instrumentation import emit
 
 ROOM = Path(progress.__file__).parents[1]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from capstan.context import Context
+from capstan.api.context import Context
 from capstan.errors import (
     CapstanError,
     CheckFailedError,

@@ -28,7 +28,7 @@ from capstan.maintenance.run import (
 )
 from capstan.maintenance.table_catalog import aside_tables
 from capstan.replay.execution.staging import Why, list_staged
-from capstan.storage.file_rewrite import require_rows
+from capstan.storage.delta.file_rewrite import require_rows
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import WorkerState, worker_states

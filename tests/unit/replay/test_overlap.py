@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.overlap import published_overlap, worker_gaps
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
+from capstan.replay.target.overlap import published_overlap, worker_gaps
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope

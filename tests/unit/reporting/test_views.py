@@ -30,8 +30,8 @@ from capstan.reporting.stream_view import (
     view_streams,
 )
 from capstan.reporting.table_view import view_tables
-from capstan.storage import delta, table_cache
-from capstan.storage.delta import note_text
+from capstan.storage.delta import delta, table_cache
+from capstan.storage.delta.delta import note_text
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.tables import read_rows

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from capstan.cli.app import main
+from capstan.cli.scaffold import FileStatus, write_project
+from capstan.cli.scaffold.sample import DAYS, SHOPS, sample_files
 from capstan.core.config import load_config
 from capstan.errors import InvalidRequestError
-from capstan.scaffold import FileStatus, write_project
-from capstan.scaffold.sample import DAYS, SHOPS, sample_files
 
 
 def statuses(folder: Path, **options: Path) -> dict[str, FileStatus]:

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import SystemFailureError
-from capstan.spark import class_archive, local_submit, submit_options
-from capstan.spark.jars import spark_jars
-from capstan.spark.java import Java, find_java
+from capstan.spark import submit_options
+from capstan.spark.setup import class_archive, local_submit
+from capstan.spark.setup.jars import spark_jars
+from capstan.spark.setup.java import Java, find_java
 
 # As `spark-submit` is called: it writes what the JVM would at its end, or fails.
 SPARK = """#!{python}

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from capstan.spark import code_archive as shipping
-from capstan.spark.code_archive import code_archive
+from capstan.spark.setup import code_archive as shipping
+from capstan.spark.setup.code_archive import code_archive
 
 
 @pytest.fixture

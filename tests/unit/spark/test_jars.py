@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import SystemFailureError
-from capstan.spark import jars
-from capstan.spark.jars import AVRO, DELTA, KAFKA, S3, Jars, delta_jars, spark_jars
-from capstan.spark.local_submit import pyspark_home
 from capstan.spark.project_home import project_home, set_up
+from capstan.spark.setup import jars
+from capstan.spark.setup.jars import AVRO, DELTA, KAFKA, S3, Jars, delta_jars, spark_jars
+from capstan.spark.setup.local_submit import pyspark_home
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import SystemFailureError
-from capstan.spark import java
-from capstan.spark.java import Java, build_shim, ensure_java, find_java, major, probe, spark_home
+from capstan.spark.setup import java
+from capstan.spark.setup.java import (
+    Java,
+    build_shim,
+    ensure_java,
+    find_java,
+    major,
+    probe,
+    spark_home,
+)
 
 
 def make_java(home: Path, version: str = "17.0.9", *, body: str | None = None) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capstan.errors import InvalidRequestError
-from capstan.spark import jvm
+from capstan.spark.setup import jvm
 
 
 @pytest.fixture(autouse=True)

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 
-from capstan.error_translation import to_capstan_error
 from capstan.errors import SystemFailureError
-from capstan.storage.arrow_scan import merge_batches, read_columns, rows_of
+from capstan.errors.translation import to_capstan_error
+from capstan.storage.delta.arrow_scan import merge_batches, read_columns, rows_of
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import open_tape

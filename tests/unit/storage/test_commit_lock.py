@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.errors import RangeLockedError
-from capstan.storage.commit_lock import LOCK, committing, making
+from capstan.storage.delta.commit_lock import LOCK, committing, making
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 COUNTING = """
 import sys, time
 from pathlib import Path
-from capstan.storage.commit_lock import committing
+from capstan.storage.delta.commit_lock import committing
 table = Path(sys.argv[1])
 (table / sys.argv[2]).touch()
 while len(list(table.glob("ready-*"))) < 2:
@@ -33,7 +33,7 @@ for _ in range(200):
 """
 HOLDING = """
 import sys, time
-from capstan.storage.commit_lock import committing
+from capstan.storage.delta.commit_lock import committing
 with committing(sys.argv[1]):
     print("held", flush=True)
     time.sleep(600)

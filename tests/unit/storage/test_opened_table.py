@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from capstan.errors import SystemFailureError
-from capstan.storage import delta
-from capstan.storage.arrow_scan import read_columns, rows_of
-from capstan.storage.opened_table import OpenedTable
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import read_columns, rows_of
+from capstan.storage.delta.opened_table import OpenedTable
 
 Json = dict[str, Any]
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
-from capstan.storage import lake, small_files
+from capstan.storage import lake
+from capstan.storage.delta import small_files
 
 if TYPE_CHECKING:
     from pathlib import Path

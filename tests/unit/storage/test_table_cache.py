@@ -11,9 +11,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.storage import arrow_writer, delta, table_cache
-from capstan.storage.opened_table import OpenedTable
-from capstan.storage.table_cache import VersionedCache
+from capstan.storage.delta import arrow_writer, delta, table_cache
+from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import VersionedCache
 
 THREADS = 8
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import opened_commits
 from capstan.storage.tape.tape import Cut, newest_cut, open_tape

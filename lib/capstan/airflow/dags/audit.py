@@ -12,9 +12,9 @@ from capstan.airflow.dags.form import list_field, number_field, switch
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import audits_markdown
-from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import as_task, set_usual
 
 _AGAINST = "Against a stream"
 

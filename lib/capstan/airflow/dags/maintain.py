@@ -10,9 +10,9 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import markdown_cell
-from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.errors import CapstanError, CheckFailedError
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow.sdk.bases.notifier import BaseNotifier
 
-from capstan.airflow.operators.failures import log_error_last
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import log_error_last
 from capstan.core.config import split_streams
 from capstan.errors import InvalidRequestError
 

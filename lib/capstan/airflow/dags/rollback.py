@@ -11,10 +11,10 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
-from capstan.airflow.operators.asset_events import tell_rollback
-from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.asset_events import tell_rollback
+from capstan.airflow.tasks.failures import as_task
 
 
 class RollbackOperator(CapstanSubmitOperator):

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from capstan.airflow.dags.notifications import of_concerned, on_failure
-from capstan.airflow.operators.failures import callbacks_of
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import callbacks_of
 
 RETRIES = 2
 RETRY_DELAY = timedelta(seconds=30)

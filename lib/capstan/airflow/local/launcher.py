@@ -30,9 +30,9 @@ from capstan.airflow.local.settings import (
     whole_lake,
 )
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.spark.class_archive import archive_path
-from capstan.spark.java import find_java
 from capstan.spark.project_home import packages
+from capstan.spark.setup.class_archive import archive_path
+from capstan.spark.setup.java import find_java
 
 _READY_SECONDS = 180.0
 _DATABASE_SECONDS = 60.0
@@ -192,7 +192,7 @@ class Launcher:
         if archive_path(find_java()).is_file():
             return
         self.say("spark: preparing a faster start, once (about a minute)")
-        code = "from capstan.spark.class_archive import make_archive; make_archive()"
+        code = "from capstan.spark.setup.class_archive import make_archive; make_archive()"
         command = [sys.executable, "-c", code]
         builder = Component("archive", command, known, self._home, once=True)
         if self._run_once(builder, _ARCHIVE_SECONDS, "the class archive") != 0:

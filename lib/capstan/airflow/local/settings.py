@@ -18,7 +18,7 @@ from pathlib import Path
 
 from capstan.airflow.local.home import USER, Home
 from capstan.errors import InvalidRequestError
-from capstan.spark.java import find_java, spark_home
+from capstan.spark.setup.java import find_java, spark_home
 
 LOOPBACK = "127.0.0.1"
 CONNECTION = "AIRFLOW_CONN_SPARK_DEFAULT"

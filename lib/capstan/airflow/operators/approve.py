@@ -11,7 +11,7 @@ from airflow.sdk.definitions.param import ParamsDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, set_usual
+from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
 
 _NOBODY = "nobody, in time"
 

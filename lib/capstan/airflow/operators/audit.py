@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from airflow.sdk import Context
 
 from capstan.airflow.markdown import audits_markdown
-from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.tasks.failures import as_task
+from capstan.core.config.loading.validation import read_field, read_fields
 from capstan.core.config.request_fields import Names
-from capstan.core.config.validation import read_field, read_fields
 
 
 class AuditOperator(CapstanSubmitOperator):

@@ -8,10 +8,10 @@ from airflow.sdk import Context
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.coverage_markdown import backfills_markdown
-from capstan.airflow.operators.asset_events import tell_backfill
-from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.core.config.validation import read_fields
+from capstan.airflow.tasks.asset_events import tell_backfill
+from capstan.airflow.tasks.failures import as_task
+from capstan.core.config.loading.validation import read_fields
 
 
 class SubmitBackfillOperator(CapstanSubmitOperator):

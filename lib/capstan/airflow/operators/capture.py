@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from airflow.sdk import Context
 
 from capstan.airflow.assets import CAPTURED, stream_asset
-from capstan.airflow.operators.asset_events import tell_capture
-from capstan.airflow.operators.child_environment import inherited
-from capstan.airflow.operators.connection_secrets import connection_values, variables_of
-from capstan.airflow.operators.failures import TaskRefusedError, as_task
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.tasks.asset_events import tell_capture
+from capstan.airflow.tasks.child_environment import inherited
+from capstan.airflow.tasks.connection_secrets import connection_values, variables_of
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task
 
 
 class CaptureOperator(CapstanSubmitOperator):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from airflow.sdk import BaseOperator, Context
 
 from capstan.airflow.markdown import certificate_markdown
-from capstan.airflow.operators.failures import TaskRefusedError, set_usual
+from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
 
 Render = Callable[[Mapping[str, object]], str]
 

@@ -8,12 +8,12 @@ from datetime import timedelta
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.operators.failures import as_task, set_usual
-from capstan.airflow.operators.rendered_arguments import RenderedArguments
-from capstan.airflow.operators.task_settings import task_settings
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.airflow.tasks.rendered_arguments import RenderedArguments
+from capstan.airflow.tasks.task_settings import task_settings
+from capstan.core.config.loading.validation import read_field
 from capstan.core.config.request_fields import Names
-from capstan.core.config.validation import read_field
 from capstan.errors import IncompleteError
 
 _HINT = "check that the stream is captured, then clear this task"

@@ -14,9 +14,9 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.markdown import plan_markdown
-from capstan.airflow.operators.failures import as_task, set_usual
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.errors import IncompleteError
 
 if TYPE_CHECKING:

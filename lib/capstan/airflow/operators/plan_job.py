@@ -8,9 +8,9 @@ from typing import Any
 from airflow.sdk import Context
 
 from capstan.airflow.lake_declarations import portable_declarations
-from capstan.airflow.operators.attempt_name import attempt_template
-from capstan.airflow.operators.failures import as_task
 from capstan.airflow.operators.plan import PlanReplayOperator, replay_fields
+from capstan.airflow.tasks.attempt_name import attempt_template
+from capstan.airflow.tasks.failures import as_task
 
 
 class PlanOperator(PlanReplayOperator):

@@ -8,9 +8,6 @@ from airflow.sdk import Context
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.markdown import certificate_markdown
-from capstan.airflow.operators.asset_events import tell_replay
-from capstan.airflow.operators.failures import as_task
-from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.operators.plan import (
     pinned_request,
     preview_run,
@@ -19,6 +16,9 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.tasks.asset_events import tell_replay
+from capstan.airflow.tasks.failures import as_task
+from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.errors import InvalidRequestError
 
 

@@ -10,14 +10,14 @@ from airflow.sdk import BaseOperator, Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
-from capstan.airflow.operators.asset_events import KINDS, JobKind, Render
-from capstan.airflow.operators.attempt_name import attempt_template
-from capstan.airflow.operators.failures import TaskRefusedError, as_task, set_usual
-from capstan.airflow.operators.job_results import JobResults
-from capstan.airflow.operators.links import CertificateLink, RunLink, TargetLink
-from capstan.airflow.operators.rendered_arguments import RenderedArguments
-from capstan.airflow.operators.telemetry import send_stream_metrics
 from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render
+from capstan.airflow.tasks.attempt_name import attempt_template
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
+from capstan.airflow.tasks.job_results import JobResults
+from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
+from capstan.airflow.tasks.rendered_arguments import RenderedArguments
+from capstan.airflow.tasks.telemetry import send_stream_metrics
 
 if TYPE_CHECKING:
     from capstan.storage.job_attempts import JobOutcome

@@ -12,20 +12,20 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from capstan.airflow.operators.asset_events import Render
-from capstan.airflow.operators.attempt_folder import TryFolder, try_folder
-from capstan.airflow.operators.child_environment import inherited
-from capstan.airflow.operators.failures import (
+from capstan.airflow.settings import Settings, connection_id, environment_pool
+from capstan.airflow.tasks.asset_events import Render
+from capstan.airflow.tasks.attempt_folder import TryFolder, try_folder
+from capstan.airflow.tasks.child_environment import inherited
+from capstan.airflow.tasks.failures import (
     TaskBrokenError,
     as_task,
     log_error_last,
     set_usual,
 )
-from capstan.airflow.operators.job_results import JobResults
-from capstan.airflow.operators.rendered_arguments import RenderedArguments
-from capstan.airflow.operators.spark_connection import spark_master
-from capstan.airflow.operators.telemetry import send_stream_metrics
-from capstan.airflow.settings import Settings, connection_id, environment_pool
+from capstan.airflow.tasks.job_results import JobResults
+from capstan.airflow.tasks.rendered_arguments import RenderedArguments
+from capstan.airflow.tasks.spark_connection import spark_master
+from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.jobs import job_file

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
-from capstan.airflow.operators.attempt_name import attempt_name
+from capstan.airflow.tasks.attempt_name import attempt_name
 
 PREFIX = "/capstan"
 """The path of the pages, below the UI's address."""

@@ -38,7 +38,7 @@ from capstan.reporting.stream_view import (
 )
 from capstan.reporting.svg_plots import KINDS
 from capstan.reporting.table_view import view_tables
-from capstan.storage import table_cache
+from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 

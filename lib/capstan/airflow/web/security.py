@@ -11,8 +11,8 @@ from fastapi.responses import HTMLResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from capstan.error_translation import to_capstan_error
 from capstan.errors import CapstanError, InvalidRequestError
+from capstan.errors.translation import to_capstan_error
 from capstan.reporting.html import render
 
 HEADERS = {

@@ -17,7 +17,7 @@ from capstan.errors import InvalidRequestError
 from capstan.reporting.summaries import audit_text, checks_text
 
 if TYPE_CHECKING:
-    from capstan.results import AuditReport
+    from capstan.api.results import AuditReport
 
 
 def audit(

@@ -13,7 +13,7 @@ from capstan.cli.options import AsOf, Since, Until
 from capstan.cli.output import cell, facts, table
 from capstan.cli.progress import Work
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.shell_command import command
+from capstan.errors.shell_command import command
 
 if TYPE_CHECKING:
     from capstan.backfill.planner import BackfillRequest

@@ -15,8 +15,8 @@ from capstan.cli.progress import Work
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from capstan.capture.query.source_reconciliation import Reconciliation
     from capstan.capture.run import CaptureResult
-    from capstan.capture.source_reconciliation import Reconciliation
     from capstan.core.config import Stream as Declared
     from capstan.verify import Verification
 
@@ -144,7 +144,7 @@ def verify(
         found = work.verify(stream, workers=names(workers, "--workers"), as_of=as_of, deep=deep)
         result = found.verification
         if declared is not None:
-            from capstan.capture.source_reconciliation import reconcile
+            from capstan.capture.query.source_reconciliation import reconcile
             from capstan.spark.own_session import interpreting
 
             # The source has at least as many rows as the tape, usually about as many.
@@ -166,7 +166,7 @@ def _with_source(shell: Shell, name: str) -> Declared:
     A stream that a query records needs none, and could not be compared with one.
     """
     if name not in shell.declarations().streams and name in shell.lake.streams():
-        from capstan.capture.source_reconciliation import require_known_source
+        from capstan.capture.query.source_reconciliation import require_known_source
         from capstan.storage.tape.tape import open_tape
 
         require_known_source(open_tape(shell.lake, name))

@@ -13,7 +13,7 @@ import typer
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.output import table
 from capstan.core.config import load_sound
-from capstan.core.config.secret_references import literal_secrets
+from capstan.core.config.loading.secret_references import literal_secrets
 from capstan.core.environment import lake_of
 from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType

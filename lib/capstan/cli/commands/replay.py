@@ -36,9 +36,9 @@ from capstan.errors import InvalidRequestError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from capstan.api.results import ReplayRun
     from capstan.core.config import ProjectConfig
     from capstan.replay.planning.request import Request
-    from capstan.results import ReplayRun
 
 Peers = Annotated[
     int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")

@@ -16,7 +16,7 @@ from capstan.cli.output import table
 from capstan.cli.progress import Work, watching
 from capstan.cli.tables import certificate_table
 from capstan.core.environment import lake_of
-from capstan.shell_command import shell_line
+from capstan.errors.shell_command import shell_line
 
 
 class Connector(StrEnum):
@@ -37,9 +37,9 @@ def setup(
 
     Delta's jars are fetched by themselves when they are missing; connectors are not.
     """
-    from capstan.spark import jars
-    from capstan.spark.class_archive import make_archive
-    from capstan.spark.java import find_java
+    from capstan.spark.setup import jars
+    from capstan.spark.setup.class_archive import make_archive
+    from capstan.spark.setup.java import find_java
 
     shell = shell_of(context)
     known = {"kafka": jars.KAFKA, "s3": jars.S3, "avro": jars.AVRO}
@@ -74,7 +74,7 @@ def init(
 
     Existing files are never changed.
     """
-    from capstan.scaffold import FileStatus, write_project
+    from capstan.cli.scaffold import FileStatus, write_project
 
     shell = shell_of(context)
     written = write_project(folder, airflow=airflow)
@@ -106,7 +106,7 @@ def doctor(
     ] = False,
 ) -> int:
     """Check what Capstan needs: what is installed, what is missing, how to fix it."""
-    from capstan.doctor import diagnose
+    from capstan.cli.doctor import diagnose
 
     shell = shell_of(context)
     with redirect_stdout(sys.stderr), watching(shell.output, Work("doctor")):

@@ -13,8 +13,8 @@ from capstan.cli.progress import Work
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from capstan.replay.planning.snapshot_catalog import Taken
-    from capstan.replay.planning.snapshot_ledger import Snapshot
+    from capstan.replay.snapshots.catalog import Taken
+    from capstan.replay.snapshots.ledger import Snapshot
 
 _USAGE = "capstan state PIPELINE, or capstan state PIPELINE rescale N"
 
@@ -41,7 +41,7 @@ def state(
     the pipeline is followed into several tables, choose with --into which state to rescale.
     """
     from capstan.replay.planning.planner import target_path
-    from capstan.replay.planning.snapshot_catalog import list_taken
+    from capstan.replay.snapshots.catalog import list_taken
 
     shell = shell_of(context)
     shell.lake.require()

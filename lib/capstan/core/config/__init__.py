@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from capstan.core.config.creation import Creation
 from capstan.core.config.durations import format_duration, parse_duration, parse_instant
-from capstan.core.config.loader import (
+from capstan.core.config.loading.loader import (
     ProjectConfig,
     default_path,
     load_config,
     load_optional,
     load_sound,
 )
+from capstan.core.config.loading.registry import Registry, transform, transforms
 from capstan.core.config.models import (
     MAX_WORKERS,
     ByColumn,
@@ -36,7 +37,6 @@ from capstan.core.config.names import (
     join_names,
     split_names,
 )
-from capstan.core.config.registry import Registry, transform, transforms
 from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import Check, Range
 from capstan.core.config.sources import Source

@@ -21,7 +21,7 @@ _Token = tuple[str, str]
 _QUERY_WORDS = ("select", "with", "from")
 # The same computation must give the same rows anywhere, so SQL must not depend on chance, clock,
 # data layout, machine or session. Dependence on row order, as of `first`, is found in Spark's plan
-# (`capstan.core.config.order`): for rows with a defined order the result is stable.
+# (`capstan.replay.order`): for rows with a defined order the result is stable.
 _UNSTABLE = frozenset((
     "current_date", "current_time", "current_timestamp", "curdate", "now", "localtimestamp",
     "getdate", "rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "tablesample",

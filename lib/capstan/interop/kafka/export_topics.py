@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, TypeVar
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 
-from capstan.capture.source import broker_gone
+from capstan.capture.source.source import broker_gone
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
 from capstan.interop.transfer.export_files import integer_times
-from capstan.storage.arrow_writer import struct
+from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
 from capstan.storage.tape.time_columns import JSON
+from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 from capstan.verify.content_check import require_counts
 

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.interop.kafka.export_topics import call_broker, read_header, read_messages
 from capstan.interop.kafka.topic_checks import (
     TopicBatch,
@@ -33,8 +32,8 @@ from capstan.interop.transfer.destination_tape import (
     interrupted_commit,
 )
 from capstan.interop.transfer.import_files import counted_events
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import check_payload
@@ -45,6 +44,7 @@ from capstan.storage.tape.tape import (
     newest_cut,
     stored_payload,
 )
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

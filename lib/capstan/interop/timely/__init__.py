@@ -6,11 +6,8 @@ Pure Python, over memory, files and sockets.
 from __future__ import annotations
 
 from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
-from capstan.interop.timely.codec import Codec, CoordinateCodec, MisfitError, Shape, ShortError
-from capstan.interop.timely.decoder import MAX_FRAME, Damage, Torn
 from capstan.interop.timely.encoding import Encoding, Frames, Lines
 from capstan.interop.timely.event_link import EventLink, EventPusher, EventSource, source_of
-from capstan.interop.timely.event_types import EventTypes, TimeCodec
 from capstan.interop.timely.extract import extract
 from capstan.interop.timely.frames import FrameDecoder, encode_event
 from capstan.interop.timely.reader import EventReader
@@ -32,7 +29,16 @@ from capstan.interop.timely.replay import (
     replay_into,
 )
 from capstan.interop.timely.sockets import Listener, SocketWriter, connect
-from capstan.interop.timely.type_names import codec_of, register_type
+from capstan.interop.timely.types.codec import (
+    Codec,
+    CoordinateCodec,
+    MisfitError,
+    Shape,
+    ShortError,
+)
+from capstan.interop.timely.types.decoder import MAX_FRAME, Damage, Torn
+from capstan.interop.timely.types.event_types import EventTypes, TimeCodec
+from capstan.interop.timely.types.type_names import codec_of, register_type
 from capstan.interop.timely.writer import EventWriter
 
 __all__ = [

@@ -8,11 +8,11 @@ from typing import Final
 
 from capstan.core.protocol import Event, transcript_line
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely.codec import MisfitError
-from capstan.interop.timely.decoder import MAX_FRAME, Decoder
-from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.frames import PREFIX, FrameDecoder, encode_event
 from capstan.interop.timely.json_lines import LineDecoder
+from capstan.interop.timely.types.codec import MisfitError
+from capstan.interop.timely.types.decoder import MAX_FRAME, Decoder
+from capstan.interop.timely.types.event_types import EventTypes
 
 FRAMES_SUFFIX: Final = ".bin"
 LINES_SUFFIX: Final = ".jsonl"

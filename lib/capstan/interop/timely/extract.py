@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from capstan.core.protocol import Event, Messages
 from capstan.core.times import Time
-from capstan.interop.timely.event_types import records_of
+from capstan.interop.timely.types.event_types import records_of
 
 
 def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:

@@ -18,9 +18,15 @@ from typing import Final
 
 from capstan.core.protocol import Event, Item, Messages, Progress
 from capstan.core.times import Time
-from capstan.interop.timely.codec import MisfitError, ShortError, end_of, read_count, write_count
-from capstan.interop.timely.decoder import MAX_FRAME, Damage, Decoder, Torn
-from capstan.interop.timely.event_types import EventTypes, records_of
+from capstan.interop.timely.types.codec import (
+    MisfitError,
+    ShortError,
+    end_of,
+    read_count,
+    write_count,
+)
+from capstan.interop.timely.types.decoder import MAX_FRAME, Damage, Decoder, Torn
+from capstan.interop.timely.types.event_types import EventTypes, records_of
 
 _LENGTH: Final = struct.Struct("<Q")
 PREFIX: Final = _LENGTH.size

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from capstan.core.protocol import Fault, Item, Rule, read_transcript, transcript_minimum
-from capstan.interop.timely.codec import MisfitError
-from capstan.interop.timely.decoder import MAX_FRAME, Decoder, Torn
-from capstan.interop.timely.event_types import EventTypes
+from capstan.interop.timely.types.codec import MisfitError
+from capstan.interop.timely.types.decoder import MAX_FRAME, Decoder, Torn
+from capstan.interop.timely.types.event_types import EventTypes
 
 
 class LineDecoder(Decoder):

@@ -15,8 +15,8 @@ from typing import Final
 
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding
-from capstan.interop.timely.event_types import EventTypes
 from capstan.interop.timely.reader import EventReader
+from capstan.interop.timely.types.event_types import EventTypes
 
 CASE: Final = "case.json"
 """File beside recordings that states their types."""

@@ -10,8 +10,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from capstan.errors import InvalidRequestError
 from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.recording_format import Form
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import payload_of

@@ -16,7 +16,6 @@ from capstan.core.protocol import Rule
 from capstan.core.times import Box, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.payload_columns import payload_type
 from capstan.interop.transfer.recording_format import Form, Format
@@ -25,6 +24,7 @@ from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events, read_records
 from capstan.storage.tape.time_columns import JSON, integers
+from capstan.telemetry.instrumentation import emit
 from capstan.verify import Verification, verify
 from capstan.verify.content_check import count_mismatch
 

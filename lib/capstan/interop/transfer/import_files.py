@@ -14,17 +14,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
-from capstan.instrumentation import emit
 from capstan.interop.transfer import recording_reader
 from capstan.interop.transfer.destination_tape import add_workers, open_or_create_tape
 from capstan.interop.transfer.recording_format import Form, Recording
 from capstan.interop.transfer.recording_reader import FileSurvey
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.tape import Tape, append_events, newest_cut
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,7 +28,6 @@ from capstan.core.config import check_name
 from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Messages, StreamChecker
 from capstan.errors import CheckFailedError, InvalidRequestError, RangeLockedError
-from capstan.instrumentation import emit
 from capstan.interop.timely import MAX_FRAME, Listener
 from capstan.interop.timely.sockets import LOOPBACK
 from capstan.interop.transfer import recording_reader
@@ -36,12 +35,13 @@ from capstan.interop.transfer.destination_tape import add_workers, open_or_creat
 from capstan.interop.transfer.import_files import counted_events
 from capstan.interop.transfer.receiver import FULL, Inbox, Received, Receiver
 from capstan.interop.transfer.recording_format import Form
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.tape import Cut, Tape, append_events, newest_cut
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

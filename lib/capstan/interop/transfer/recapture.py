@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.progress_events import CLOSING, Statement, numbered_events
+from capstan.capture.batch.progress_events import CLOSING, Statement, numbered_events
 from capstan.core.config import check_name
 from capstan.core.parallelism import check_parallelism
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.interop.transfer.destination_tape import (
     add_workers,
     existing_tape,
     interrupted_commit,
 )
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
@@ -45,6 +44,7 @@ from capstan.storage.tape.tape import (
     read_records,
     stored_payload,
 )
+from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 from capstan.verify.content_check import require_counts
 

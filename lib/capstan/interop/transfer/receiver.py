@@ -12,10 +12,10 @@ from typing import Final
 
 from capstan.core.protocol import Event, StreamChecker
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.instrumentation import emit
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
 from capstan.interop.transfer.recording_reader import first_oversized_number, weight
+from capstan.telemetry.instrumentation import emit
 
 _TICK: Final = 0.2
 # A sender whose machine is gone looks like an idle one, until it connects again.

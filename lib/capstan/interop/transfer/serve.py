@@ -20,12 +20,12 @@ from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Event, Progress
 from capstan.core.times import Time
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
-from capstan.instrumentation import emit
 from capstan.interop.timely import EventReader, connect
 from capstan.interop.transfer.export_files import export_recordings
 from capstan.interop.transfer.recording_format import Form
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Cut, Tape
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

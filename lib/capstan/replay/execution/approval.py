@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.instrumentation import emit
+from capstan.errors.shell_command import command
 from capstan.replay.execution.fencing import runs_published_since
-from capstan.shell_command import command
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from capstan.replay.execution.job import Job

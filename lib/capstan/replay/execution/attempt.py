@@ -1,8 +1,8 @@
 """One attempt of a run: it locks its range, fences others, stages, audits and publishes.
 
-Every write is a named point (`capstan.instrumentation`). After a kill between any two of them, the
-same command finishes the work: the target's own transactions tell what was published, not the
-ledger.
+Every write is a named point (`capstan.telemetry.instrumentation`). After a kill between any two of
+them, the same command finishes the work: the target's own transactions tell what was published, not
+the ledger.
 """
 
 from __future__ import annotations
@@ -11,31 +11,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from capstan import error_translation
-from capstan.errors import FencedError, InvalidRequestError
-from capstan.instrumentation import emit
+from capstan.errors import FencedError, InvalidRequestError, translation
 from capstan.pipeline import NodeKind
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.execution import recovery
 from capstan.replay.execution.change_merge import publish_changes
 from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
-from capstan.replay.output import target_table
-from capstan.replay.output.audit_findings import record_findings
+from capstan.replay.order.order_dependence import require_comparable
 from capstan.replay.output.certificate import draft_certificate
-from capstan.replay.output.change_images import images_after
 from capstan.replay.output.change_rows import (
     require_rule_fits,
     require_sequence,
     table_schema,
 )
-from capstan.replay.output.conflicting_rows import require_no_clash
-from capstan.replay.output.diff import difference
-from capstan.replay.output.foreign_columns import require_columns_kept
-from capstan.replay.output.foreign_rows import require_own_keys, require_own_rows
 from capstan.replay.output.latest_rows import require_latest, rows_to_publish
-from capstan.replay.output.order_dependence import require_comparable
-from capstan.replay.output.restorable_rows import require_restorable
 from capstan.replay.output.row_times import require_own_times, require_times_of_rows
 from capstan.replay.output.rows import (
     Output,
@@ -44,18 +34,27 @@ from capstan.replay.output.rows import (
     playing,
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
-from capstan.replay.output.target_creation import create_or_check
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.stream_input import total_content
+from capstan.replay.publish.audit_findings import record_findings
+from capstan.replay.publish.change_images import images_after
+from capstan.replay.publish.diff import difference
+from capstan.replay.target import target_table
+from capstan.replay.target.conflicting_rows import require_no_clash
+from capstan.replay.target.foreign_columns import require_columns_kept
+from capstan.replay.target.foreign_rows import require_own_keys, require_own_rows
+from capstan.replay.target.restorable_rows import require_restorable
+from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
-from capstan.storage.data_files import count_rows, read_all
-from capstan.storage.delta import Commit
+from capstan.storage.delta.data_files import count_rows, read_all
+from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
 from capstan.storage.ledger.runs import Step
 from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
 from capstan.storage.tape.index import ContentSummary
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -109,7 +108,7 @@ def carry_out(job: Job) -> ReplayResult:
     except Exception as error:
         # Recorded before the process ends, so that the claim does not outlive the attempt.
         failure = failed_transform(job.plan, error)
-        coded = error_translation.to_capstan_error(failure or error, runs.AGAIN)
+        coded = translation.to_capstan_error(failure or error, runs.AGAIN)
         job.write(Step.FAILED, coded.to_json())
         if failure is not None:
             raise failure from error

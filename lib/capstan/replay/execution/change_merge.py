@@ -17,21 +17,21 @@ from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import Audit, Shape, audit_computed
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.replay.execution.job import Job
-from capstan.replay.output import target_table
-from capstan.replay.output.change_images import kept_changes
-from capstan.replay.output.change_merges import after_images, rows_to_merge
+from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.change_rows import GONE, RUN, changes_of, named, of_runs
-from capstan.replay.output.order_dependence import ordered
-from capstan.replay.output.published_changes import changes_of_plan, published_changes
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect
-from capstan.storage import delta
-from capstan.storage.delta import Commit
+from capstan.replay.publish.change_images import kept_changes
+from capstan.replay.publish.change_merges import after_images, rows_to_merge
+from capstan.replay.target import target_table
+from capstan.replay.target.published_changes import changes_of_plan, published_changes
+from capstan.storage.delta import delta
+from capstan.storage.delta.delta import Commit
+from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import delete_folder, is_table
 from capstan.storage.ledger.tables import kept_changes_path
-from capstan.storage.table_creation import create_table
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from capstan.instrumentation import emit
-from capstan.replay.output import target_table
-from capstan.storage import delta
+from capstan.replay.target import target_table
+from capstan.storage.delta import delta
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.tables import read_rows
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from capstan.replay.execution.job import Job

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.instrumentation import emit
-from capstan.replay.output.snapshot_gc import clear_old
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_lookups, locate_target
-from capstan.storage import delta
+from capstan.replay.publish.snapshot_gc import clear_old
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.certificate import Certificate
@@ -27,6 +26,7 @@ from capstan.storage.ledger.coverage import PUBLISHED, Covered
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.ledger.tables import read_places
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, RangeLockedError
-from capstan.instrumentation import emit
 from capstan.replay.execution.job import Job, require_intent, restore
 from capstan.replay.execution.rollback import restore_previous_rows
-from capstan.replay.output import target_table
-from capstan.replay.output.audit_findings import record_findings
-from capstan.replay.output.published_changes import is_in_effect
-from capstan.replay.output.standing import covering_run, is_disturbed, record_whole
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import with_region
 from capstan.replay.planning.stopped_run import at_versions
-from capstan.storage import delta
-from capstan.storage.delta import Commit
+from capstan.replay.publish.audit_findings import record_findings
+from capstan.replay.target import target_table
+from capstan.replay.target.published_changes import is_in_effect
+from capstan.replay.target.standing import covering_run, is_disturbed, record_whole
+from capstan.storage.delta import delta
+from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.replay.execution.change_merge import forget, take_back
 from capstan.replay.execution.fencing import fence_stale_attempts, runs_published_since
 from capstan.replay.execution.job import Job
-from capstan.replay.output import target_table
-from capstan.replay.output.row_restore import before_image, except_all, rows_with_keys, with_columns
-from capstan.storage import delta
-from capstan.storage.delta import Commit
+from capstan.replay.target import target_table
+from capstan.replay.target.row_restore import before_image, except_all, rows_with_keys, with_columns
+from capstan.storage.delta import delta
+from capstan.storage.delta.delta import Commit
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.coverage import ROLLED_BACK
 from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.ledger.runs import History, Step
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

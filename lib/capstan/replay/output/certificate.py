@@ -17,7 +17,7 @@ from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.stream_input import StreamInput, total_content
-from capstan.storage.arrow_scan import rows_of
+from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.tape.feed import kept_late

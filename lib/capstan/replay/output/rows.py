@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from capstan import error_translation
 from capstan.audit import played_records
-from capstan.capture.column_names import problems_of
+from capstan.capture.batch.column_names import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.sql_names import quoted
-from capstan.errors import InvalidRequestError
+from capstan.errors import InvalidRequestError, translation
 from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
@@ -25,7 +24,7 @@ from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.computation import PipelineComputation, TransformComputation
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import require_types
 
@@ -241,6 +240,6 @@ def failed_transform(plan: Plan, error: Exception) -> InvalidRequestError | None
     return InvalidRequestError(
         "CAP-TRANSFORM",
         f"{computation.title} fails for a record of stream {plan.tape.name}: "
-        f"{error_translation.root_message(error)}",
+        f"{translation.root_message(error)}",
         "use functions that do not fail (try_divide, try_cast), or exclude such records with WHERE",
     )

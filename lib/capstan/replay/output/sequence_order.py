@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from capstan.capture.classify import text_moment
+from capstan.capture.batch.classify import text_moment
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.names import one_of
 from capstan.core.config.sequences import KINDS, SequenceColumn, SequenceKind

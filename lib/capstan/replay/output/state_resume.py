@@ -12,15 +12,14 @@ from pyspark.sql import functions as F
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError
-from capstan.instrumentation import emit
 from capstan.pipeline import Pipeline, pipelines
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateKind
 from capstan.replay.planning.computation import PipelineComputation
-from capstan.replay.planning.snapshot_catalog import Taken
-from capstan.replay.planning.snapshot_ledger import (
+from capstan.replay.snapshots.catalog import Taken
+from capstan.replay.snapshots.ledger import (
     Event,
     Snapshot,
     SnapshotEvent,
@@ -31,6 +30,7 @@ from capstan.replay.planning.snapshot_ledger import (
     write_parts,
 )
 from capstan.storage.lake import Lake
+from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,7 +17,7 @@ from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.lookup_input import LookupInput, Pin
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.snapshot_ledger import Snapshot
+from capstan.replay.snapshots.ledger import Snapshot
 from capstan.storage.tape.grains import grain_text, require_multiples
 
 # A century: longer durations stand for "without end".

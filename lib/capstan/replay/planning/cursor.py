@@ -10,8 +10,8 @@ from capstan.core.times import Antichain
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.snapshot_catalog import find_snapshot
-from capstan.replay.planning.snapshot_ledger import Snapshot
+from capstan.replay.snapshots.catalog import find_snapshot
+from capstan.replay.snapshots.ledger import Snapshot
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History

@@ -16,12 +16,12 @@ import pyarrow as pa
 from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.pipeline import Lookup, Pipeline, Sink
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table, sizes_of
 from capstan.storage.ledger.tables import read_places
 
 if TYPE_CHECKING:
-    from capstan.storage.opened_table import OpenedTable
+    from capstan.storage.delta.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from capstan.core.config import ProjectConfig
 from capstan.core.config.change_rules import problem_without_sequence
-from capstan.core.config.changes.completion import preset_settings
+from capstan.core.config.loading.change_completion import preset_settings
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 

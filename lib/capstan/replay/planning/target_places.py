@@ -15,8 +15,8 @@ from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
 from capstan.replay.planning.planner import target_path
 from capstan.spark.safe_commits import require_safe_commits
-from capstan.storage import delta
 from capstan.storage.catalog_tables import find_table, is_lasting, register_table
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step

@@ -17,7 +17,7 @@ from capstan.errors import CapstanError
 from capstan.reporting.metrics.metrics import Sample
 from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import NoView, StreamView, stream_names, view_streams
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.tape import open_tape
 from capstan.verify.verified_ledger import newest_rows

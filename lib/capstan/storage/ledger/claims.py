@@ -19,9 +19,9 @@ from enum import StrEnum
 
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, RangeLockedError
-from capstan.shell_command import command
-from capstan.storage import delta
-from capstan.storage.idempotent_write import Txn
+from capstan.errors.shell_command import command
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId, have_same_identity

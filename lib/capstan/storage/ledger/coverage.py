@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from capstan.errors import SystemFailureError
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import LedgerRow, append_rows, read_rows
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.shell_command import shell_line
+from capstan.errors.shell_command import shell_line
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import parse_region, region_text
 from capstan.storage.ledger.tables import append_rows, read_rows

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta.idempotent_write import Txn
 
 DIGITS = range(8, 33, 4)
 """The possible numbers of identity digits in a run's name."""

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import Any
 
 from capstan.core.times.region import Region
-from capstan.error_translation import root_message, translate
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.errors.translation import root_message, translate
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import parse_region

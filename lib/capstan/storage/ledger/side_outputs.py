@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.storage import delta
-from capstan.storage.arrow_writer import struct
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_writer import struct
+from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.tables import PROPERTIES, append_rows, now
-from capstan.storage.table_creation import create_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -14,15 +14,15 @@ import pyarrow as pa
 from pyarrow import dataset
 from pyspark.sql import types as T
 
-from capstan.storage import arrow_writer, delta
-from capstan.storage.arrow_scan import rows_of, rows_of_files
-from capstan.storage.arrow_writer import struct
-from capstan.storage.data_files import prune
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import arrow_writer, delta
+from capstan.storage.delta.arrow_scan import rows_of, rows_of_files
+from capstan.storage.delta.arrow_writer import struct
+from capstan.storage.delta.data_files import prune
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import cached, is_enabled
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.table_places import IN_LAKE, Place, Places
-from capstan.storage.opened_table import OpenedTable
-from capstan.storage.table_cache import cached, is_enabled
 
 LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.errors import FencedError
-from capstan.storage import arrow_writer, delta
-from capstan.storage.arrow_scan import read_columns
-from capstan.storage.data_files import prune
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import arrow_writer, delta
+from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.delta.data_files import prune
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
-from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.schema import FEED
 from capstan.storage.tape.tape import Cut, Tape, replaced
 

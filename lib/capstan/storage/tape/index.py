@@ -18,9 +18,9 @@ from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.core.worker_choice import WorkerChoice
 from capstan.errors import InvalidRequestError
-from capstan.storage import delta
-from capstan.storage.arrow_scan import iter_columns, merge_batches, read_columns
-from capstan.storage.data_files import files_between, files_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
+from capstan.storage.delta.data_files import files_between, files_of
 from capstan.storage.tape.index_totals import integers, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 

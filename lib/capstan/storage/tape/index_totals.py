@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from capstan.core.times import ChangeBatch, Time, TimeType
-from capstan.storage import delta
-from capstan.storage.arrow_scan import iter_columns, merge_batches
-from capstan.storage.data_files import files_between
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
+from capstan.storage.delta.data_files import files_between
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
-from capstan.storage.opened_table import OpenedTable
 from capstan.storage.tape.tape import Tape
 
 EVERY = 64

@@ -6,7 +6,7 @@ from pyspark.sql import types as T
 
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.storage.arrow_writer import struct
+from capstan.storage.delta.arrow_writer import struct
 
 FORMAT = 2
 

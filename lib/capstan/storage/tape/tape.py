@@ -13,11 +13,11 @@ import pyarrow as pa
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
-from capstan.storage import arrow_writer, delta
-from capstan.storage.data_files import MAX_DIRECT, columns_of, files_of, read_few
-from capstan.storage.idempotent_write import Txn
+from capstan.storage.delta import arrow_writer, delta
+from capstan.storage.delta.data_files import MAX_DIRECT, columns_of, files_of, read_few
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
-from capstan.storage.table_creation import create_table
 from capstan.storage.tape import schema
 from capstan.storage.tape.region_sql import region_sql, workers_sql
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from capstan.storage.opened_table import OpenedTable
+    from capstan.storage.delta.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)

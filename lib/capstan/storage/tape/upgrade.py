@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from capstan.instrumentation import emit
-from capstan.storage import arrow_writer
+from capstan.storage.delta import arrow_writer
 from capstan.storage.tape.schema import FORMAT
 from capstan.storage.tape.tape import Tape, format_of
+from capstan.telemetry.instrumentation import emit
 
 
 def _nothing(tape: Tape) -> None:

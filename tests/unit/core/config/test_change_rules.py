@@ -10,7 +10,7 @@ import pytest
 
 from capstan.core.config import Mode, ProjectConfig, load_config
 from capstan.core.config.change_rules import ChangeRule
-from capstan.core.config.validation import read_request
+from capstan.core.config.loading.validation import read_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request

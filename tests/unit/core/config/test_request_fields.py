@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
 from capstan.cli import main
-from capstan.context import Context
 from capstan.core.config import load_config
+from capstan.core.config.loading.validation import read_request, reread
 from capstan.core.config.request_fields import is_empty
-from capstan.core.config.validation import read_request, reread
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.jobs import handlers
 from capstan.replay.planning.request import Request

@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from capstan import redaction
 from capstan.core.config import ByKey, EpochTime, Source, Stream, load_config, load_sound
-from capstan.core.config.secret_references import VARIABLE, literal_secrets, references, resolve
-from capstan.errors import InvalidRequestError
+from capstan.core.config.loading.secret_references import (
+    VARIABLE,
+    literal_secrets,
+    references,
+    resolve,
+)
+from capstan.errors import InvalidRequestError, redaction
 
 MARK = "m4rk-0f-a-secret"
 OPTIONS = {

@@ -26,7 +26,7 @@ from capstan.interop.timely import (
     recordings_in,
     types_of,
 )
-from capstan.interop.timely.codec import MisfitError
+from capstan.interop.timely.types.codec import MisfitError
 
 TYPES = EventTypes.of("u64", "u64")
 PAIRS = EventTypes.of("Product<u64,duration_nanos>", "(string, Option<u8>)")

@@ -18,7 +18,7 @@ from capstan.interop.kafka import export_topics
 from capstan.interop.kafka.topic_layout import Topics
 from capstan.interop.transfer import export_files
 from capstan.interop.transfer.recording_format import Format
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import retired_error

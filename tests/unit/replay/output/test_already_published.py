@@ -15,12 +15,12 @@ from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.replay.output.already_published import find_equivalent_run
-from capstan.replay.output.conflicting_rows import require_no_clash
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.preview import preview
+from capstan.replay.target.already_published import find_equivalent_run
+from capstan.replay.target.conflicting_rows import require_no_clash
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, go_on, lay_tape
 

@@ -19,8 +19,8 @@ from capstan.backfill.survey import State, survey
 from capstan.core.config import ProjectConfig, Replay, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.replay.output.foreign_changes import Change, changes_since
-from capstan.storage.delta import read_commit
+from capstan.replay.target.foreign_changes import Change, changes_since
+from capstan.storage.delta.delta import read_commit
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.foreign_commits import note_touched
@@ -243,7 +243,7 @@ def test_entries_that_were_noted_are_read_once(
         read.append(version)
         return read_commit(path, version)
 
-    monkeypatch.setattr("capstan.storage.delta.read_commit", counting)
+    monkeypatch.setattr("capstan.storage.delta.delta.read_commit", counting)
     assert [state for state, _ in target.states()] == ["covered", "changed", "covered"]
     assert read == []
 

@@ -21,10 +21,10 @@ from pyspark.sql.types import (
 from capstan.core.config import ProjectConfig, Target
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.output.owned_rows import owned_rows_sql
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
+from capstan.replay.target.owned_rows import owned_rows_sql
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered

@@ -14,16 +14,16 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, RangeLockedError, SystemFailureError
 from capstan.replay.execution.job import require_intent
 from capstan.replay.execution.rollback import is_gone
-from capstan.replay.output.target_table import require_all_rows
 from capstan.replay.planning.cursor import follow_identity
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
-from capstan.storage import delta
-from capstan.storage.commit_retry import retrying
-from capstan.storage.delta import Commit
-from capstan.storage.idempotent_write import Txn
+from capstan.replay.target.target_table import require_all_rows
+from capstan.storage.delta import delta
+from capstan.storage.delta.commit_retry import retrying
+from capstan.storage.delta.delta import Commit
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_history, read_last_published
 from tests.support.jvmless_lake import Books, intent_json, lay_tape

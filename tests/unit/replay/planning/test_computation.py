@@ -18,14 +18,14 @@ from capstan.core.times.region import Region
 from capstan.demo import pipelines
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.replay.output.certificate import pipeline_json
-from capstan.replay.overlap import published_overlap
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import Cursor, find_cursor
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.snapshot_ledger import Snapshot
-from capstan.storage import delta
+from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.target.overlap import published_overlap
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from tests.support import two_sink_pipeline

@@ -17,7 +17,7 @@ from capstan.airflow.lake_queries import interrupted_request
 from capstan.cli.commands.explain import described
 from capstan.cli.options import lookup_versions
 from capstan.core.config import ProjectConfig
-from capstan.core.config.validation import read_request
+from capstan.core.config.loading.validation import read_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning import target_places

@@ -19,7 +19,7 @@ from capstan.backfill.survey import survey
 from capstan.cli import main
 from capstan.cli.options import workers_by_source
 from capstan.core.config import STREAMS_PATTERN, ProjectConfig, Replay
-from capstan.core.config.validation import read_request
+from capstan.core.config.loading.validation import read_request
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError

@@ -15,7 +15,7 @@ from capstan.replay.planning import target_places
 from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import find_all_moved, find_moved, needs_catalog
-from capstan.storage import arrow_writer, delta
+from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.run_identity import RunId

@@ -13,7 +13,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import FencedError
 from capstan.replay.execution.fencing import runs_published_since
-from capstan.storage import delta
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import LEASE, Scope

@@ -12,7 +12,7 @@ import pytest
 
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.storage import arrow_writer, delta
+from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope

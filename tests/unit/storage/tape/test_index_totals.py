@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capstan.capture.roster import Roster
+from capstan.capture.batch.roster import Roster
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting import listings
 from capstan.reporting.frontier_history import read_progress
-from capstan.storage import table_cache
+from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake, children
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.index_totals import EVERY, store_totals, totals_at

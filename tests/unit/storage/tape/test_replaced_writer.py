@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.errors import FencedError
-from capstan.storage import arrow_writer, delta
+from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape import feed
 from capstan.storage.tape.feed import BatchEntry, Origin

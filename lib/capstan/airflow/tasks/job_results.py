@@ -1,0 +1,97 @@
+"""What a task does with the result of a job: its page, asset events, failure or waiting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Context, timezone
+
+from capstan.airflow.lake_declarations import remember_declarations
+from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render, tell_outlets
+from capstan.airflow.tasks.failures import failure, reschedule
+from capstan.airflow.tasks.task_settings import task_settings
+
+if TYPE_CHECKING:
+    from capstan.airflow.tasks.lineage import Lineage
+
+_log = logging.getLogger(__name__)
+
+
+class JobResults:
+    """A part of operators: those that submit a job, and the one that takes the result of another's.
+
+    Attributes:
+        lake: The lake, if not that of the settings.
+        streams: The declaration file, if not that of the settings.
+        shown: The result as markdown, for the task's page.
+        run_name: The run of a replay, for links.
+        asset_name: The asset of its target, for links.
+    """
+
+    outlets: list[Any]
+    lake: str | None
+    streams: str | None
+    shown: str
+    run_name: str | None = None
+    asset_name: str | None = None
+    _app: str
+    _answer: Mapping[str, object] | None
+    _given: Settings | None
+    _render_result: Render | None
+    _wait: timedelta
+    _patience: timedelta
+
+    @property
+    def settings(self) -> Settings:
+        """The settings: those that were given, or of the environment as the task finds it."""
+        return task_settings(self, self._given)
+
+    def take(self, context: Context, result: Mapping[str, object]) -> None:
+        """Show a result, and tell it to the assets."""
+        self._answer = result
+        self._show(result)
+        self.tell_assets(context, result)
+        if self._given is not None:
+            remember_declarations(self._given)
+
+    def take_failure(self, context: Context, code: int, answer: Mapping[str, object]) -> Exception:
+        """Push the error of a job as XCom, show its result, and return the exception to raise."""
+        self._answer = answer
+        if KINDS.get(self._app, JobKind()).partly:
+            self._show(answer)
+        context["ti"].xcom_push(key="return_value", value=answer)
+        return failure(code, answer)
+
+    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
+        """Emit the asset events of a result; by default, all of it as `extra` of the outlets."""
+        tell_outlets(self, context, result)
+
+    def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
+        """The tables that the task read and wrote; for a failed task, up to the failure.
+
+        Only Airflow's OpenLineage provider calls this, if installed and given a transport. It logs
+        errors, and fails no task for them.
+        """
+        # Not at the top: parsing a DAG file should not import OpenLineage's client.
+        from capstan.airflow.tasks.lineage import lineage
+
+        return lineage(self._app, self.settings.lake, self._answer, self.settings.declarations)
+
+    def wait_for_more(self, context: Context, reason: object) -> None:
+        """Reschedule the task until its patience ends; this uses up no try."""
+        now = timezone.utcnow()
+        since = context["ti"].get_first_reschedule_date(context) or now
+        if now - since < self._patience:
+            _log.info("not complete yet: %s", reason)
+            raise reschedule(now + self._wait)
+
+    def _show(self, result: Mapping[str, object]) -> None:
+        """Show the result on the task's page and in its log."""
+        if self._render_result is not None:
+            self.shown = self._render_result(result)
+            for line in self.shown.splitlines():
+                _log.info("%s", line)

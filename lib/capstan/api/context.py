@@ -1,0 +1,391 @@
+"""The Python API: a lake, its declarations and a Spark session, with the verbs as methods.
+
+    import capstan
+
+    ctx = capstan.Context("./lake", config="dags/streams.yaml")
+    ctx.capture("flights")
+    ctx.verify("flights").raise_for_violations()
+    run = ctx.replay("flights", into="march", workers=["EWR"], since="2013-03-01")
+    run.certificate.records, run.to_arrow()
+
+Verbs that read ledgers and indexes alone need no JVM. The first verb that needs one starts Spark,
+or takes the session that was given or that this process has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from capstan.api.workplace import Workplace
+from capstan.errors import InvalidRequestError
+from capstan.errors.translation import translating
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from capstan.api.results import (
+        AuditReport,
+        Listing,
+        ReplayPlan,
+        ReplayRun,
+        StreamVerification,
+    )
+    from capstan.backfill.planner import BackfillRequest
+    from capstan.backfill.run import BackfillResult
+    from capstan.backfill.survey import Survey
+    from capstan.capture.run import CaptureResult
+    from capstan.maintenance.run import MaintenanceResult
+    from capstan.replay.execution.approval import Decision
+    from capstan.replay.planning.request import Request
+    from capstan.replay.standalone_audit import TableAudit
+
+_Model = TypeVar("_Model")
+
+
+@translating
+class Context(Workplace):
+    """A lake with its declarations, and the verbs that work on it.
+
+    Can be used as a context manager: a session that it has started ends with the block.
+    """
+
+    def streams(self) -> Listing:
+        """The streams, on tape or declared only, by name; no JVM."""
+        from capstan.api.results import Listing
+        from capstan.reporting import listings
+
+        columns = ("stream", "captured", "cut", "workers", "events", "records", "late", "frontier")
+        rows = listings.stream_rows(self.lake, self.declarations)
+        return Listing(f"Streams of {self.lake.root}", columns, tuple(rows))
+
+    def runs(self, *, target: str | None = None, stream: str | None = None) -> Listing:
+        """The runs, the newest first; no JVM.
+
+        Args:
+            target: Only runs into this target.
+            stream: Only runs of this stream.
+        """
+        from capstan.api.results import Listing
+        from capstan.reporting import listings
+
+        columns = ("run", "stream", "target", "state", "records", "since", "until", "version", "at")
+        rows = listings.run_rows(self.lake, self.declarations, target, stream)
+        return Listing(f"Runs of {self.lake.root}", columns, tuple(rows))
+
+    def capture(
+        self,
+        stream: str,
+        *,
+        frame: DataFrame | None = None,
+        reseat: bool = False,
+        rescale: int | None = None,
+    ) -> CaptureResult:
+        """Record what has arrived of a declared stream.
+
+        Args:
+            stream: The stream.
+            frame: A streaming DataFrame of yours to record, for a stream that is declared with
+                `source: {format: query}`.
+            reseat: Go on with a source or a checkpoint that was replaced.
+            rescale: Give the stream this many workers first.
+
+        Raises:
+            InvalidRequestError: `CAP-STREAM` and others; see `capstan.capture.run.capture`.
+        """
+        from capstan.capture.run import capture
+
+        declarations = self.declared(required=True)
+        source = declarations.stream(stream)
+        with self.session(declarations) as spark:
+            return capture(spark, self.lake, source, frame=frame, reseat=reseat, rescale=rescale)
+
+    def verify(
+        self,
+        stream: str,
+        *,
+        workers: Sequence[str] | str | None = None,
+        as_of: int | None = None,
+        deep: bool = False,
+    ) -> StreamVerification:
+        """Check that the recordings of a stream follow the protocol.
+
+        Args:
+            stream: The stream.
+            workers: Labels or numbers; None for all.
+            as_of: The commit to verify up to; None for the newest.
+            deep: Also compare each record with its event.
+        """
+        from capstan.api.results import StreamVerification
+        from capstan.core.config.loading.validation import read_field
+        from capstan.core.config.request_fields import Names
+        from capstan.storage.tape.index import find_cut, resolve_workers
+        from capstan.storage.tape.tape import open_tape
+        from capstan.verify import verify
+
+        tape = open_tape(self.lake, stream)
+        cut = find_cut(tape, as_of)
+        named = None if workers is None else read_field("workers", Names, workers)
+        chosen = None if named is None else tuple(resolve_workers(tape, cut, named))
+        with self.later() as session:
+            found = verify(session, self.lake, tape, workers=chosen, cut=cut, deep=deep)
+        return StreamVerification(found, tape)
+
+    def plan(
+        self,
+        stream: str | Mapping[str, str | Sequence[str]] | Request,
+        into: str | None = None,
+        *,
+        compare: bool = False,
+        **fields: Any,
+    ) -> ReplayPlan:
+        """What a replay would read and write; no JVM unless the target is compared.
+
+        Args:
+            stream: The stream; several by the source of the pipeline that reads them, one or a
+                list for each; or a whole request.
+            into: A table of the lake or of a catalog, a declared target, or a Delta path.
+            compare: Also count the rows that it would add, remove and change.
+            fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
+        """
+        from capstan.api.results import ReplayPlan
+        from capstan.replay.preview import preview
+
+        declarations = self.declarations
+        request = _replay_request(stream, into, fields)
+        self._locate(request.into, request.pipeline)
+        found = preview(self.lake, declarations, request)
+        if not compare:
+            return ReplayPlan(found)
+        from capstan.replay.publish.diff import difference
+
+        with self.session(declarations) as spark:
+            compared = difference(spark, found.plan).to_json(found.plan.tape.time_type)
+        return ReplayPlan(found, compared)
+
+    def replay(
+        self,
+        what: str | Mapping[str, str | Sequence[str]] | Request | ReplayPlan,
+        into: str | None = None,
+        **fields: Any,
+    ) -> ReplayRun:
+        """Replay chosen workers and times into a table: verified, staged, audited, published.
+
+        The same replay again changes nothing while its result stands.
+
+        Args:
+            what: A stream; several by the source of the pipeline that reads them, one or a list
+                for each; a whole request; or a plan, which is carried out at the commits that it
+                has seen.
+            into: A table of the lake or of a catalog, a declared target, or a Delta path.
+            fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
+
+        Raises:
+            CapstanError: See `capstan.replay.run.replay`.
+        """
+        from capstan.api.results import ReplayPlan, ReplayRun
+        from capstan.replay.planning.planner import make_plan
+        from capstan.replay.run import replay
+
+        if isinstance(what, ReplayPlan):
+            if into is not None or fields:
+                raise InvalidRequestError(
+                    "CAP-REQUEST",
+                    "a plan already has all fields of its replay",
+                    "plan again with these fields",
+                )
+            plan = what.preview.plan
+            request = plan.request if plan.request.follow is not None else plan.pinned
+        else:
+            request = _replay_request(what, into, fields)
+        declarations = self.declarations
+        self._locate_lookups(request.pipeline)
+        # What can be refused is refused before a JVM starts.
+        make_plan(self.lake, declarations, request)
+        with self.session(declarations) as spark:
+            return ReplayRun(replay(spark, self.lake, declarations, request), spark)
+
+    def audit(self, run: str, *, version: int | None = None) -> AuditReport:
+        """Compare what a run published with what the stream says.
+
+        Args:
+            run: The run's name.
+            version: The target's version; None for the newest.
+        """
+        from capstan.api.results import AuditReport
+        from capstan.replay.standalone_audit import audit_run, require_auditable
+
+        history = require_auditable(self.lake, run, version)
+        declarations = self.declarations
+        with self.session(declarations) as spark:
+            plan, found = audit_run(spark, self.lake, declarations, history, version)
+        published = None if history.done is None else history.done.target_version
+        return AuditReport.of(plan, found, version, run=run, target_version=published)
+
+    def audit_table(
+        self, stream: str | TableAudit, table: str | None = None, **fields: Any
+    ) -> AuditReport:
+        """Compare any table that should hold a stream's rows with the stream.
+
+        Args:
+            stream: The stream; or a whole request.
+            table: A table of the lake or of a catalog, a declared target, or a Delta path.
+            fields: The other fields of `capstan.replay.standalone_audit.TableAudit`.
+        """
+        from capstan.api.results import AuditReport
+        from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
+
+        request = _request(TableAudit, "stream", stream, {"table": table, **fields})
+        declarations = self.declarations
+        self._locate(request.table)
+        plan = plan_against(self.lake, declarations, request)
+        with self.session(declarations) as spark:
+            found = audit_against(spark, plan, request)
+        return AuditReport.of(plan, found, request.version)
+
+    def gaps(self, replay: str | BackfillRequest, **fields: Any) -> Survey:
+        """Which intervals of a declared replay are done, missing, stale or changed; no JVM.
+
+        Args:
+            replay: The declared replay; or a whole request.
+            fields: `since`, `until`, `every` and `as_of`, as `capstan gaps` takes them.
+        """
+        from capstan.backfill.planner import BackfillRequest, survey_range
+
+        request = _request(BackfillRequest, "replay", replay, fields)
+        declarations = self.declared(required=True)
+        declared = declarations.replay(request.replay)
+        self._locate(declared.target, declared.pipeline)
+        return survey_range(self.lake, declarations, request)
+
+    def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
+        """Replay the missing intervals of a declared replay, run by run.
+
+        Args:
+            replay: The declared replay; or a whole request.
+            fields: The other fields of `capstan.backfill.planner.BackfillRequest`, such as `since`,
+                `chunk` and `dry_run`.
+
+        Returns:
+            The runs. One that has failed ends the backfill and is among them; see
+            `BackfillResult.raise_for_errors`.
+        """
+        from capstan.backfill.planner import BackfillRequest
+        from capstan.backfill.run import prepare, run_prepared
+
+        request = _request(BackfillRequest, "replay", replay, fields)
+        declarations = self.declared(required=True)
+        declared = declarations.replay(request.replay)
+        self._locate(declared.target, declared.pipeline)
+        prepared = prepare(self.lake, declarations, request)
+        if request.dry_run or not prepared.replays:
+            return prepared
+        with self.session(declarations) as spark:
+            return run_prepared(spark, self.lake, declarations, prepared)
+
+    def publish(self, run: str, decision: Decision | None = None) -> ReplayRun:
+        """Publish a run that waits after its audit.
+
+        Args:
+            run: The run's name.
+            decision: Who approves it; None for a run that needs no approval.
+        """
+        from capstan.api.results import ReplayRun
+        from capstan.replay.run import publish
+
+        declarations = self.declarations
+        with self.session(declarations) as spark:
+            return ReplayRun(publish(spark, self.lake, declarations, run, decision), spark)
+
+    def rollback(self, run: str) -> int:
+        """Take back what a run published, and return the target's new version.
+
+        Raises:
+            CapstanError: See `capstan.replay.run.rollback`.
+        """
+        from capstan.replay.run import rollback
+
+        declarations = self.declarations
+        with self.session(declarations) as spark:
+            return rollback(spark, self.lake, declarations, run)
+
+    def maintain(self, *streams: str) -> MaintenanceResult:
+        """Compact and clean up the tapes of streams, and the ledgers that all streams share.
+
+        Args:
+            streams: The streams; all of the lake when none is named.
+        """
+        from capstan.maintenance.run import maintain
+        from capstan.storage.tape.tape import require_streams
+
+        self.lake.require()
+        chosen = list(streams) or self.lake.streams()
+        require_streams(self.lake, chosen)
+        with self.session() as spark:
+            return maintain(spark, self.lake, chosen)
+
+    def table(self, name: str, *, version: int | None = None) -> DataFrame:
+        """A target as a DataFrame.
+
+        Args:
+            name: A table of the lake or of a catalog, a declared target, or a Delta path.
+            version: Its version; None for the newest.
+        """
+        from capstan.core.config import check_target
+        from capstan.replay.planning.planner import target_path
+        from capstan.storage.delta import delta
+
+        self._locate(check_target(name))
+        path = target_path(self.lake, self.declarations, name)[0]
+        return delta.load(self.spark, path, version)
+
+    def _locate(self, into: str, pipeline: str | None = None) -> None:
+        """Find the table of a target: by its name in a catalog once, or where it was moved to.
+
+        So are the lookup tables of a pipeline.
+        """
+        from capstan.replay.planning import target_places
+        from capstan.replay.planning.planner import target_path
+
+        declarations = self.declarations
+        self._locate_lookups(pipeline)
+        if not target_places.needs_catalog(self.lake, declarations, into):
+            target_places.find_moved(self.lake, target_path(self.lake, declarations, into)[0])
+            return
+        with self.session(declarations) as spark:
+            target_places.locate_target(spark, self.lake, declarations, into)
+
+    def _locate_lookups(self, pipeline: str | None) -> None:
+        """Find the lookup tables of a pipeline by names in a catalog that are new to the lake."""
+        from capstan.replay.planning import target_places
+
+        declarations = self.declarations
+        if target_places.unseen_lookups(self.lake, declarations, pipeline):
+            with self.session(declarations) as spark:
+                target_places.locate_lookups(spark, self.lake, declarations, pipeline)
+
+
+def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:
+    """A request of some fields; the first one may be a whole request in their place."""
+    from capstan.core.config.loading.validation import read_request, reread
+
+    given = {name: field for name, field in fields.items() if field is not None}
+    if isinstance(value, model) and not given:
+        return reread(value)
+    return read_request(model, {first: value, **given})
+
+
+def _replay_request(
+    stream: str | Mapping[str, str | Sequence[str]] | Request,
+    into: str | None,
+    fields: dict[str, Any],
+) -> Request:
+    from capstan.replay.planning.request import Request, with_stream
+
+    if isinstance(stream, Mapping):
+        fields = dict(with_stream({**fields, "streams": stream}))
+        stream = str(fields.pop("stream"))
+
+    if into is None and not isinstance(stream, Request):
+        raise InvalidRequestError("CAP-REQUEST", "a replay needs a target", "name it with `into`")
+    return _request(Request, "stream", stream, {"into": into, **fields})

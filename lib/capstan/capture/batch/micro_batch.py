@@ -1,0 +1,259 @@
+"""One micro-batch: writes its records, its late rows, then events computed from stored rows.
+
+The events commit is the point of no return. If the process is killed before it, Spark repeats the
+micro-batch with the same rows; it skips its earlier commits and produces the same tape.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.capture.batch import checkpoint_guard, classify, late_rows
+from capstan.capture.batch.batch_scan import BatchScan, scan_batch
+from capstan.capture.batch.in_process_events import Cells, numbered
+from capstan.capture.batch.progress_events import CLOSING, numbered_events
+from capstan.capture.batch.roster import Roster
+from capstan.capture.source.files.consumed_offsets import max_rows, started_at
+from capstan.capture.source.text import raw_text
+from capstan.core.config import EventTime, Stream
+from capstan.errors import SystemFailureError
+from capstan.spark.own_session import FEW_ROWS, interpreting
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn, is_committed
+from capstan.storage.tape import feed, index
+from capstan.storage.tape.feed import BatchEntry
+from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.schema import payload_of, records_schema
+from capstan.storage.tape.tape import (
+    Tape,
+    append_events,
+    append_few_events,
+    fenced,
+    replaced,
+)
+from capstan.telemetry.instrumentation import emit
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """The outcome of a micro-batch: rows fed, rows recorded, late rows by reason."""
+
+    batch: int
+    fed: int
+    records: int
+    late: Mapping[str, int]
+    roster: Roster
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStats:
+    """Statistics gathered while records were written.
+
+    Attributes:
+        version: The commit of `records`.
+        fed: Rows of the micro-batch.
+        refused: Rows not recorded on tape.
+        written: Rows written.
+        greatest: The greatest event time of the written rows in microseconds; None without rows.
+    """
+
+    version: int
+    fed: int
+    refused: int
+    written: int
+    greatest: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """A micro-batch to be recorded.
+
+    Attributes:
+        stream: The stream's configuration.
+        tape: The tape.
+        entry: The batch's number and input; its checkpoint is part of the transaction identity of
+            records and late rows.
+        checkpoint: The folder of that checkpoint.
+    """
+
+    stream: Stream
+    tape: Tape
+    entry: BatchEntry
+    checkpoint: str
+
+    @property
+    def number(self) -> int:
+        """The batch's number on the tape."""
+        return self.entry.batch
+
+    def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
+        """Record the batch.
+
+        Args:
+            prepared: The source's rows as `classify.prepare` returns them.
+            roster: The workers and their held times before this batch.
+
+        Returns:
+            Counts, and the roster after the batch.
+        """
+        rows = max_rows(self.entry.consumed)
+        with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
+            return self._capture(prepared, roster)
+
+    def _capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
+        scan = scan_batch(prepared, self.stream, self.entry.consumed, roster.labels)
+        roster, new_workers = roster.with_new_workers(self.stream, scan.labels if scan else ())
+        classified = self._classify(prepared, roster, scan)
+        held = [worker.held[-1] for worker in roster.workers]
+        if self.stream.late == "fail" and not (scan and scan.has_none_late(held)):
+            late_rows.refuse_any(self.stream, classified)
+        feed.register_batch(self.tape, self.entry)
+        emit("capture.claim", batch=self.number)
+        roster.register(self.tape, new_workers, self._replaced)
+        emit("capture.workers", batch=self.number)
+        stats = self._write_records(classified)
+        emit("capture.records", batch=self.number)
+        late = {} if stats is not None and stats.refused == 0 else self._write_late(classified)
+        emit("capture.late", batch=self.number)
+        if stats is not None and stats.fed != stats.written + sum(late.values()):
+            raise self._count_mismatch(stats.fed, stats.written + sum(late.values()))
+        stored = self._stored(prepared.sparkSession, payload_of(prepared.schema), stats)
+        return self._commit(stored, roster, stats, late)
+
+    def _classify(self, prepared: DataFrame, roster: Roster, scan: BatchScan | None) -> DataFrame:
+        ahead, time = None, self.stream.time
+        if isinstance(time, EventTime) and time.max_ahead is not None:
+            assert self.entry.number is not None
+            started = started_at(self.checkpoint, self.entry.number)
+            if not (scan and scan.has_none_ahead(time, roster.greatest_time, started)):
+                ahead = classify.ahead_from(prepared, time, roster.greatest_time, started)
+        limits = classify.BatchLimits(self.number, ahead)
+        return classify.classify_rows(roster.assign(prepared, self.stream), self.stream, limits)
+
+    def _write_records(self, classified: DataFrame) -> WriteStats | None:
+        """Write the records; None when an earlier attempt at the batch has written them."""
+        metrics = Observation()
+        figures = (
+            F.count(F.lit(1)).alias("fed"),
+            F.count(F.col("reason")).alias("refused"),
+            F.max(F.when(F.col("reason").isNull(), F.col("at"))).alias("greatest"),
+        )
+        counted = classified.observe(metrics, *figures)
+        rows = counted.where("reason IS NULL").select(
+            "worker",
+            F.lit(self.number).cast("bigint").alias("batch"),
+            "time",
+            F.monotonically_increasing_id().alias("pos"),
+            "data",
+        )
+        path, unless = self.tape.paths.records, self._replaced
+        commit = delta.append(rows, path, txn=self._txn, merge_schema=True, unless=unless)
+        if commit is None:
+            if is_committed(path, unless):
+                raise fenced(self.tape, self.number)
+            return None  # The observation of a skipped write never arrives.
+        written = int(commit.metrics["numOutputRows"])
+        # If Spark can prove that no row is recorded, it reads none and observes nothing.
+        totals = metrics.get if written else classified.agg(*figures).collect()[0].asDict()
+        return WriteStats(
+            commit.version, totals["fed"], totals["refused"], written, totals["greatest"]
+        )
+
+    def _write_late(self, classified: DataFrame) -> dict[str, int]:
+        source = self.stream.source
+        text = source.format.lower() in raw_text.FORMATS or source.selection is not None
+        rows = late_rows.rows(classified, self.number, self.tape.time_type, text=text)
+        path = self.tape.paths.late
+        delta.append(rows, path, txn=self._txn, merge_schema=True, unless=self._replaced)
+        return late_rows.count(self.tape, self.number)
+
+    @property
+    def _replaced(self) -> Txn:
+        """The transaction of a reseat that has put another writer in the place of this one."""
+        return replaced(self.tape, str(self.entry.checkpoint))
+
+    @property
+    def _txn(self) -> Txn:
+        return checkpoint_guard.transaction(self.tape, str(self.entry.checkpoint), self.number)
+
+    def _stored(
+        self, spark: SparkSession, payload: StructType, stats: WriteStats | None
+    ) -> DataFrame:
+        """The stored rows of this batch: `_worker`, `_time`, `_at` and two content hashes each."""
+        path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
+        files = [] if stats is None else delta.added_files(path, stats.version)
+        if files:
+            # The files Delta would find, without replaying its log for each micro-batch. A commit
+            # of records adds rows of one batch only.
+            stored = spark.read.schema(schema).option("__globPaths__", "false").parquet(*files)
+        else:
+            stored = delta.load(spark, path).where(f"batch = {self.number}")
+        rows = stored.select(
+            F.col("worker").alias("_worker"), F.col("time").alias("_time"), F.col("data.*")
+        )
+        # An earlier attempt may have written the rows before the source gained a column. The column
+        # is null there, so it does not affect the row hashes; the next batch adds it to the table.
+        h1, h2 = row_hashes(payload_of(stored.schema).fields)
+        at = F.unix_micros(classify.event_time(self.stream, rows)).alias("_at")
+        return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
+
+    def _greatest(
+        self, stored: DataFrame, roster: Roster, stats: WriteStats | None, few: Cells | None
+    ) -> dict[int, int | None]:
+        """The greatest event time in microseconds per worker, on which its watermark is based."""
+        time = self.stream.time
+        if not isinstance(time, EventTime):
+            return {}
+        if time.watermark == "stream" and stats is not None:
+            return {worker.number: stats.greatest for worker in roster.workers}
+        if few is not None:
+            return dict(few.greatest)
+        rows = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
+        return {row["_worker"]: row["at"] for row in rows}
+
+    def _commit(
+        self, stored: DataFrame, roster: Roster, stats: WriteStats | None, late: Mapping[str, int]
+    ) -> BatchResult:
+        if not roster.workers:
+            return BatchResult(self.number, sum(late.values()), 0, late, roster)
+        few = Cells.of(stored) if stats is not None and stats.written <= FEW_ROWS else None
+        greatest = self._greatest(stored, roster, stats, few)
+        after = roster.advance(self.stream, self.number, greatest)
+        statements = after.progress_since(roster)
+        if not statements and (stored.isEmpty() if stats is None else stats.written == 0):
+            # Nothing moved: an empty statement records on the tape that the batch took place.
+            statements = [(roster.workers[0].number, CLOSING, [])]
+        commit = roster.commit + 1
+        note = {"stream": self.tape.name, "batch": self.number}
+        numbers = {"batch": self.number, "commit": commit}
+        positions = roster.positions()
+        if few is not None:
+            time_type = self.tape.time_type
+            sent = few.messages(time_type)
+            rows = numbered(time_type, statements, positions, sent, **numbers)
+            append_few_events(self.tape, rows, commit, note, self._replaced)
+            events, records = Counter(rows["worker"].to_pylist()), few.records
+        else:
+            frame = numbered_events(stored, self.tape, statements, positions, **numbers)
+            version = append_events(self.tape, frame, commit, note, self._replaced)
+            events, records = index.added_counts(self.tape, version)
+        if stats is not None and records != stats.written:
+            raise self._count_mismatch(stats.written, records)
+        fed = records + sum(late.values())
+        emit("capture.events", batch=self.number, fed=fed, records=records, late=dict(late))
+        return BatchResult(self.number, fed, records, late, after.committed(commit, events))
+
+    def _count_mismatch(self, fed: int, stored: int) -> SystemFailureError:
+        return SystemFailureError(
+            "CAP-FEED",
+            f"stream {self.tape.name}, batch {self.number}: {fed} rows were fed, but {stored} are "
+            "stored",
+            "the source returned different rows when it was read again; make it repeatable",
+            stream=self.tape.name,
+        )

@@ -1,0 +1,141 @@
+"""The streaming query of a capture: it records each micro-batch, and says why it ended."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException, StreamingQueryException
+
+from capstan.capture.batch import classify
+from capstan.capture.batch.micro_batch import BatchResult, MicroBatch
+from capstan.capture.source.errors import source_error
+from capstan.capture.source.files.consumed_offsets import consumed
+from capstan.capture.source.selection import selection_failed
+from capstan.capture.source.source import broker_gone, file_damaged, options_refused, query_refused
+from capstan.capture.source.text.json_lines import CheckedLines
+from capstan.errors import CapstanError, translation
+from capstan.spark.own_session import active, handed_over, owned
+from capstan.storage.tape.feed import BatchEntry, Origin
+from capstan.storage.tape.index_totals import EVERY, store_totals
+from capstan.storage.tape.tape import fenced, newest_cut
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.capture.batch.checkpoint_guard import Checkpoint
+    from capstan.capture.batch.roster import Roster
+    from capstan.core.config import Stream
+    from capstan.storage.tape.tape import Tape
+
+# Spark has an error for each of the logs that another query with this checkpoint may write first.
+_OF_ANOTHER_QUERY = (
+    "CONCURRENT_STREAM_LOG_UPDATE",
+    "Multiple streaming queries are concurrently using",
+)
+
+
+@dataclass(slots=True)
+class CaptureQuery:
+    """The query of a capture.
+
+    Attributes:
+        stream: The stream's configuration.
+        tape: Its tape.
+        checkpoint: Its checkpoint.
+        own: The session that prepares a caller's rows; None for rows that are prepared.
+        lines: The files of JSON that may be read as such; None for other sources.
+        roster: The workers, after the last micro-batch.
+        results: What the micro-batches recorded.
+    """
+
+    stream: Stream
+    tape: Tape
+    checkpoint: Checkpoint
+    own: SparkSession | None
+    lines: CheckedLines | None
+    roster: Roster
+    results: list[BatchResult] = field(default_factory=list)
+    _failure: CapstanError | None = None
+    _loses: bool = False
+
+    def run(self, rows: DataFrame) -> bool:
+        """Record all micro-batches that the source has now.
+
+        Args:
+            rows: The streaming frame.
+
+        Returns:
+            Whether all are recorded; else the lines of the next one must be read as text.
+        """
+        on_tape, self._loses = newest_cut(self.tape).batch, False
+
+        def record(frame: DataFrame, at: int) -> None:
+            # A batch of before is on the tape in full: the capture was killed behind its commit.
+            if self.checkpoint.number(at) > on_tape:
+                self._record(frame, at)
+
+        # Spark calls back on a thread of its own, which is to be of this call too.
+        context = copy_context()
+        writer = (
+            rows.writeStream.foreachBatch(lambda frame, at: context.run(record, frame, at))
+            .option("checkpointLocation", self.tape.paths.checkpoint)
+            .queryName(f"capstan capture {self.stream.name}")
+            .trigger(availableNow=True)
+        )
+        name = self.stream.name
+        try:
+            query = writer.start()
+        except AnalysisException as error:
+            raise (
+                source_error(name, error)
+                or translation.translate(error)
+                or query_refused(name, error)
+            ) from error
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as error:
+            if not self._loses:
+                raise self._cause(error) from None
+        finally:
+            query.stop()
+        return not self._loses
+
+    def _record(self, frame: DataFrame, at: int) -> None:
+        parts = consumed(self.tape.paths.checkpoint, self.stream.source, at)
+        entry = BatchEntry(
+            self.checkpoint.number(at), Origin.CAPTURE, self.checkpoint.identity, at, parts
+        )
+        micro_batch = MicroBatch(self.stream, self.tape, entry, self.tape.paths.checkpoint)
+        batch = owned(frame) if self.own is None else handed_over(frame, self.own)
+        try:
+            with active(batch.sparkSession):
+                if self.lines is not None and self.lines.loses(batch.sparkSession, parts):
+                    self._loses = True
+                    raise RuntimeError("the files of this micro-batch must be read as text")
+                prepared = batch if self.own is None else classify.prepare(batch, self.stream)
+                result = micro_batch.capture(prepared, self.roster)
+        except CapstanError as error:
+            self._failure = error
+            raise
+        self.roster = result.roster
+        self.results.append(result)
+        if (result.roster.commit + 1) % EVERY == 0:
+            store_totals(self.tape, result.roster.commit, EVERY)
+
+    def _cause(self, error: StreamingQueryException) -> Exception:
+        """The error that ended the query."""
+        if self._failure is not None:
+            return self._failure
+        if any(words in str(error) for words in _OF_ANOTHER_QUERY):
+            return fenced(self.tape, self.roster.commit)
+        name, source = self.stream.name, self.stream.source
+        return (
+            broker_gone(name, error)
+            or source_error(name, error)
+            or selection_failed(name, source, error)
+            or file_damaged(name, self.tape.paths.root, error)
+            or options_refused(name, error)
+            or error
+        )

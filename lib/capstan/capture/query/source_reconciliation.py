@@ -1,0 +1,334 @@
+"""Reconciliation of source and tape: every consumed record is on tape or in `late`, exactly once.
+
+Files are read again. For Kafka the offsets give the number of records. The broker is read when that
+is not enough: for offsets without a record (transactions, compaction), and for contents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+from pyarrow import dataset
+from pyspark.sql import functions as F
+
+from capstan.capture.batch import checkpoint_guard
+from capstan.capture.source.counts import Counts
+from capstan.capture.source.files.listing import (
+    Listing,
+    Reason,
+    SkippedFiles,
+    captured_files,
+    skipped_files,
+)
+from capstan.capture.source.secrets import with_secrets
+from capstan.capture.source.source import broker_gone
+from capstan.core.config import Source, Stream
+from capstan.core.config.sources import QUERY
+from capstan.core.times import Box
+from capstan.errors import InvalidRequestError
+from capstan.storage.delta.arrow_scan import rows_of
+from capstan.storage.lake import is_table
+from capstan.storage.tape.feed import Origin
+from capstan.storage.tape.tape import Cut, Tape, newest_cut
+from capstan.telemetry.instrumentation import emit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_SAMPLE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A batch for which source and tape differ.
+
+    Attributes:
+        batch: The batch.
+        part: `topic/partition` for Kafka; else None.
+        kind: `missing`: the source has more records than are stored; `extra`: it has fewer;
+            `changed`: the number is the same, but the contents differ; `gap`: offsets between two
+            batches that neither consumed.
+        source: The number of records in the source, or of offsets in the gap.
+        stored: The number of records on tape or in `late`.
+    """
+
+    batch: int
+    part: str | None
+    kind: str
+    source: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """The outcome of a reconciliation.
+
+    Attributes:
+        stream: The stream.
+        cut: The last commit compared.
+        batches: The number of batches compared.
+        records: Their records, on tape or in `late`.
+        deep: Whether contents were compared as well.
+        gone: Batches that cannot be compared in full because their source is gone.
+        unknown: Batches before the first one with known input.
+        retired: Batches excluded because some of their records were deleted.
+        differing: The number of differences.
+        findings: The first differences.
+        passed: Files of the source that captures have skipped, by reason; None when the source has
+            no files or cannot be listed.
+        otherwise: Batches excluded because they were captured with another `select` or `where`.
+        no_row: Records in `late` that make no row, beside `records`.
+    """
+
+    stream: str
+    cut: int
+    batches: int
+    records: int
+    deep: bool
+    gone: int
+    unknown: int
+    retired: int
+    differing: int
+    findings: tuple[Difference, ...]
+    passed: SkippedFiles | None = None
+    otherwise: int = 0
+    no_row: int = 0
+
+    @property
+    def unread(self) -> int:
+        """The number of files that no capture has read for no known reason."""
+        return 0 if self.passed is None else self.passed.counts.get(str(Reason.UNREAD), 0)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether nothing comparable differs and no file is unread."""
+        return self.differing == 0 and self.unread == 0
+
+    def to_json(self) -> dict[str, object]:
+        """The outcome as one JSON object."""
+        values = {name: getattr(self, name) for name in self.__slots__}
+        return {
+            **values,
+            "agrees": self.agrees,
+            "passed": None if self.passed is None else asdict(self.passed),
+            "findings": [asdict(finding) for finding in self.findings],
+        }
+
+
+def reconcile(
+    spark: SparkSession,
+    tape: Tape,
+    stream: Stream,
+    *,
+    deep: bool = False,
+    retired: Sequence[Box] = (),
+) -> Reconciliation:
+    """Compare the input of a stream's batches with the records on its tape and in `late`.
+
+    Args:
+        stream: The stream's configuration, with its source.
+        deep: Whether to compare contents as well, by their hashes.
+        retired: Times whose records were deleted; batches with such records are excluded.
+    """
+    return with_secrets(
+        spark, stream, lambda resolved: _reconcile(spark, tape, resolved, deep, retired)
+    )
+
+
+def _reconcile(
+    spark: SparkSession, tape: Tape, stream: Stream, deep: bool, retired: Sequence[Box]
+) -> Reconciliation:
+    cut = newest_cut(tape)
+    if stream.source.format == QUERY:
+        raise _only_the_query_knows(tape)
+    require_known_source(tape)
+    if stream.source.function is not None:
+        raise _only_the_function_knows(tape)
+    kind, first = _kind(tape, cut)
+    listing = Listing.of(stream.source)
+    counts = Counts(spark, tape, stream, listing, cut, deep, retired)
+    gaps = _gaps(replace(counts, retired=())) if kind == "kafka" else []
+    sides = _kafka(counts) if kind == "kafka" else _files(counts)
+    differing = (F.col("source") != F.col("stored")) | ~(
+        F.col("source_h1").eqNullSafe(F.col("stored_h1"))
+        & F.col("source_h2").eqNullSafe(F.col("stored_h2"))
+    )
+    compared = sides.withColumn("differs", differing & ~F.col("gone")).cache()
+    try:
+        totals = compared.agg(
+            F.count_distinct("batch").alias("batches"),
+            F.coalesce(F.sum("stored"), F.lit(0)).alias("records"),
+            F.count_distinct(F.when(F.col("gone"), F.col("batch"))).alias("gone"),
+            F.coalesce(F.sum(F.col("differs").cast("int")), F.lit(0)).alias("differing"),
+        ).collect()[0]
+        sample = compared.where("differs").orderBy("batch", "part").limit(_SAMPLE).collect()
+    finally:
+        compared.unpersist()
+    no_rows = counts.no_rows()
+    emit("source.compared", stream=tape.name, batches=totals["batches"])
+    findings = sorted([*gaps, *map(_difference, sample)], key=lambda finding: finding.batch)
+    return Reconciliation(
+        tape.name,
+        cut.commit,
+        totals["batches"] - totals["gone"],
+        totals["records"] - no_rows,
+        deep,
+        totals["gone"],
+        first,
+        counts.retired_batches().count() if retired else 0,
+        len(gaps) + totals["differing"],
+        tuple(findings[:_SAMPLE]),
+        _skipped(tape, stream.source, listing),
+        counts.others(),
+        no_rows,
+    )
+
+
+def _skipped(tape: Tape, source: Source, listing: Listing | None) -> SkippedFiles | None:
+    read = None if listing is None else captured_files(tape)
+    return None if listing is None or read is None else skipped_files(source, listing, read)
+
+
+def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
+    """The unit of the source, `kafka` or `files`, and the first batch with known input."""
+    problem = "has no record of the input of its batches"
+    if is_table(tape.paths.feed):
+        batch, origin = dataset.field("batch"), dataset.field("origin")
+        units = {"kafka": dataset.field("part"), "files": dataset.field("files")}
+        entries = rows_of(tape.paths.feed).to_table(
+            columns={"batch": batch, **{kind: unit.is_valid() for kind, unit in units.items()}},
+            filter=(origin == str(Origin.CAPTURE)) & (batch <= cut.batch),
+        )
+        for kind in units:
+            if pc.any(entries[kind]).as_py():
+                return kind, pc.min(entries["batch"]).as_py()
+        problem = "has a source that counts neither files nor offsets"
+    raise InvalidRequestError(
+        "CAP-NO-FEED",
+        f"stream {tape.name} {problem}",
+        "only captures of files and of Kafka can be compared with their source",
+        stream=tape.name,
+    )
+
+
+def require_known_source(tape: Tape) -> None:
+    """Check that a tape is not recorded by a streaming query of the user's."""
+    if checkpoint_guard.is_attached(tape):
+        raise _only_the_query_knows(tape)
+
+
+def _only_the_query_knows(tape: Tape) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-NO-FEED",
+        f"stream {tape.name} is recorded by a query, and only the query knows which rows it makes "
+        "of its sources",
+        "compare without --source: --deep compares all records with what the query had returned; "
+        "the input of each batch is in the tape's table `feed`",
+        stream=tape.name,
+    )
+
+
+def _only_the_function_knows(tape: Tape) -> InvalidRequestError:
+    return InvalidRequestError(
+        "CAP-NO-FEED",
+        f"stream {tape.name} has a function as its source, and only the function knows which rows "
+        "it makes of its sources",
+        "compare without --source: --deep compares all records with what the function had "
+        "returned; the input of each batch is in the tape's table `feed`",
+        stream=tape.name,
+    )
+
+
+def _files(counts: Counts) -> DataFrame:
+    joined = _join(counts.in_files(), counts.stored(F.lit(None).cast("string")))
+    # A file without rows looks like a missing one; either leaves fewer records than are stored.
+    gone = (F.size("gone") > 0) & (F.col("source") < F.col("stored"))
+    return joined.withColumn("gone", F.coalesce(gone, F.lit(False)))
+
+
+def _kafka(counts: Counts) -> DataFrame:
+    if counts.source.selection is not None:
+        return _selected(counts)
+    stored = counts.stored(F.concat_ws("/", "data.topic", "data.partition"))
+    nothing = F.lit(None).cast("bigint")
+    expected = (
+        counts.consumed()
+        .where("part IS NOT NULL")
+        .select(
+            "batch",
+            "part",
+            (F.col("until") - F.coalesce("since", F.lit(0))).alias("source"),
+            nothing.alias("source_h1"),
+            nothing.alias("source_h2"),
+        )
+    )
+    by_offsets = _join(expected, stored).withColumn("gone", F.lit(False))
+    if not counts.deep and by_offsets.where("source <> stored").isEmpty():
+        return by_offsets
+    counted = _from_broker(counts)
+    ranges = expected.select("batch", "part")
+    known = ranges.join(counted, ["batch", "part"], "left").fillna(0, ["source"])
+    # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
+    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return _join(known, stored).withColumn("gone", expired)
+
+
+def _selected(counts: Counts) -> DataFrame:
+    """Both sides per batch: which partition a record came from is not on the tape."""
+    counted = _from_broker(counts)
+    batches = counts.consumed().select("batch").distinct()
+    known = batches.join(counted, "batch", "left").fillna(0, ["source"])
+    joined = _join(known, counts.stored(F.lit(None).cast("string")))
+    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return joined.withColumn("gone", expired)
+
+
+def _from_broker(counts: Counts) -> DataFrame:
+    try:
+        counted = counts.in_partitions().cache()
+        counted.count()
+    except Exception as error:
+        raise (broker_gone(counts.tape.name, error) or error) from error
+    return counted
+
+
+def _join(source: DataFrame, stored: DataFrame) -> DataFrame:
+    """Both sides per batch and part, with counts of zero for absent rows."""
+    same = source["batch"].eqNullSafe(stored["batch"]) & source["part"].eqNullSafe(stored["part"])
+    joined = source.join(stored, same, "full_outer")
+    others = [name for name in source.columns if name not in ("batch", "part", "source")]
+    return joined.select(
+        F.coalesce(source["batch"], stored["batch"]).alias("batch"),
+        F.coalesce(source["part"], stored["part"]).alias("part"),
+        F.coalesce(source["source"], F.lit(0)).alias("source"),
+        *(source[name] for name in others),
+        F.coalesce(stored["stored"], F.lit(0)).alias("stored"),
+        stored["stored_h1"],
+        stored["stored_h2"],
+    )
+
+
+def _gaps(counts: Counts) -> list[Difference]:
+    """Offsets of a partition that lie between two batches and that neither consumed."""
+    rows = counts.consumed().where("part IS NOT NULL")
+    before = F.expr("lag(until) OVER (PARTITION BY part ORDER BY batch)")
+    gaps = (
+        rows.withColumn("before", before)
+        .where("since IS NOT NULL AND before IS NOT NULL AND since <> before")
+        .orderBy("batch", "part")
+        .limit(_SAMPLE)
+        .collect()
+    )
+    return [
+        Difference(row["batch"], row["part"], "gap", row["since"] - row["before"], 0)
+        for row in gaps
+    ]
+
+
+def _difference(row: Row) -> Difference:
+    source, stored = row["source"], row["stored"]
+    kind = "changed" if source == stored else "missing" if source > stored else "extra"
+    return Difference(row["batch"], row["part"], kind, source, stored)

@@ -1,0 +1,90 @@
+"""The configuration stored with a tape, and which parts of it may change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from capstan.capture.batch import checkpoint_guard
+from capstan.core.config import ByColumn, ByKey, EventTime, Stream
+from capstan.errors import InvalidRequestError
+from capstan.storage.delta.retention import extend_log_retention
+from capstan.storage.tape.tape import Tape, change_settings
+
+
+def settings_of(stream: Stream) -> dict[str, object]:
+    """The configuration in the form stored with the tape.
+
+    `fixed` determines the worker and time of each record and can never change for a tape. The rest
+    may change between two micro-batches.
+    """
+    by, time = stream.workers, stream.time
+    workers: dict[str, object] = {"by": by.by}
+    if isinstance(by, ByKey):
+        workers |= {"columns": list(by.columns), "count": by.count}
+    else:
+        workers |= {"column": by.column}
+    fixed: dict[str, object] = {"workers": workers, "domain": time.domain}
+    free: dict[str, object] = {"late": str(stream.late)}
+    if isinstance(by, ByColumn) and by.labels:
+        free["labels"] = list(by.labels)
+    if isinstance(time, EventTime):
+        fixed["time"] = {
+            "column": time.column,
+            "expression": time.expression,
+            "every_us": time.every // timedelta(microseconds=1),
+            "minimum": time.minimum.isoformat(),
+        } | ({} if time.unit is None else {"unit": str(time.unit)})
+        free |= {
+            "lateness": None if time.lateness is None else str(time.lateness),
+            "idle_after": None if time.idle_after is None else str(time.idle_after),
+            "max_ahead": None if time.max_ahead is None else str(time.max_ahead),
+            "watermark": time.watermark,
+        }
+    if stream.source.selection is not None:
+        free |= {"select": stream.source.selection}
+    return {"fixed": fixed, "free": free}
+
+
+def update_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
+    """Check a configuration against the tape's, and store permitted changes."""
+    if settings == tape.settings:
+        return tape
+    stored, declared = tape.settings.get("fixed"), settings["fixed"]
+    if stored != declared:
+        raise InvalidRequestError(
+            "CAP-DECLARED",
+            f"stream {tape.name} was captured with {first_difference(stored, declared)}",
+            "workers and times of a tape cannot change; declare a new stream",
+            stream=tape.name,
+        )
+    checkpoint_guard.require_no_partial_batch(tape, "a changed declaration")
+    return change_settings(tape, settings)
+
+
+def retain_commit_times(tape: Tape, stream: Stream) -> None:
+    """Retain the index's Delta log for as long as the stream needs the times of its commits.
+
+    Idle workers and a stalled frontier are detected from the times of commits.
+    """
+    idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
+    spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
+    if spans:
+        extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
+
+
+def first_difference(stored: object, declared: object, path: str = "") -> str:
+    """The first setting that differs, with both values: `late fail, but is declared with advance`.
+
+    Args:
+        stored: The settings in use.
+        declared: The settings of the declaration.
+        path: The place of both in the whole.
+    """
+    if isinstance(stored, Mapping) and isinstance(declared, Mapping):
+        for key in [*stored, *declared]:
+            if stored.get(key) != declared.get(key):
+                # The groups say which settings may change; they are no keys of a declaration.
+                child = path if key in ("fixed", "free") else f"{path}.{key}".lstrip(".")
+                return first_difference(stored.get(key), declared.get(key), child)
+    return f"{path} {stored}, but is declared with {declared}"

@@ -1,0 +1,212 @@
+"""Checks of text files for input that Spark would silently misread.
+
+Spark reads CSV line by line unless `multiLine` is set. A quoted field with a line break is then cut
+off at the end of its line, and the rest becomes another record. Where files begin with quotes, all
+their lines are looked at; elsewhere `raw_text` keeps the rest of such a record as malformed.
+
+Of a key that a JSON record has twice, Spark takes the last value. What follows the first value of a
+line is lost, unless the lines are read as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.capture.source.files.listing import Listing, path_of
+from capstan.capture.source.files.schemas import declared_columns
+from capstan.capture.source.text import json_text
+from capstan.capture.source.text.json_lines import HEAD_BYTES, CheckedLines, as_lines, first_bytes
+from capstan.core.config import Stream
+from capstan.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+JSON_LINES = 10
+"""The lines of each JSON file whose keys are compared: more would cost a second parse."""
+
+_AT_ONCE = 8
+_SHOWN = 80
+_REPEATED = "capstan: repeated key"
+
+
+def check_lines(
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing,
+    fresh: Sequence[str],
+    lines: CheckedLines | None,
+) -> None:
+    """Check the text files that a capture is about to read; other formats pass.
+
+    Args:
+        listing: The files of its source.
+        fresh: The paths of the files to be read.
+        lines: For a source of JSON, what is known of its lines.
+    """
+    options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
+    if json_text.is_whole(options) or (lines is None and not is_csv):
+        return
+    with ThreadPoolExecutor(_AT_ONCE) as several:
+        read = several.map(first_bytes, map(listing.place, fresh))
+        heads = dict(zip(fresh, read, strict=True))
+    if lines is not None:
+        _require_distinct_keys(stream, listing, heads)
+        lines.look_at(spark, heads)
+    elif (quote := options.get("quote", '"')) and any(quote.encode() in h for h in heads.values()):
+        _require_closed_quotes(spark, stream, listing, fresh, options)
+
+
+def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
+    """Whether a line of CSV may end inside quotes; true for every line that does.
+
+    Args:
+        line: The text.
+        options: The options of its source, with names in lower case.
+    """
+    quote, escape = options.get("quote", '"'), options.get("escape", "\\")
+    if not quote or json_text.is_whole(options):
+        return F.lit(False)
+    without = F.octet_length(F.replace(line, F.lit(quote), F.lit("")))
+    odd = (F.octet_length(line) - without) % (2 * len(quote.encode())) != 0
+    escaped = line.contains(escape + quote) if escape and escape != quote else F.lit(False)
+    return line.contains(quote) & (odd | escaped)
+
+
+def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
+    """Whether a text of CSV goes on behind the line break that ends its first record.
+
+    Args:
+        options: The options of its parser, with names in lower case.
+    """
+    end, quote = options.get("linesep", "\n"), options.get("quote", '"')
+    body = F.regexp_replace(text, r"[\x00-\x20]+$", "")
+    one = F.lit(False)
+    if quote:
+        one = F.regexp_replace(text, r"[\r\n]+$", "").rlike(_whole_line(quote, options, end))
+    return F.when(~body.contains(end), False).otherwise(~one)
+
+
+def _require_closed_quotes(
+    spark: SparkSession,
+    stream: Stream,
+    listing: Listing,
+    fresh: Sequence[str],
+    options: Mapping[str, str],
+) -> None:
+    quote = options.get("quote", '"')
+    value = F.col("value")
+    if (encoding := options.get("encoding", options.get("charset"))) is not None:
+        value = F.decode(value.cast("binary"), encoding)
+    lines = as_lines(spark, options, [listing.place(path) for path in fresh])
+    file = F.col("_metadata.file_path").alias("file")
+    is_open = has_odd_quotes(value, options) & ~value.rlike(_whole_line(quote, options))
+    if comment := options.get("comment"):
+        is_open &= ~value.startswith(comment)
+    # One job, whatever is found; the least file and line are the same on any number of cores.
+    found = lines.where(is_open).select(F.struct(file, value.alias("line")).alias("open"))
+    least = found.agg(F.min("open").alias("open")).collect()[0]["open"]
+    if least is None:
+        return
+    name, line = listing.relative(path_of(least["file"])), repr(least["line"][:_SHOWN])
+    raise InvalidRequestError(
+        "CAP-MALFORMED",
+        f"stream {stream.name}: the file {name} has a quoted field that does not end on its line, "
+        f"but CSV is read line by line: {line}",
+        "set source.options: multiLine: 'true' if the field goes on in the next line, or quote: '' "
+        "if quotes are ordinary characters; then run again",
+        stream=stream.name,
+        file=name,
+    )
+
+
+def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
+    """A pattern, in Java's syntax, for lines in which every quoted field ends.
+
+    Args:
+        options: The options of the source, with names in lower case.
+        end: What ends a record where it is not quoted; None if lines are already taken apart.
+    """
+    separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
+    escape = options.get("escape", "\\")
+    sep, q, e = map(_java_literal, (separator, quote, escape))
+    special, pairs = (f"{q}{e}", f"{q}{q}|{e}.") if escape else (q, f"{q}{q}")
+    stop = sep if end is None else f"{sep}|{_java_literal(end)}"
+    rest = f"(?:(?!{stop}).)*+"
+    quoted = f"{q}[^{special}]*+(?:(?:{pairs})[^{special}]*+)*+{q}{rest}"
+    blanks = r"\s*+" if options.get("ignoreleadingwhitespace", "").lower() == "true" else ""
+    field = f"{blanks}(?:{quoted}|(?!{q}){rest})"
+    return f"(?s)^{field}(?:{sep}{field})*+$"
+
+
+def _java_literal(text: str) -> str:
+    return "".join(f"\\x{{{ord(character):x}}}" for character in text)
+
+
+def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str, bytes]) -> None:
+    declared = declared_columns(stream)
+    columns = None if declared is None else declared.names
+    for path, head in heads.items():
+        lines = head.decode("utf-8", errors="replace").split("\n")
+        # The last line may be cut off.
+        whole = lines[:-1] if len(head) >= HEAD_BYTES else lines
+        for number, line in enumerate(whole[:JSON_LINES], 1):
+            key = repeated_key(line, columns)
+            if key is None:
+                continue
+            name = listing.relative(path)
+            raise InvalidRequestError(
+                "CAP-MALFORMED",
+                f"stream {stream.name}: the file {name} has the key {key!r} twice in line "
+                f"{number}, and Spark would keep only the last value",
+                "correct the file; or capture its lines as they are, with source.format: text, "
+                "and parse them in a transform",
+                stream=stream.name,
+                file=name,
+                line=line[:_SHOWN],
+            )
+
+
+def repeated_key(line: str, columns: Sequence[str] | None) -> str | None:
+    """A key that an object in a line has twice, in any of the columns; None without one."""
+    try:
+        record = json.loads(line, object_pairs_hook=_marked)
+    except (ValueError, RecursionError):
+        return None  # Spark decides what does not parse.
+    for each in record if isinstance(record, list) else [record]:
+        if isinstance(each, dict):
+            repeated = each.pop(_REPEATED, None)
+            if repeated is not None and (columns is None or repeated in columns):
+                return str(repeated)
+            inside = (v for name, v in each.items() if columns is None or name in columns)
+            for key in _inside(inside):
+                return key
+    return None
+
+
+def _marked(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object; a key that it has twice stands under `_REPEATED`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                found[_REPEATED] = name
+                break
+            seen.add(name)
+    return found
+
+
+def _inside(values: Iterator[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, dict):
+            if _REPEATED in value:
+                yield str(value[_REPEATED])
+            yield from _inside(iter(value.values()))
+        elif isinstance(value, list):
+            yield from _inside(iter(value))

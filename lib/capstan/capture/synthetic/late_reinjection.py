@@ -1,0 +1,150 @@
+"""Re-injection of late records: each enters the tape once, at the frontier.
+
+A put-back is a batch of its own. It takes every record that was late in an earlier batch and not
+yet put back, and sends it at the least upper bound of its time and its worker's held time. The row
+in `late` stays unchanged; its batch number shows that it is on the tape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from capstan.capture.batch.progress_events import numbered_events
+from capstan.capture.batch.roster import Roster
+from capstan.errors import SystemFailureError
+from capstan.storage.delta import delta
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.tape import feed
+from capstan.storage.tape.feed import BatchEntry
+from capstan.storage.tape.fingerprint import record_hashes, row_hashes
+from capstan.storage.tape.schema import payload_of
+from capstan.storage.tape.tape import Tape, append_events, newest_cut, stored_payload
+from capstan.storage.tape.time_columns import coordinate
+from capstan.telemetry.instrumentation import emit
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class PutBackResult:
+    """The outcome of a put-back.
+
+    Attributes:
+        stream: The stream.
+        batch: The new batch; None when there was nothing to put back.
+        records: Records put back now.
+        cut: The tape's newest commit.
+        left: Rows that remain in `late`, by reason.
+    """
+
+    stream: str
+    batch: int | None
+    records: int
+    cut: int
+    left: Mapping[str, int]
+
+
+def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
+    """Put the late records of earlier batches on tape as batch `entry`, in one commit."""
+    cut = newest_cut(tape)
+    roster = Roster.load(tape, cut)
+    rows = _rows(spark, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
+    delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
+    emit("put-back.records", stream=tape.name, batch=entry.batch)
+    stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {entry.batch}")
+    # The commit of events cannot be undone, so it waits until all records are stored.
+    records = stored.count()
+    if records != entry.detail["records"]:
+        raise SystemFailureError(
+            "CAP-FEED",
+            f"stream {tape.name}: {entry.detail['records']} late records should be put back, "
+            f"but {records} are stored",
+            "`capstan verify --deep` names the damage; repair it, then run this again",
+            stream=tape.name,
+        )
+    h1, h2 = record_hashes(stored)
+    hashed = stored.select(
+        F.col("worker").alias("_worker"),
+        F.col("time").alias("_time"),
+        h1.alias("_h1"),
+        h2.alias("_h2"),
+    )
+    events = numbered_events(
+        hashed,
+        tape,
+        # An interrupted batch may have left workers that open with this commit.
+        roster.after_batch(entry.batch).progress_since(roster),
+        roster.positions(),
+        batch=entry.batch,
+        commit=cut.commit + 1,
+    )
+    note = {"stream": tape.name, "batch": entry.batch, "put-back": True}
+    append_events(tape, events, cut.commit + 1, note)
+    emit("put-back.events", stream=tape.name, batch=entry.batch, records=records)
+
+
+def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
+    """The late records of batches from `since` up to `batch` (exclusive), as rows of `records`."""
+    late = spark.read.format("delta").load(tape.paths.late)
+    chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
+    payload = stored_payload(tape)
+    data = _data(payload_of(late.schema), payload)
+    key_worker = _key_worker(tape, payload, roster)
+    rows = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")
+    if key_worker is not None:
+        rows = rows.withColumn("worker", key_worker)
+    held = pa.table(
+        {
+            "worker": pa.array([worker.number for worker in roster.workers], pa.int32()),
+            "held": pa.array([worker.held[-1] for worker in roster.workers], pa.int64()),
+        }
+    )
+    names = tape.time_type.names
+    event_time = F.unix_micros(F.col("time").getField(names[-1]))
+    last = coordinate(F.greatest(event_time, F.col("held")), tape.time_type.coordinates[-1])
+    first = [F.lit(batch).cast("bigint").alias(name) for name in names[:-1]]
+    return (
+        rows.join(F.broadcast(spark.createDataFrame(held)), "worker")
+        .orderBy("batch", "pos")
+        .select(
+            "worker",
+            F.lit(batch).cast("bigint").alias("batch"),
+            F.struct(*first, last).alias("time"),
+            F.monotonically_increasing_id().alias("pos"),
+            "data",
+        )
+    )
+
+
+def _data(stored: StructType, payload: StructType) -> Column:
+    """The stream's columns; `late` may lack the newest of them."""
+    stored_names = set(stored.names)
+    return F.struct(
+        *(
+            (
+                F.col("data").getField(field.name)
+                if field.name in stored_names
+                else F.lit(None).cast(field.dataType)
+            ).alias(field.name)
+            for field in payload.fields
+        )
+    )
+
+
+def _key_worker(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
+    """The open worker of each row's key; None when workers are not by key."""
+    fixed = tape.settings["fixed"]
+    assert isinstance(fixed, Mapping)
+    by = fixed["workers"]
+    if by["by"] != "key":
+        return None
+    fields = [payload[name] for name in by["columns"]]
+    bucket = F.pmod(row_hashes(fields, F.col("data"))[0], F.lit(len(roster.workers)))
+    return (bucket + F.lit(roster.workers[0].number)).cast("int")

@@ -1,0 +1,117 @@
+"""Rescale of a capture: closes all keyed workers and opens the new number of them.
+
+A key's hash selects one of the open workers. Old workers keep their records, and new ones start at
+the stream's frontier, so complete times stay complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from capstan.capture.batch.in_process_events import numbered
+from capstan.capture.batch.progress_events import CLOSING, OPENING, Statement, moved
+from capstan.capture.batch.roster import Roster, next_worker_number
+from capstan.errors import InvalidRequestError
+from capstan.errors.shell_command import command
+from capstan.storage.tape.feed import BatchEntry
+from capstan.storage.tape.tape import Tape, append_few_events, change_settings, newest_cut
+from capstan.telemetry.instrumentation import emit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def require_declared(name: str, settings: Mapping[str, object], rescale: int | None) -> None:
+    """Check that the requested number of workers is the declared one.
+
+    Args:
+        name: The stream.
+        settings: The configuration, as stored with a tape.
+        rescale: The requested number; None for no rescale.
+    """
+    declared = _count(settings)
+    if rescale is not None and declared != rescale:
+        workers = "workers that are not by key" if declared is None else f"{declared} workers"
+        raise InvalidRequestError(
+            "CAP-RESCALE",
+            f"stream {name} cannot be rescaled to {rescale} workers: it is declared with {workers}",
+            "set workers.count in streams.yaml to the new number; only workers by key can be "
+            "rescaled",
+            stream=name,
+        )
+
+
+def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
+    """The number of workers to rescale to; None for no rescale."""
+    current, declared = _count(tape.settings), _count(settings)
+    if current is None or declared is None or current == declared:
+        return None
+    if _settings_with_count(settings, current)["fixed"] != tape.settings.get("fixed"):
+        return None
+    if rescale is None:
+        raise InvalidRequestError(
+            "CAP-RESCALE",
+            f"stream {tape.name} has {current} workers, but is declared with {declared}",
+            f"{command('capture', tape.name, '--rescale', declared)}, or capture_into(..., "
+            f"rescale={declared}), closes the old workers and opens {declared} new ones; or "
+            "restore workers.count",
+            stream=tape.name,
+            workers=current,
+            declared=declared,
+        )
+    return declared
+
+
+def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
+    """Close the open workers and open new ones as batch `entry`, in one commit."""
+    count, cut = int(str(entry.detail["count"])), newest_cut(tape)
+    change_settings(tape, _settings_with_count(tape.settings, count))
+    emit("rescale.settings", stream=tape.name, workers=count)
+    first = int(str(entry.detail["first"]))
+    # Includes workers that an interrupted batch has registered, but not those of this rescale.
+    old = Roster.load(tape, cut).before(first)
+    labels = {first + i: str(first + i) for i in range(count)}
+    empty = Roster(cut.commit, old.minimum, (), first, old.greatest_time)
+    new = empty.opened_at(old.frontier, labels)
+    if next_worker_number(tape) == first:
+        new.register(tape, labels)
+    emit("rescale.workers", stream=tape.name)
+    statements: list[Statement] = [
+        (worker.number, CLOSING, [(worker.on_tape, -1)]) for worker in old.workers
+    ]
+    # Every new worker states a first event, even if it does not move.
+    statements += [
+        (worker.number, OPENING, moved(worker.on_tape, worker.held)) for worker in new.workers
+    ]
+    events = numbered(
+        tape.time_type,
+        statements,
+        {**old.positions(), **new.positions()},
+        batch=entry.batch,
+        commit=cut.commit + 1,
+    )
+    note = {"stream": tape.name, "batch": entry.batch, "rescale": count}
+    append_few_events(tape, events, cut.commit + 1, note)
+    emit("rescale.events", stream=tape.name, workers=count)
+
+
+def detail_of(tape: Tape, count: int) -> dict[str, object]:
+    """The details to register for a rescale, from which it can be applied."""
+    return {"count": count, "was": _count(tape.settings), "first": next_worker_number(tape)}
+
+
+def _settings_with_count(settings: Mapping[str, object], count: int) -> dict[str, object]:
+    """The settings with another number of workers."""
+    fixed = json.loads(json.dumps(settings["fixed"]))
+    fixed["workers"]["count"] = count
+    return {**settings, "fixed": fixed}
+
+
+def _count(settings: Mapping[str, object]) -> int | None:
+    """The number of workers by key; None when workers are not by key."""
+    fixed = settings.get("fixed")
+    workers = fixed.get("workers") if isinstance(fixed, Mapping) else None
+    count = workers.get("count") if isinstance(workers, Mapping) else None
+    return int(str(count)) if count is not None else None

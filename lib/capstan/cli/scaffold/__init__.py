@@ -1,0 +1,7 @@
+"""New projects: the files that `capstan init` writes, and their sample data."""
+
+from __future__ import annotations
+
+from capstan.cli.scaffold.project import FileStatus, WrittenFile, write_project
+
+__all__ = ["FileStatus", "WrittenFile", "write_project"]

@@ -1,0 +1,102 @@
+"""Writes a project: declarations, a DAG file, a pipeline, and a week of sample orders."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from capstan.cli.scaffold.sample import sample_files
+from capstan.core.config.models import SCHEMA
+from capstan.errors import InvalidRequestError
+
+_TEMPLATES: Final = Path(__file__).with_name("templates")
+_FILES: Final = (
+    "streams.yaml",
+    "capstan_dags.py",
+    "capstan_declarations.py",
+    "capstan_pipelines.py",
+)
+
+
+class FileStatus(StrEnum):
+    """How a file of the project came to be as it is."""
+
+    CREATED = "created"
+    """It was not there."""
+    UNCHANGED = "unchanged"
+    """It is as `capstan init` writes it."""
+    KEPT = "kept"
+    """It was edited, or is of another version of Capstan; nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A file of the project.
+
+    Attributes:
+        path: Where it is.
+        status: Whether it was created, is unchanged, or was kept as it is.
+    """
+
+    path: Path
+    status: FileStatus
+
+
+def write_project(folder: Path, *, airflow: Path | None = None) -> list[WrittenFile]:
+    """Write the files of a new project; files that exist are never changed.
+
+    Args:
+        folder: The project's folder. Declarations and DAG files go into `dags` in it, the sample
+            data into `sample_data`.
+        airflow: An Airflow DAG folder that takes declarations and DAG files in place of `dags`.
+
+    Returns:
+        Every file, in the order of writing.
+    """
+    dags = airflow if airflow is not None else folder / "dags"
+    sample = folder / "sample_data" / "orders"
+    try:
+        return [_write(path, content) for path, content in _contents(dags, sample)]
+    except OSError as error:
+        place = error.filename or folder
+        raise InvalidRequestError(
+            "CAP-INIT",
+            f"{place} cannot be written: {error.strerror or error}",
+            "name a folder that you may write to",
+            path=str(place),
+        ) from error
+
+
+def _contents(dags: Path, sample: Path) -> Iterator[tuple[Path, str]]:
+    for name in _FILES:
+        text = (_TEMPLATES / name).read_text(encoding="utf-8")
+        yield dags / name, text.replace("SAMPLE_DATA", _relative(sample, dags))
+    yield dags / SCHEMA.name, SCHEMA.read_text(encoding="utf-8")
+    for name, text in sample_files():
+        yield sample / name, text
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """`path` from the folder of the declarations, so that both can be moved together."""
+    return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
+
+
+def _write(path: Path, content: str) -> WrittenFile:
+    if path.exists():
+        same = path.read_text(encoding="utf-8", errors="replace") == content
+        return WrittenFile(path, FileStatus.UNCHANGED if same else FileStatus.KEPT)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        unfinished.write_text(content, encoding="utf-8")
+        # A second `capstan init` at the same time must not replace what the first one wrote.
+        path.hardlink_to(unfinished)
+    except FileExistsError:
+        return WrittenFile(path, FileStatus.KEPT)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return WrittenFile(path, FileStatus.CREATED)

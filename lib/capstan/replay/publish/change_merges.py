@@ -1,0 +1,124 @@
+"""The rows to merge into a table when other changes of its keys are to count than before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from capstan.core.config.change_rules import DELETED, TRUNCATES, ChangeRule
+from capstan.core.sql_names import quoted
+from capstan.replay.output.change_rows import (
+    CUTS,
+    GONE,
+    HASHES,
+    OWN,
+    beside_truncates,
+    of_runs,
+    table_rows,
+)
+from capstan.replay.output.partial_rows import require_values
+from capstan.replay.output.sequence_order import place
+from capstan.replay.target.row_restore import except_all, rows_with_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def rows_to_merge(
+    rule: ChangeRule,
+    kept: DataFrame,
+    before: Collection[str],
+    after: Collection[str],
+    present: DataFrame,
+) -> DataFrame:
+    """The rows to merge when other changes than before are to count.
+
+    Args:
+        kept: The kept changes of a table.
+        before: The attempts whose changes have counted.
+        after: Those whose changes are to count.
+        present: The rows of the table.
+    """
+    moved = of_runs(kept, {*before} ^ {*after})
+    plain = not rule.history and rule.unchanged is None
+    if {*before} < {*after} and plain and not _has_truncates(moved):
+        return newest_rows(rule, moved, of_runs(kept, before))
+    wanted, rows = after_images(rule, of_runs(kept, after), moved, present)
+    return merged_rows(rule, wanted, rows)
+
+
+def after_images(
+    rule: ChangeRule,
+    changes: DataFrame,
+    moved: DataFrame,
+    present: DataFrame,
+) -> tuple[DataFrame, DataFrame]:
+    """The rows of keys whose changes in effect are others than before, and their present rows.
+
+    A truncate that moves concerns all keys.
+
+    Args:
+        changes: All changes in effect.
+        moved: The changes that begin or cease to be in effect.
+        present: The rows of the table.
+    """
+    if _has_truncates(moved):
+        moved = moved.unionByName(changes, allowMissingColumns=True)
+    wanted = table_rows(rule, rows_with_keys(changes, moved, rule.keys), changes)
+    require_values(rule, wanted)
+    return wanted, rows_with_keys(present, moved, rule.keys)
+
+
+def merged_rows(rule: ChangeRule, wanted: DataFrame, present: DataFrame) -> DataFrame:
+    """The rows to merge so that the present rows of some keys become the wanted ones.
+
+    Returns:
+        The rows that are new or other than before, and those that are gone, by `_capstan_gone`.
+    """
+    identity = [F.col(quoted(name)) for name in rule.identity]
+    kept = wanted.select(*identity)
+    gone = _without(present.select(*identity).distinct(), kept, rule.identity)
+    altered = except_all(wanted, present)
+    return altered.withColumn(GONE, F.lit(False)).unionByName(
+        gone.withColumn(GONE, F.lit(True)), allowMissingColumns=True
+    )
+
+
+def newest_rows(rule: ChangeRule, added: DataFrame, others: DataFrame) -> DataFrame:
+    """The rows to merge when changes are only added, and the table has the last of each key.
+
+    Of the other changes, only keys, sequences and hashes are read. The table is not.
+
+    Args:
+        rule: A rule without history.
+        added: The changes of one replay.
+        others: All other changes in effect.
+
+    Returns:
+        The changes that win, as rows by `_capstan_gone`.
+    """
+    placed = beside_truncates(rule, added, others)
+    others = beside_truncates(rule, others, others)
+    at = place(rule, added.schema)["at"]
+    rank = F.struct(at.alias("at"), DELETED, *HASHES)
+    keys = [F.col(quoted(key)).alias(f"_key{i}") for i, key in enumerate(rule.keys)]
+    last = others.groupBy(*keys).agg(F.max(rank).alias("_last"))
+    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(rule.keys)]
+    newer = F.col("_last").isNull() | (rank > F.col("_last"))
+    ended = F.exists(CUTS, lambda cut: cut["at"] > at)
+    rows = placed.join(last, same, "left").where(newer).withColumn(GONE, F.col(DELETED) | ended)
+    return rows.select(*(quoted(name) for name in added.columns if name not in OWN), GONE)
+
+
+def _has_truncates(changes: DataFrame) -> bool:
+    """Whether truncates are among some changes; a job runs only where a rule had a condition."""
+    return TRUNCATES in changes.columns and not changes.where(F.col(TRUNCATES)).isEmpty()
+
+
+def _without(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """The rows that share no key with one of the others."""
+    renamed = others.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
+    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
+    return rows.join(renamed, same, "left_anti")

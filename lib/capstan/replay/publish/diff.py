@@ -1,0 +1,212 @@
+"""The changes that publishing would make: rows added, removed and changed. Nothing is written.
+
+As in audits, cells are compared first, and rows only when cells differ. For a copy, the expected
+cells come from the tape's index, so that records of unchanged cells are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from capstan.audit import Finding, FloatTolerance, Shape, cells
+from capstan.audit.float_tolerance import exceeding
+from capstan.audit.result import render
+from capstan.audit.row_diff import RowDifferences, Side, row_differences
+from capstan.audit.row_view import View, table_view
+from capstan.audit.scope import NO_ROWS
+from capstan.audit.table_shape import common_fields, stored_fields
+from capstan.core.config import Mode
+from capstan.replay.order.order_dependence import close_of, require_comparable
+from capstan.replay.output.change_rows import require_rule_fits
+from capstan.replay.output.latest_rows import rows_to_publish
+from capstan.replay.output.rows import playing
+from capstan.replay.planning.computation import CopyComputation
+from capstan.replay.planning.plan import Plan
+from capstan.replay.publish.change_images import images_after
+from capstan.replay.target import target_table
+from capstan.replay.target.foreign_columns import require_columns_kept
+from capstan.replay.target.foreign_rows import foreign_rows
+from capstan.replay.target.restorable_rows import require_restorable
+from capstan.replay.target.row_restore import rows_with_keys
+from capstan.storage.delta import delta
+from capstan.storage.lake import is_table
+from capstan.storage.tape.tape import stored_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.core.times import TimeType
+
+SAMPLE = 20
+_KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The changes of a replay to the present rows of its target.
+
+    Attributes:
+        added: The number of rows added.
+        removed: The number of rows removed.
+        changed: The number of rows replaced by others: in a cell, or with declared keys by key in a
+            cell.
+        cells: The number of cells (worker, time) with rows before or after.
+        differing: The number of cells that change; for `append` and `merge`, of the replayed ones.
+        new_columns: Columns that the target does not have yet; they are not compared.
+        foreign: The number of rows of other outputs that it would replace or merge over; that needs
+            --adopt.
+        findings: A sample of the rows: new as `expected`, present as `actual`.
+    """
+
+    added: int
+    removed: int
+    changed: int
+    cells: int
+    differing: int
+    new_columns: tuple[str, ...]
+    foreign: int
+    findings: tuple[Finding, ...]
+
+    def to_json(self, time_type: TimeType) -> dict[str, object]:
+        """The difference as the object that `--json` prints."""
+        return {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "cells": self.cells,
+            "differing": self.differing,
+            "new_columns": list(self.new_columns),
+            "foreign": self.foreign,
+            "sample": [
+                {
+                    "kind": _KINDS[row.kind],
+                    "worker": row.worker,
+                    "time": render(time_type, row.time),
+                    "before": row.actual,
+                    "after": row.expected,
+                }
+                for row in self.findings
+            ],
+        }
+
+
+def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None) -> Difference:
+    """Compare the output of a replay with the present rows of its target.
+
+    Without staged rows, the output is computed for the comparison.
+    """
+    if staged is not None:
+        return _compared(spark, plan, staged, from_index=False)
+    with playing(spark, plan) as output:
+        require_comparable(plan, output.rows)
+        require_columns_kept(spark, plan, output.rows.schema)
+        require_restorable(spark, plan)
+        return _compared(spark, plan, output.rows, from_index=True)
+
+
+def _compared(
+    spark: SparkSession, plan: Plan, wanted: DataFrame, *, from_index: bool
+) -> Difference:
+    rule = plan.change_rule
+    if rule is not None:
+        if from_index:
+            require_rule_fits(rule, wanted)
+        wanted, present = images_after(spark, plan, rule, wanted)
+    else:
+        wanted = rows_to_publish(plan, wanted)
+        present = _present(spark, plan, wanted)
+    sides = _Sides(spark, plan, wanted, present, from_index=from_index)
+    cells_, differing, rows = sides.compare()
+    added, removed, changed = (rows.totals[kind] for kind in _KINDS)
+    if plan.request.mode is Mode.MERGE and rule is None:
+        # A plain merge removes no row: it updates every row of a key.
+        removed, changed = 0, changed + removed
+    new = tuple(name for name in wanted.columns if name not in present.columns)
+    foreign = foreign_rows(spark, plan, wanted)
+    return Difference(added, removed, changed, cells_, differing, new, foreign, rows.findings)
+
+
+def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
+    """The rows of the target that the replay may change."""
+    if not is_table(plan.target):
+        return wanted.limit(0)
+    rows = delta.load(spark, plan.target)
+    if plan.request.mode is Mode.APPEND:
+        return rows.limit(0)
+    if plan.request.mode is Mode.REPLACE:
+        return rows.where(target_table.predicate(plan, rows.schema))
+    return rows_with_keys(rows, wanted, plan.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """The rows after the replay and the present rows."""
+
+    spark: SparkSession
+    plan: Plan
+    wanted: DataFrame
+    present: DataFrame
+    from_index: bool
+
+    def compare(self) -> tuple[int, int, RowDifferences]:
+        """The number of cells, of differing cells, and the differing rows."""
+        shape = self._shape()
+        common = [name for name in shape.columns if name in self.present.columns]
+        fields = common_fields(common, self.wanted.schema, self.present.schema)
+        keys = [field for field in fields if field.name in self.plan.row_keys]
+        stored = stored_fields(fields, self.present.schema)
+        wanted = Side(self._view(self.wanted, shape), fields, keys)
+        present = Side(
+            self._view(self.present, shape),
+            stored,
+            [field for field in stored if field.name in self.plan.row_keys],
+        )
+        joined = cells.gather(
+            {
+                "wanted": self._wanted_cells(wanted, shape, common),
+                "present": cells.view_cells(present.view, {"h": present.fields}),
+            }
+        ).persist()
+        try:
+            wrong = cells.differs("wanted", "present")
+            totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
+            rows = NO_ROWS
+            close = close_of(self.spark, self.plan) if totals["bad"] else FloatTolerance()
+            bad = joined.where(wrong)
+            with exceeding(wanted, present, bad, totals["bad"], close) as apart:
+                if apart.count:
+                    rows = row_differences(apart.expected, apart.actual, apart.cells, SAMPLE)
+        finally:
+            joined.unpersist()
+        return totals["cells"], apart.count, rows
+
+    def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
+        plan = self.plan
+        payload = stored_payload(plan.tape).names
+        if (
+            self.from_index
+            and isinstance(plan.computation, CopyComputation)
+            and list(common) == payload
+            and shape.worker
+        ):
+            return cells.promised_cells(
+                self.spark, plan.tape, plan.cut, plan.workers, plan.region, shape
+            )
+        return cells.view_cells(wanted.view, {"h": wanted.fields})
+
+    def _shape(self) -> Shape:
+        """The columns of worker and time on both sides; `merge` identifies rows by keys alone."""
+        plan = self.plan
+        if plan.request.mode is Mode.MERGE:
+            return Shape(None, (), tuple(self.wanted.columns))
+        if isinstance(plan.computation, CopyComputation):
+            return target_table.copy_shape(plan, self.wanted.columns)
+        return target_table.output_shape(plan, self.wanted.schema, self.wanted.columns)
+
+    def _view(self, frame: DataFrame, shape: Shape) -> View:
+        plan = self.plan
+        if isinstance(plan.computation, CopyComputation):
+            frame = plan.layout.tagged(frame, plan.tape.time_type)
+        return table_view(frame, shape, plan.tape.time_type, plan.workers)

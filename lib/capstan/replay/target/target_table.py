@@ -1,0 +1,304 @@
+"""The target of a replay: fencing, publishing, audits, and lookup of commits."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from capstan.audit import (
+    Audit,
+    Shape,
+    audit_computed,
+    audit_copy,
+    shape_of,
+)
+from capstan.audit.row_checks import prepare
+from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
+from capstan.core.times import Box
+from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.replay.order.order_dependence import ordered
+from capstan.replay.output.latest_rows import rows_to_publish
+from capstan.replay.output.rows import playing
+from capstan.replay.planning.computation import CopyComputation
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stream_input import StreamInput
+from capstan.replay.target.default_columns import with_defaults
+from capstan.storage.delta import delta
+from capstan.storage.delta.data_files import is_empty
+from capstan.storage.delta.delta import Commit
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
+from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.tape.tape import stored_payload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def partitions(path: str) -> list[str]:
+    """The columns that a target is partitioned by."""
+    return list(delta.open_table(path).metadata().partition_columns)
+
+
+def require_placed(plan: Plan, schema: StructType) -> None:
+    """Check that a table has the columns of worker and time."""
+    for name in (plan.layout.worker, plan.layout.time):
+        if name is not None and name not in schema.names:
+            raise misfit(plan, name, "is missing, so its rows have no worker or time")
+
+
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """The columns of a Delta table."""
+    return delta.load(spark, path).schema
+
+
+def misfit(plan: Plan, column: str, problem: str) -> InvalidRequestError:
+    """The error of a column of the target that does not fit the replay."""
+    return InvalidRequestError(
+        "CAP-TARGET-SCHEMA",
+        f"target {plan.request.into}: column {column} {problem}",
+        "replay into another table, or declare the target's columns in streams.yaml",
+        target=plan.target,
+        column=column,
+    )
+
+
+def predicate(plan: Plan, schema: StructType) -> str:
+    """The condition that the replay may change a row."""
+    scope = plan.scope
+    return plan.layout.predicate(schema, plan.time_type, scope.workers, scope.region)
+
+
+def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
+    """Audit rows of the plan's workers and times, from staging or from the target."""
+    if isinstance(plan.computation, CopyComputation) and plan.request.mode is not Mode.MERGE:
+        tagged = plan.layout.tagged(rows, plan.tape.time_type)
+        return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
+    require_computable(plan)
+    with playing(spark, plan, again=True) as output:
+        depends = ordered(plan, output.rows)
+        computed = rows_to_publish(plan, output.rows)
+        result = audit_computed(
+            spark,
+            plan.audited,
+            plan.reads,
+            rows,
+            output_shape(plan, rows.schema, computed.columns),
+            computed,
+            plan.row_keys,
+            kind=plan.computation.kind,
+            checks=plan.checks,
+            tolerance=depends.close,
+        )
+    return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
+
+
+def require_computable(plan: Plan) -> None:
+    """Check that all records from which an audit computes the rows again are on the tape."""
+    for stream in plan.inputs:
+        retired = _retired(plan, stream)
+        if retired:
+            hint = "the published rows stay, but they cannot be computed again"
+            raise retired_error(stream.tape, retired[0], "the audit", hint)
+
+
+def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:
+    """Audit rows tagged with `_worker` and `_time` as copies of the plan's records."""
+    return audit_copy(
+        spark,
+        plan.tape,
+        plan.cut,
+        plan.workers,
+        plan.reads,
+        tagged,
+        shape,
+        checks=plan.checks,
+        retired=_retired(plan, plan.inputs[0]),
+    )
+
+
+def _retired(plan: Plan, stream: StreamInput) -> list[Box]:
+    """The times of retired records of a stream that the plan reads."""
+    retired = retired_boxes(plan.lake, stream.tape)
+    return missing_boxes(stream.tape, stream.cut, tuple(stream.workers), plan.reads, retired)
+
+
+def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
+    """The columns of worker, time and data in the output of a transform or pipeline.
+
+    Args:
+        schema: The columns of the output.
+        columns: The columns to compare.
+    """
+    layout = plan.layout
+    shape = shape_of(
+        schema, plan.time_type, worker=layout.worker, time=layout.time, columns=columns
+    )
+    kept = dict(zip(plan.axes, shape.times, strict=True)) if shape.times else {}
+    count = len(plan.tape.time_type.coordinates)
+    return replace(shape, times=tuple(map(kept.get, range(count))) if kept else ())
+
+
+def copy_shape(plan: Plan, columns: Collection[str]) -> Shape:
+    """The columns of worker, time and data in a copy that is tagged with `_worker` and `_time`.
+
+    Args:
+        plan: The replay, which is a copy.
+        columns: The columns of the rows.
+    """
+    payload = stored_payload(plan.tape).names
+    wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
+    return tagged_shape(plan, tuple(name for name in wanted if name in columns))
+
+
+def tagged_shape(plan: Plan, columns: tuple[str, ...]) -> Shape:
+    """The columns of rows that are tagged with `_worker` and `_time`, with these data."""
+    times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
+    return Shape("_worker", times, columns)
+
+
+def require_checks(plan: Plan, rows: DataFrame) -> None:
+    """Check that the declared checks fit the rows of a replay; no job runs."""
+    if plan.checks:
+        copies = isinstance(plan.computation, CopyComputation)
+        prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copies else rows)
+
+
+def require_inside(plan: Plan, rows: DataFrame) -> None:
+    """Check that appended or merged rows lie within the workers and times of the replay.
+
+    Delta checks replacements as they are written. Rows outside the recorded range could neither be
+    rolled back nor audited.
+    """
+    if plan.request.mode is not Mode.REPLACE:
+        _require_inside(plan, rows)
+
+
+def _require_inside(plan: Plan, rows: DataFrame) -> None:
+    if isinstance(plan.computation, CopyComputation):
+        return
+    where = predicate(plan, rows.schema)
+    if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
+        raise delta.outside_range_error(plan.target, where)
+
+
+def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
+    """Audit the target's rows of the plan's workers and times, now or at a version."""
+    rows = delta.load(spark, plan.target, version)
+    return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
+
+
+def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> None:
+    """Exclude earlier attempts of a run from the target, by a commit without rows.
+
+    Args:
+        path: The target.
+        attempt: The first attempt that may still change the target.
+        by: The run that fences them: the same run, or one that has claimed the range since.
+    """
+    txn = run.fence(attempt)
+    note = {"run": by, "fence": run.name, "attempt": attempt}
+    # Delta accepts no column that it numbers itself, not even without rows.
+    empty = spark.createDataFrame([], schema_of(spark, path)).drop(*delta.identity_columns(path))
+    while delta.append(empty, path, txn=txn, note=note) is None:
+        newest = latest_txn_version(path, run)
+        if newest == txn.version:
+            return  # Another run has already fenced them.
+        if newest > txn.version:
+            raise fenced(run, attempt)
+        # One of them has just changed the target.
+
+
+def latest_txn_version(path: str, run: RunId) -> int:
+    """The newest transaction of a run in its target, `2k` or `2k + 1`; -1 when there is none."""
+    version = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
+    return -1 if version is None else version
+
+
+def has_published(lake: Lake, path: str, run: RunId) -> bool:
+    """Whether the table at a path is the one into which a run has published, not a later one.
+
+    A table that was replaced keeps its log, and the transactions in it, but has another id.
+    """
+    return latest_txn_version(path, run) >= 0 and not coverage.is_lost(lake, path, run.name)
+
+
+def fenced(run: RunId, attempt: int) -> FencedError:
+    """The error of a fenced attempt."""
+    return FencedError(
+        "CAP-FENCED",
+        f"run {run.name}: attempt {attempt} was fenced by a later attempt, or by another run that "
+        "has claimed the range since",
+        f"see the state of {run.name} with `capstan runs`",
+        run=run.name,
+        attempt=attempt,
+    )
+
+
+def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str, object]] | None:
+    """The commit newer than version `since` by which a run published, with its note."""
+    return _find(target, run, since, "publish")
+
+
+def find_rollback(target: str, run: str, since: int) -> Commit | None:
+    """The commit newer than version `since` by which a run was rolled back."""
+    rollback = _find(target, run, since, "rollback")
+    return rollback[0] if rollback is not None else None
+
+
+def _find(
+    target: str, run: str, since: int, kind: str
+) -> tuple[Commit, Mapping[str, object]] | None:
+    if not is_table(target):
+        return None
+    for commit in delta.commits_since(target, since):
+        note = delta.note_of(commit)
+        if note.get("run") == run and note.get(kind):
+            metrics = commit.get("operationMetrics")
+            version = int(str(commit["version"]))
+            return Commit(version, metrics if isinstance(metrics, dict) else {}), note
+    return None
+
+
+def publish(
+    plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
+) -> Commit:
+    """Write the rows to the target in one commit, under the caller's claim."""
+    txn = run.change(attempt)
+    note = {**note, "run": run.name, "attempt": attempt, "publish": True}
+    if plan.request.mode is not Mode.MERGE:
+        rows = with_defaults(rows, plan.target)
+    if plan.request.mode is Mode.APPEND:
+        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
+    elif plan.request.mode is Mode.MERGE:
+        commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
+    elif is_empty(plan.target):
+        # Cheaper, as Delta would search for rows to replace. Rows added meanwhile are foreign.
+        _require_inside(plan, rows)
+        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
+    else:
+        where = predicate(plan, rows.schema)
+        commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
+    if commit is None or latest_txn_version(plan.target, run) != txn.version:
+        raise fenced(run, attempt)
+    return commit
+
+
+def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
+    """Check by the commit's metrics that it wrote the number of audited rows."""
+    if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
+        return
+    copied = int(commit.metrics.get("numCopiedRows", 0))
+    written = int(commit.metrics["numOutputRows"]) - copied
+    if written != staged:
+        raise SystemFailureError(
+            "CAP-PUBLISH",
+            f"{plan.request.into}: {staged} rows were audited and {written} were published",
+            "roll it back with `capstan rollback`, and report this error",
+        )

@@ -1,0 +1,171 @@
+"""Creation of Delta tables and appends of Arrow rows, without a JVM.
+
+Ledgers, rosters and feeds get a few rows at a time. In a fresh process such a commit takes Spark a
+second or more, and delta-rs some milliseconds. Both write the same table: all writers of a folder
+share the lock of `capstan.storage.delta.commit_lock`, and in a bucket delta-rs commits by a
+conditional put.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+
+import deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from pyspark.sql import types as T
+
+from capstan.errors import RangeLockedError
+from capstan.storage.delta import delta
+from capstan.storage.delta.commit_lock import committing, making
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.lake import is_table
+from capstan.storage.s3_access import storage_options
+
+# The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
+_CHECKPOINTS = {"delta.checkpointInterval": "10"}
+_ATTEMPTS = 20
+
+
+def struct(**columns: T.DataType | str) -> T.StructType:
+    """A struct of these columns; simple types go by Spark's names for them, such as `long`."""
+    made = T.StructType()
+    for name, kind in columns.items():
+        made.add(name, kind)
+    return made
+
+
+def arrow_schema(schema: T.StructType) -> pa.Schema:
+    """The Arrow schema of a table with these Spark columns."""
+    return pa.schema(_delta_schema(schema).to_arrow())
+
+
+def create_table(
+    path: str,
+    schema: T.StructType,
+    *,
+    properties: Mapping[str, str] | None = None,
+    partitions: tuple[str, ...] = (),
+) -> None:
+    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
+
+    Args:
+        schema: Its columns, with names and types defined by this project.
+        properties: Its properties, in addition to those of all tables.
+        partitions: Its partition columns.
+    """
+    if is_table(path):
+        return
+    configuration = {**delta.PLAIN, **_CHECKPOINTS, **(properties or {})}
+    with making(path):
+        try:
+            deltalake.DeltaTable.create(
+                path,
+                _delta_schema(schema),
+                mode="ignore",
+                partition_by=list(partitions) or None,
+                configuration=configuration,
+                raise_if_key_not_exists=False,
+                storage_options=storage_options(path),
+            )
+        except DeltaError:
+            # Without a folder lock, another writer may have created it concurrently.
+            if not is_table(path):
+                raise
+
+
+def append(
+    path: str,
+    rows: pa.Table,
+    *,
+    txn: Txn | None = None,
+    note: Mapping[str, object] | None = None,
+    unless: Txn | None = None,
+) -> bool:
+    """Append rows to a Delta table in one commit.
+
+    Args:
+        rows: Rows with the table's columns.
+        txn: The transaction identity of the commit.
+        note: The note in the commit's `userMetadata`.
+        unless: Another transaction that shuts this writer out.
+
+    Returns:
+        False if the table has this transaction, a later one of its app, or the one of `unless`;
+        nothing was appended.
+    """
+    transactions = None if txn is None else [Transaction(txn.app, txn.version)]
+    properties = CommitProperties(
+        custom_metadata={"userMetadata": delta.note_text(note, uuid.uuid4().hex)},
+        app_transactions=transactions,
+        # The transaction is looked up before each commit instead.
+        max_commit_retries=0,
+    )
+    with committing(path):
+        for _ in range(_ATTEMPTS):
+            table = OpenedTable(path)
+            for each in (txn, unless):
+                last = None if each is None else table.transaction_version(each.app)
+                if each is not None and last is not None and last >= each.version:
+                    return False
+            try:
+                _add_columns(table, rows.schema)
+                deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
+            except CommitFailedError:
+                continue
+            # The commit has brought it up to date, and nothing here changes it after that.
+            delta.keep_table(path, table)
+            return True
+    raise RangeLockedError(
+        "CAP-CONFLICT",
+        f"other writers committed to {path} first, {_ATTEMPTS} times in a row",
+        "repeat the command",
+        path=path,
+    )
+
+
+def commit_transaction(path: str, txn: Txn) -> None:
+    """Commit a transaction without rows, unless the table has it."""
+    append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
+
+
+def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
+    """Add the columns that a table lacks, which an older Capstan has made."""
+    present = {field.name for field in table.schema().fields}
+    added = [field for field in wanted if field.name not in present]
+    if added:
+        table.alter.add_columns(deltalake.Schema.from_arrow(pa.schema(added)).fields)
+
+
+def set_properties(path: str, properties: Mapping[str, str]) -> None:
+    """Set properties of a table; the values may hold any text."""
+    with committing(path):
+        table = OpenedTable(path)
+        table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+
+
+def add_property(path: str, name: str, value: str) -> bool:
+    """Set a property of a table that does not have it; returns whether it did not.
+
+    Of several writers at once, one succeeds.
+    """
+    with committing(path):
+        table = OpenedTable(path)
+        if name in table.metadata().configuration:
+            return False
+        try:
+            table.alter.set_table_properties({name: value}, raise_if_not_exists=False)
+        except CommitFailedError:
+            # Without a folder lock, another writer may have committed since.
+            if name in OpenedTable(path).metadata().configuration:
+                return False
+            raise
+    return True
+
+
+def _delta_schema(schema: T.StructType) -> deltalake.Schema:
+    # Delta stores schemas in Spark's JSON format.
+    return deltalake.Schema.from_json(schema.json())

@@ -1,0 +1,370 @@
+"""Capstan's use of Delta Lake: exactly-once writes, conflict retries, reads without a JVM.
+
+Every write carries a *note* (Delta's `userMetadata`) with a unique token. Delta silently skips a
+transaction if it has seen its `txnVersion` or a higher one. The token in the commit tells a writer
+whether the commit is its own.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+from delta.tables import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+
+from capstan.core.sql_names import quoted
+from capstan.errors import CheckFailedError, SystemFailureError, translation
+from capstan.spark.own_session import active, copy_of, moved
+from capstan.storage.delta.commit_lock import committing
+from capstan.storage.delta.commit_retry import SAME_TXN, is_any, retrying
+from capstan.storage.delta.idempotent_write import Txn, write_once
+from capstan.storage.delta.opened_table import OpenedTable, missing_table
+from capstan.storage.delta.table_cache import cached, keep
+from capstan.storage.lake import is_table, read_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+# Set on every table. Defaults of a site cannot lock out other Delta readers. The log is listed on
+# each access, so it is kept no longer than the versions it describes: deleted files are kept for a
+# week as well.
+PLAIN = {
+    "delta.enableDeletionVectors": "false",
+    "delta.columnMapping.mode": "none",
+    "delta.checkpointPolicy": "classic",
+    "delta.enableTypeWidening": "false",
+    "delta.logRetentionDuration": "interval 7 days",
+}
+# A rollback reads the version before a publish. Both must be set, with log >= files.
+KEEP_VERSIONS = {
+    "delta.deletedFileRetentionDuration": "interval 90 days",
+    "delta.logRetentionDuration": "interval 90 days",
+}
+
+
+# The kind of value in the cache of tables.
+_OPENED = "table"
+# The key of a column's default value, in its metadata.
+_DEFAULT = "CURRENT_DEFAULT"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit of this writer: its version and its metrics (`numOutputRows`, ...)."""
+
+    version: int
+    metrics: Mapping[str, str]
+
+
+def open_table(path: str, version: int | None = None) -> OpenedTable:
+    """Open a Delta table without a JVM."""
+    newest = cached(_OPENED, path, lambda: OpenedTable(path))
+    if version is None or version == newest.version():
+        return newest
+    # delta-rs would look for a version far ahead for minutes.
+    if not 0 <= version < newest.version():
+        raise SystemFailureError(
+            "CAP-TABLE",
+            f"the Delta table at {path} has no version {version}: the newest is {newest.version()}",
+            "choose an earlier one",
+            path=path,
+        )
+    return OpenedTable(path, version)
+
+
+def keep_table(path: str, table: OpenedTable) -> None:
+    """Keep a table as it is after a commit of this process, for `open_table`."""
+    keep(_OPENED, path, table.version(), table)
+
+
+def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Rows of the table at `path` in a version or the newest one, in no order."""
+    reader = spark.read.format("delta")
+    if version is not None:
+        reader = reader.option("versionAsOf", version)
+    try:
+        with translation.with_path(path):
+            return reader.load(path)
+    except AnalysisException as error:
+        if is_any(error, "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND"):
+            raise missing_table(path) from error
+        raise
+
+
+def version_of(path: str) -> int | None:
+    """The newest version of the table at `path`, or None if there is no table."""
+    return open_table(path).version() if is_table(path) else None
+
+
+def identity_of(path: str, version: int | None = None) -> str:
+    """The Delta id of a table, newest or at a version; a table made in its place has another."""
+    return str(open_table(path, version).metadata().id)
+
+
+def generated_columns(path: str) -> list[str]:
+    """Columns of a table that Delta computes from others; its DataFrame does not show this."""
+    fields = open_table(path).schema().fields
+    return [field.name for field in fields if "delta.generationExpression" in field.metadata]
+
+
+def identity_columns(path: str) -> list[str]:
+    """Columns of a table that only Delta can fill (`GENERATED ALWAYS AS IDENTITY`)."""
+    explicit = "delta.identity.allowExplicitInsert"
+    fields = open_table(path).schema().fields
+    return [f.name for f in fields if str(f.metadata.get(explicit, "")).lower() == "false"]
+
+
+def numbered_columns(path: str) -> list[str]:
+    """All identity columns of a table; with `BY DEFAULT`, writers may give numbers of their own."""
+    fields = open_table(path).schema().fields
+    return [field.name for field in fields if "delta.identity.start" in field.metadata]
+
+
+def default_values(path: str) -> dict[str, str]:
+    """Columns of a table that have a default value, each with its SQL expression."""
+    fields = open_table(path).schema().fields
+    return {f.name: str(f.metadata[_DEFAULT]) for f in fields if _DEFAULT in f.metadata}
+
+
+def char_columns(path: str) -> dict[str, str]:
+    """Columns that Delta pads with blanks, each with its type, such as `char(4)`."""
+    kind = "__CHAR_VARCHAR_TYPE_STRING"
+    fields = open_table(path).schema().fields
+    kinds = {f.name: str(f.metadata.get(kind, "")) for f in fields}
+    return {name: kind for name, kind in kinds.items() if kind.startswith("char")}
+
+
+def commits_since(path: str, version: int) -> list[dict[str, object]]:
+    """Commits of a table after `version`, newest first, as Delta's commitInfo."""
+    table = open_table(path)
+    behind = table.version() - version
+    return table.history(behind) if behind > 0 else []
+
+
+def history(path: str) -> Iterator[dict[str, object]]:
+    """Commits of a table, newest first; reads the log only as far as it is consumed."""
+    table, seen, limit = open_table(path), 0, 16
+    while True:
+        commits = table.history(limit)
+        yield from commits[seen:]
+        if len(commits) < limit:
+            return
+        seen, limit = limit, limit * 8
+
+
+def note_of(commit: Mapping[str, object]) -> dict[str, object]:
+    """Capstan's note in a commit; empty for a commit by another writer."""
+    text = commit.get("userMetadata")
+    try:
+        note = json.loads(str(text)) if text else {}
+    except ValueError:
+        return {}
+    content = note.get("capstan") if isinstance(note, dict) else None
+    return content if isinstance(content, dict) else {}
+
+
+def append(
+    frame: DataFrame,
+    path: str,
+    *,
+    txn: Txn | None = None,
+    note: Mapping[str, object] | None = None,
+    merge_schema: bool = False,
+    unless: Txn | None = None,
+) -> Commit | None:
+    """Append `frame` in one commit.
+
+    Args:
+        path: The table. With a transaction it is created if it does not exist.
+        txn: The transaction.
+        note: The note of the commit.
+        merge_schema: Whether columns may be added.
+        unless: Another transaction that shuts this writer out.
+
+    Returns:
+        The commit, or None if the table has this transaction, a later one of its app, or `unless`.
+    """
+    options = {"mergeSchema": "true"} if merge_schema else {}
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
+
+
+def replace(
+    frame: DataFrame,
+    path: str,
+    predicate: str,
+    *,
+    txn: Txn | None = None,
+    note: Mapping[str, object] | None = None,
+    merge_schema: bool = False,
+    attempts: int = 12,
+) -> Commit | None:
+    """Replace exactly the rows that match `predicate` with `frame`, in one commit.
+
+    A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
+    because the caller has claimed the range, so that the other writer changed different rows.
+    """
+    options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
+    try:
+        return retrying(
+            lambda: _write(frame, path, "Overwrite", options, txn, note), path, attempts
+        )
+    except PySparkException as error:
+        if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
+            raise
+        raise outside_range_error(path, predicate) from error
+
+
+def outside_range_error(path: str, predicate: str) -> CheckFailedError:
+    """The error of rows outside the range that a write replaces."""
+    return CheckFailedError(
+        "CAP-OUTSIDE",
+        f"rows are outside the range that is written in {path}; nothing was written",
+        "a transform must keep to the range it is given; the condition: " + predicate,
+        path=path,
+    )
+
+
+def delete_rows(spark: SparkSession, path: str, condition: str) -> None:
+    """Delete the rows that match a condition, in one commit; retried on conflicts."""
+
+    def delete() -> None:
+        with committing(path):
+            spark.sql(f"DELETE FROM delta.`{path}` WHERE {condition}")
+
+    retrying(delete, path)
+
+
+def _write(
+    frame: DataFrame,
+    path: str,
+    mode: str,
+    options: Mapping[str, str],
+    txn: Txn | None,
+    note: Mapping[str, object] | None,
+    unless: Txn | None = None,
+) -> Commit | None:
+    token = uuid.uuid4().hex
+    before = version_of(path)
+    all_options = {**options, "userMetadata": note_text(note, token)}
+    try:
+        if txn is None:
+            with committing(path):
+                frame.write.format("delta").mode(mode).options(**all_options).save(path)
+        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless):
+            return None
+    except (Py4JJavaError, PySparkException) as error:
+        # Two writers committed the same transaction at once, and the other one succeeded.
+        if txn is None or not is_any(error, SAME_TXN):
+            raise
+        return None
+    return find_commit(path, token, -1 if before is None else before)
+
+
+def note_text(note: Mapping[str, object] | None, token: str) -> str:
+    """The text for a commit's `userMetadata`."""
+    return json.dumps({"capstan": {**(note or {}), "token": token}}, sort_keys=True)
+
+
+def find_commit(path: str, token: str, since: int) -> Commit | None:
+    """The commit after version `since` that carries `token`, if it succeeded."""
+    for commit in commits_since(path, since):
+        if note_of(commit).get("token") == token:
+            metrics = commit.get("operationMetrics")
+            return Commit(int(str(commit["version"])), metrics if isinstance(metrics, dict) else {})
+    return None
+
+
+def added_files(path: str, version: int) -> list[str]:
+    """Paths of the data files that a commit added, from its log entry alone."""
+    return [
+        resolve_path(path, action["add"]["path"])
+        for action in read_commit(path, version)
+        if "add" in action
+    ]
+
+
+def read_commit(path: str, version: int) -> Iterator[dict[str, Any]]:
+    """The actions of a commit, as in its log entry."""
+    yield from map(json.loads, read_text(f"{path}/_delta_log/{version:020}.json").splitlines())
+
+
+def resolve_path(table: str, path: str) -> str:
+    """The full path of a file in a table's log: an absolute URI, or relative to the table."""
+    return unquote(path) if "://" in path else f"{table}/{unquote(path)}"
+
+
+def stat(actions: object, name: str) -> list[int]:
+    """An integer statistic of every file that has it, from `get_add_actions(flatten=True)`."""
+    table = pa.table(actions)
+    if name not in table.column_names:
+        return []
+    return [int(value) for value in table.column(name).to_pylist() if value is not None]
+
+
+def merge(
+    frame: DataFrame,
+    path: str,
+    keys: tuple[str, ...],
+    *,
+    txn: Txn,
+    note: Mapping[str, object] | None = None,
+    delete_when: str | None = None,
+) -> Commit | None:
+    """Merge `frame` into a table by null-safe equality of `keys`, in one commit.
+
+    Args:
+        frame: At most one row per key.
+        keys: Column names.
+        txn: The transaction.
+        note: The note of the commit.
+        delete_when: A BOOLEAN column of `frame`; rows in which it is true delete their key. It is
+            not written.
+
+    Returns:
+        The commit, or None if the table has this transaction or a later one of its app.
+    """
+    return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
+
+
+def _merge(
+    frame: DataFrame,
+    path: str,
+    keys: tuple[str, ...],
+    txn: Txn,
+    note: Mapping[str, object] | None,
+    delete_when: str | None,
+) -> Commit | None:
+    token = uuid.uuid4().hex
+    before = version_of(path)
+    # MERGE reads these from its session only. Nobody else has this one.
+    settings = {
+        "spark.databricks.delta.write.txnAppId": txn.app,
+        "spark.databricks.delta.write.txnVersion": str(txn.version),
+        "spark.databricks.delta.commitInfo.userMetadata": note_text(note, token),
+    }
+    spark = copy_of(frame.sparkSession, settings)
+    same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
+    columns = [name for name in frame.columns if name != delete_when]
+    values: dict[str, str | Column] = {quoted(n): f"s.{quoted(n)}" for n in columns}
+    target, source = DeltaTable.forPath(spark, path).alias("t"), moved(frame, spark).alias("s")
+    job = target.merge(source, same).withSchemaEvolution()
+    keep = "true"
+    if delete_when is not None:
+        keep = f"NOT s.{quoted(delete_when)}"
+        job = job.whenMatchedDelete(f"s.{quoted(delete_when)}")
+    job = job.whenMatchedUpdate(keep, values).whenNotMatchedInsert(keep, values)
+    try:
+        with active(spark), committing(path):
+            job.execute()
+    except (Py4JJavaError, PySparkException) as error:
+        if not is_any(error, SAME_TXN):
+            raise
+        return None
+    return find_commit(path, token, -1 if before is None else before)

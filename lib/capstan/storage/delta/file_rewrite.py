@@ -1,0 +1,172 @@
+"""Replacement of files in a table, in one commit that does not conflict with appends.
+
+A replacement by a condition reads the table, as Delta sees it, and loses to every concurrent
+append. A replacement of known files loses only to a writer that removes the same files. Delta
+offers this only to its own `OPTIMIZE`, so this module calls the parts of its writer one by one, as
+`capstan.storage.delta.idempotent_write` does.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+
+from capstan.core.sql_names import quoted
+from capstan.errors import SystemFailureError
+from capstan.spark.own_session import active, copy_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.commit_lock import committing
+from capstan.storage.delta.commit_retry import is_conflict
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+    from pyspark.sql import DataFrame, SparkSession
+
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+_METRICS = "spark.databricks.delta.history.metricsEnabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The result of a replacement.
+
+    Attributes:
+        version: The version of the table that the commit created.
+        files: The number of added files.
+        bytes: Their total size.
+    """
+
+    version: int
+    files: int
+    bytes: int
+
+
+def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
+    """Rows of some files of a table with all of the table's columns, in no order."""
+    schema = delta.load(spark, path).schema
+    # Not all writers store partition columns in the files as well.
+    reader = spark.read.schema(schema).option("basePath", path)
+    rows = reader.parquet(*(f"{path}/{name}" for name in files))
+    return rows.select(*(quoted(name) for name in schema.names))
+
+
+def exchange(
+    spark: SparkSession,
+    path: str,
+    removed: Mapping[str, int],
+    rows: DataFrame | None,
+    *,
+    leaves_out: int | None = 0,
+    note: Mapping[str, object] | None = None,
+    before_commit: Callable[[], None] | None = None,
+) -> Exchanged | None:
+    """Replace the files `removed` with `rows`, in one commit.
+
+    Args:
+        removed: The files to remove by their paths in the table, each with its number of rows.
+        rows: The new rows, one file per partition; None for none.
+        leaves_out: The number of rows that are dropped. 0 means that the same rows are only
+            rearranged, which followers of the table do not see as a change. None if unknown.
+        note: The note of the commit.
+        before_commit: Called after the files are written and before the commit; it may raise.
+
+    Returns:
+        None when another writer has removed some of the files; nothing was committed.
+    """
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
+    transaction = log.startTransaction()
+    known = int(transaction.snapshot().version())
+    live = transaction.snapshot().allFiles().filter(F.col("path").isin(list(removed))._jc)
+    old_files = list(live.collectAsList())
+    if len(old_files) < len(removed):
+        return None
+    moved = leaves_out == 0
+    actions = [] if rows is None else _write(spark, log, transaction, rows, moved=moved)
+    added = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
+    if leaves_out is not None:
+        counts = [file.numPhysicalRecords() for file in added]
+        written = [int(count.get()) for count in counts if count.isDefined()]
+        require_rows(path, sum(removed.values()) - leaves_out, written)
+    if before_commit is not None:
+        before_commit()
+    now = int(time.time() * 1000)
+    actions += [file.removeWithTimestamp(now, not moved) for file in old_files]
+    token = uuid.uuid4().hex
+    with committing(path):
+        committed = _commit(spark, transaction, actions, delta.note_text(note, token), moved=moved)
+    if not committed:
+        return None
+    commit = delta.find_commit(path, token, known)
+    assert commit is not None
+    return Exchanged(commit.version, len(added), sum(int(file.size()) for file in added))
+
+
+def _write(
+    spark: SparkSession, log: JavaObject, transaction: JavaObject, rows: DataFrame, *, moved: bool
+) -> list[JavaObject]:
+    """Write rows as new files of the table, and return the actions that add them."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    assert jvm is not None
+    package = jvm.org.apache.spark.sql.delta
+    nothing, none = jvm.PythonUtils.toScalaMap({}), jvm.scala.Option.empty()
+    options = jvm.PythonUtils.toScalaMap({"dataChange": "false"} if moved else {})
+    settings = package.DeltaOptions(options, session.sessionState().conf())
+    append, columns = jvm.org.apache.spark.sql.SaveMode.Append, jvm.PythonUtils.toSeq([])
+    write = package.commands.WriteIntoDelta(
+        log, append, settings, columns, nothing, rows._jdf, none, none, False
+    )
+    actions = write.writeAndReturnCommitData(transaction, session, none, False).actions()
+    return [actions.apply(index) for index in range(actions.size())]
+
+
+def require_rows(path: str, expected: int, written: Iterable[int]) -> None:
+    """Check that rewritten files have the expected number of rows."""
+    actual = sum(written)
+    if actual != expected:
+        raise SystemFailureError(
+            "CAP-REWRITE",
+            f"{expected} rows of {path} were to be rewritten, but {actual} were written; nothing "
+            "was committed",
+            "repeat the command; if it fails again, report this as a bug",
+            path=path,
+        )
+
+
+def _commit(
+    spark: SparkSession,
+    transaction: JavaObject,
+    actions: list[JavaObject],
+    note: str,
+    *,
+    moved: bool,
+) -> bool:
+    """Commit, and return whether no other writer has removed one of the files."""
+    jvm = spark._jvm
+    assert jvm is not None
+    package, none = jvm.org.apache.spark.sql.delta, jvm.scala.Option.empty()
+    no_filter, tags = jvm.PythonUtils.toSeq([]), jvm.PythonUtils.toScalaMap({})
+    if moved:
+        optimize = getattr(package, "DeltaOperations$Optimize")
+        operation = optimize(no_filter, no_filter, False, none, False)
+    else:
+        operation = getattr(package, "DeltaOperations$Delete")(no_filter)
+    # These operations read their note from the active session only. Delta's own commands report
+    # metrics for them; this one does not.
+    settings = {_NOTE: note, _METRICS: "false"}
+    try:
+        with active(copy_of(spark, settings)):
+            transaction.commitIfNeeded(jvm.PythonUtils.toSeq(actions), operation, tags)
+    except (Py4JJavaError, PySparkException) as error:
+        if not is_conflict(error):
+            raise
+        return False
+    return True
