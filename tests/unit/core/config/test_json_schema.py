@@ -18,7 +18,7 @@ DEMO = ROOT / "lib" / "capstan" / "demo" / "streams.yaml"
 PROJECTS = [
     FLIGHTS,
     DEMO,
-    ROOT / "lib" / "capstan" / "scaffold" / "templates" / "streams.yaml",
+    ROOT / "lib" / "capstan" / "cli" / "scaffold" / "templates" / "streams.yaml",
 ]
 
 

@@ -17,7 +17,7 @@ from capstan.spark.setup import jars
 from capstan.spark.setup.jars import AVRO, DELTA, KAFKA, S3, Jars, delta_jars, spark_jars
 from capstan.spark.setup.local_submit import pyspark_home
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 def make_jar(path: Path, text: str) -> bytes:

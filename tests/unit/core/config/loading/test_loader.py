@@ -28,7 +28,7 @@ from capstan.core.config import (
 )
 from capstan.errors import InvalidRequestError
 
-PROJECT = Path(__file__).resolve().parents[4]
+PROJECT = Path(__file__).resolve().parents[5]
 
 FLIGHTS = """\
 streams:

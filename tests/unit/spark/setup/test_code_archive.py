@@ -64,7 +64,7 @@ def test_where_the_project_cannot_be_written_it_lies_elsewhere(package, tmp_path
 
 
 def test_all_of_capstan_is_in_it():
-    package = Path(shipping.__file__).parents[1]
+    package = Path(shipping.__file__).parents[2]
     sources = {f"capstan/{path.relative_to(package)}" for path in package.rglob("*.py")}
     with zipfile.ZipFile(code_archive()) as file:
         names = set(file.namelist())
