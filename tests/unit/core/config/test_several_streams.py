@@ -16,8 +16,8 @@ from capstan.core.config import (
 )
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from tests.unit.core.config.test_json_schema import problems
 from tests.unit.core.config.loading.test_loader import EPOCHS, read, refused
+from tests.unit.core.config.test_json_schema import problems
 
 SHOP = """\
 streams:
