@@ -341,7 +341,7 @@ def test_a_task_may_name_a_lake_of_its_own(
     execute(operator, context())
     arguments: Any = submit.calls[0]["arguments"]
     assert arguments[arguments.index("--lake") + 1] == str(other)
-    assert arguments[arguments.index("--streams") + 1] == str(streams)
+    assert arguments[arguments.index("--config") + 1] == str(streams)
 
 
 GROUPS = """

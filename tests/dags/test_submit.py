@@ -75,7 +75,7 @@ def test_the_result_is_the_answer_and_nothing_is_left(
     arguments: Any = call["arguments"]
     assert option(arguments, "--master") == "local[2]"
     assert option(arguments, "--lake") == str(place.lake)
-    assert option(arguments, "--streams") == str(place.streams)
+    assert option(arguments, "--config") == str(place.streams)
     assert option(arguments, "--driver-memory") == "1g"
     app = arguments[arguments.index("--lake") - 2]
     assert app == str(DAGS.parent / "lib" / "capstan" / "jobs" / "verify.py")

@@ -80,6 +80,8 @@ def test_every_variable_that_is_read_is_named() -> None:
             read |= {c for c in constants if isinstance(c, str) and OWN.fullmatch(c)}
     # The launcher knows its processes by this; the others are said by who starts the program.
     read -= {"CAPSTAN_LAUNCHED", "PATH", "PYSPARK_GATEWAY_PORT"}
+    # The former name of CAPSTAN_CONFIG.
+    read -= {"CAPSTAN_STREAMS"}
     told = {name for row in table(page("settings"), "variable") for name in row[0].split("`")}
     assert read - told == set()
     assert {name for name in told if OWN.fullmatch(name)} - read == set()
@@ -88,7 +90,9 @@ def test_every_variable_that_is_read_is_named() -> None:
 def test_variables_of_airflow_are_those_that_it_reads() -> None:
     text = (LIBRARY / "airflow" / "settings.py").read_text(encoding="utf-8")
     told = [row[0].strip("`") for row in table(page("airflow"), "variable")]
-    assert set(told) == set(re.findall(r"(?:environ\.get|named_by)\(\"(CAPSTAN_\w+)", text))
+    read = set(re.findall(r"(?:environ\.get|named_by)\(\"(CAPSTAN_\w+)", text))
+    assert "config_file()" in text
+    assert set(told) == {*read, "CAPSTAN_CONFIG"}
 
 
 def test_tables_of_a_tape_are_those_of_the_format() -> None:

@@ -3,7 +3,7 @@
 | variable | meaning | default |
 | --- | --- | --- |
 | `CAPSTAN_LAKE` | the lake: a folder or a URI | `lake` in the project, else in `AIRFLOW_HOME` |
-| `CAPSTAN_STREAMS` | the declaration file | `streams.yaml` beside the DAG files |
+| `CAPSTAN_CONFIG` | the declaration file | `streams.yaml` beside the DAG files |
 | `CAPSTAN_WORK` | requests and results of task tries | `capstan` in `AIRFLOW_HOME` |
 | `CAPSTAN_POOL` | the pool of tasks that start Spark | Airflow's default pool |
 | `CAPSTAN_CONNECTION` | the Spark connection | `spark_default` |
@@ -24,7 +24,7 @@ from typing import Any
 from capstan.airflow import s3_connection
 from capstan.core.config import ProjectConfig, load_sound
 from capstan.core.config.loading.yaml_document import read_document
-from capstan.core.environment import named_by
+from capstan.core.environment import config_file, named_by
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home
 
@@ -90,7 +90,7 @@ def read_setting(
         streams: The declaration file, in place of that of the environment. A relative path begins
             at the folder of the DAG file.
     """
-    named = named_by("CAPSTAN_STREAMS")
+    named = config_file()
     beside = Path(dag_file).absolute().parent / (streams or "streams.yaml")
     path = Path(named) if named and not streams else beside
     place = named_by("CAPSTAN_LAKE") or _usual_lake() if lake is None else lake

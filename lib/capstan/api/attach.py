@@ -52,7 +52,7 @@ def capture_into(
         workers: The assignment of records to workers, as in `streams.yaml`.
         time: The assignment of times to records, as in `streams.yaml`.
         late: The treatment of late records: `dead-letter`, `advance` or `fail`.
-        config: The declaration file; by default `CAPSTAN_STREAMS`, or `dags/streams.yaml`.
+        config: The declaration file; by default `CAPSTAN_CONFIG`, or `dags/streams.yaml`.
         reseat: Accept a query that has not recorded this stream yet in place of its present one,
             for example after its checkpoint was lost. It must offer only records that are not on
             the tape.

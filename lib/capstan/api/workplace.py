@@ -44,7 +44,7 @@ class Workplace:
 
         Args:
             lake: The lake's folder or URI; by default `CAPSTAN_LAKE`, or `./lake`.
-            config: The declaration file; by default `CAPSTAN_STREAMS`, or `dags/streams.yaml`.
+            config: The declaration file; by default `CAPSTAN_CONFIG`, or `dags/streams.yaml`.
             spark: A session of the caller's, with Delta, whose settings are not changed; or a
                 function that builds one, which ends with this context.
         """

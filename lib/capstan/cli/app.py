@@ -33,7 +33,9 @@ from capstan.telemetry.structured_logging import Log, logging, owns_standard_err
 # The exit code that Typer gives an interrupt.
 _INTERRUPTED = 130
 _FLAGS = ("--json", "--debug")
-_VALUED = ("--lake", "--streams")
+_VALUED = ("--lake", "--config")
+# Former names of options, which are still taken.
+_FORMER = {"--streams": "--config"}
 
 _HELP = """Records the output of streams, verifies the recordings, and replays any part of them.
 
@@ -99,11 +101,11 @@ def shared(
             metavar="PLACE", show_default=DEFAULT_LAKE,
         ),
     ] = None,
-    streams: Annotated[
+    config: Annotated[
         str | None,
         typer.Option(
-            envvar="CAPSTAN_STREAMS", metavar="FILE",
-            help="The declarations; by default dags/streams.yaml of this folder or the project.",
+            envvar="CAPSTAN_CONFIG", metavar="FILE",
+            help="The declaration file; by default dags/streams.yaml of this folder or the project.",
         ),
     ] = None,
     as_json: Annotated[
@@ -114,7 +116,7 @@ def shared(
     """Store the options that all commands share."""
     shell = shell_of(context)
     assert shell.output.as_json == as_json
-    shell.place, shell.streams, shell.debug = lake, streams, debug
+    shell.place, shell.config, shell.debug = lake, config, debug
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -153,7 +155,8 @@ def hoisted(words: Sequence[str]) -> Iterator[str]:
     rest: list[str] = []
     pending = list(words)
     while pending:
-        word = pending.pop(0)
+        name, equals, value = pending.pop(0).partition("=")
+        word = f"{_FORMER.get(name, name)}{equals}{value}"
         if word == "--":
             rest += [word, *pending]
             break

@@ -27,12 +27,12 @@ class CommandContext(Context):
 
     Args:
         place: The lake.
-        streams: The declaration file, if one was named.
+        config: The declaration file, if one was named.
         output: The output of notes.
     """
 
-    def __init__(self, place: str | None, streams: str | None, output: Output) -> None:
-        super().__init__(place, config=streams)
+    def __init__(self, place: str | None, config: str | None, output: Output) -> None:
+        super().__init__(place, config=config)
         self.watch: Watch | None = None
         self._output = output
         self._noted = False
@@ -64,19 +64,19 @@ class Shell:
     Attributes:
         output: The output of answers and errors.
         place: The lake, if one was named.
-        streams: The declaration file, if one was named.
+        config: The declaration file, if one was named.
         debug: Whether errors show a traceback.
     """
 
     output: Output
     place: str | None = None
-    streams: str | None = None
+    config: str | None = None
     debug: bool = False
 
     @cached_property
     def context(self) -> CommandContext:
         """The lake and declarations, which may not exist."""
-        return CommandContext(self.place, self.streams, self.output)
+        return CommandContext(self.place, self.config, self.output)
 
     @property
     def lake(self) -> Lake:

@@ -23,6 +23,11 @@ def named_by(variable: str) -> str | None:
     return value
 
 
+def config_file() -> str | None:
+    """The declaration file that `CAPSTAN_CONFIG` names, or `CAPSTAN_STREAMS`, its former name."""
+    return named_by("CAPSTAN_CONFIG") or named_by("CAPSTAN_STREAMS")
+
+
 def lake_of(given: str | os.PathLike[str] | None) -> str:
     """The lake that was given; else that of `CAPSTAN_LAKE`, or the default one."""
     return named_by("CAPSTAN_LAKE") or DEFAULT_LAKE if given is None else os.fspath(given)

@@ -1,6 +1,6 @@
 """Compare what a run published, or any table, with the tape.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: run, version; or audits (a list of these) and strict; or those of
 `capstan.replay.standalone_audit.TableAudit`.

@@ -1,6 +1,6 @@
 """Fill missing intervals of one or several declared replays, run by run, in one Spark session.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: those of `capstan.backfill.planner.BackfillRequest`, or backfills (a list of
 these).

@@ -1,6 +1,6 @@
 """Append to the tape what has arrived of a declared stream.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: stream, reseat, rescale.
 """

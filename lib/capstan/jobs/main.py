@@ -77,8 +77,8 @@ def _run(
         attempt = _attempt(options)
         output = replace(output, attempt=attempt)
         output.begin()
-        streams = _streams(options, attempt)
-        with Context(options.lake, config=streams, spark=lambda: _start(name, start)) as context:
+        config = _config(options, attempt)
+        with Context(options.lake, config=config, spark=lambda: _start(name, start)) as context:
             answer = handler(_request(options, attempt), context)
         output.done(answer)
     except BaseException as error:
@@ -97,7 +97,9 @@ def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Name
     parser.add_argument("file", nargs="?", help="the request: a JSON file, by path or URI")
     parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
     parser.add_argument("--lake", help="the lake: a folder or a URI")
-    parser.add_argument("--streams", help="the declaration file, by path or URI", metavar="FILE")
+    parser.add_argument("--config", help="the declaration file, by path or URI", metavar="FILE")
+    # The former name of --config.
+    parser.add_argument("--streams", dest="config", help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help="the result file", metavar="FILE")
     parser.add_argument(
         "--attempt",
@@ -118,9 +120,9 @@ def _attempt(options: argparse.Namespace) -> JobAttempt | None:
     return JobAttempt(Workplace(options.lake).lake, options.attempt)
 
 
-def _streams(options: argparse.Namespace, attempt: JobAttempt | None) -> str | None:
+def _config(options: argparse.Namespace, attempt: JobAttempt | None) -> str | None:
     """The declaration file: as given, or a local copy of one in the lake or in an object store."""
-    given: str | None = options.streams
+    given: str | None = options.config
     text = None
     if given is None:
         text = attempt.declarations() if attempt is not None else None

@@ -1,6 +1,6 @@
 """Compact and clean up tapes, and the tables that all streams of the lake share.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: streams (a list of names; all by default) and keep (how long to keep staged
 output that can no longer be published, such as "30 days").

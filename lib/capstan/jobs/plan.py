@@ -1,6 +1,6 @@
 """Show what a replay would read, write and change in its target, without writing anything.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: those of `capstan.replay.planning.request.Request`.
 """

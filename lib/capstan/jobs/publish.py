@@ -1,6 +1,6 @@
 """Publish a run that waits after its audit, or mark it as rejected.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: run, approved (true by default), by, at, reason.
 """

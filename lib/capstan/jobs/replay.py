@@ -1,6 +1,6 @@
 """Replay workers and times into a table: verify, stage, audit, publish.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: those of `capstan.replay.planning.request.Request`.
 """

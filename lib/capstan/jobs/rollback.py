@@ -1,6 +1,6 @@
 """Roll back what a run published: the previous rows come back in a new version of the table.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: run.
 """

@@ -1,6 +1,6 @@
 """Check the recordings of a stream's workers against the rules.
 
-Arguments: a file with the request as JSON (or --request JSON), --lake, --streams, --result FILE,
+Arguments: a file with the request as JSON (or --request JSON), --lake, --config, --result FILE,
 --attempt NAME.
 Keys of the request: stream, workers, as_of, deep.
 """

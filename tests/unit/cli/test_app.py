@@ -262,17 +262,22 @@ def test_json_can_come_before_or_after_the_command(words, lake, capsys):
 
 
 def test_shared_options_are_found_in_any_position():
-    words = ["show", "--json", "a", "--lake", "x", "--streams=y", "--as-of", "3", "--debug"]
-    shared = ["--json", "--debug", "--lake", "x", "--streams=y"]
+    words = ["show", "--json", "a", "--lake", "x", "--config=y", "--as-of", "3", "--debug"]
+    shared = ["--json", "--debug", "--lake", "x", "--config=y"]
     assert list(hoisted(words)) == [*shared, "show", "a", "--as-of", "3"]
 
 
 def test_nothing_after_two_dashes_is_an_option(lake, refused, capsys):
     assert list(hoisted(["check", "--", "--json"])) == ["check", "--", "--json"]
+
     assert main(["check", "--", "--json"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("CAP-FILE: --json does not exist")
+
+def test_the_former_name_of_an_option_is_taken() -> None:
+    assert list(hoisted(["show", "a", "--streams=y"])) == ["--config=y", "show", "a"]
+    assert list(hoisted(["show", "a", "--streams", "y"])) == ["--config", "y", "show", "a"]
 
 
 @pytest.mark.parametrize(

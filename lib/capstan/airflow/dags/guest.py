@@ -57,7 +57,7 @@ def capstan_dags(
         kinds: Which DAGs: `audit`, `backfill`, `capture`, `follow`, `gaps`, `maintain`, `replay`,
             `rollback`.
         lake: The lake; by default `CAPSTAN_LAKE`.
-        streams: The declaration file; by default `CAPSTAN_STREAMS`.
+        streams: The declaration file; by default `CAPSTAN_CONFIG`.
         prefix: The prefix of DAG ids; by default `CAPSTAN_DAG_PREFIX`, or `capstan_`. The page in
             Airflow knows DAGs by that variable.
         tags: Tags of all DAGs, besides Capstan's own.
@@ -95,7 +95,7 @@ def check_declarations(
     Args:
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         lake: The lake; by default `CAPSTAN_LAKE`.
-        streams: The declaration file; by default `CAPSTAN_STREAMS`.
+        streams: The declaration file; by default `CAPSTAN_CONFIG`.
     """
     require_none(read_setting(dag_file, lake=lake, streams=streams))
 
@@ -134,7 +134,7 @@ class CapstanTaskGroup(TaskGroup):
             fields: The other fields of a request, such as `transform` and `approve`; with `wait`,
                 the plan waits until the range is complete. Templated.
             lake: The lake; by default `CAPSTAN_LAKE`. Templated.
-            streams: The declaration file; by default `CAPSTAN_STREAMS`. Templated.
+            streams: The declaration file; by default `CAPSTAN_CONFIG`. Templated.
             rest: Other arguments of a `TaskGroup`.
         """
         super().__init__(group_id, **rest)

@@ -181,7 +181,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self.application_args = [
             str(folder.request),
             *("--lake", self.settings.lake),
-            *("--streams", str(self.settings.streams)),
+            *("--config", str(self.settings.streams)),
             *("--result", str(folder.result)),
         ]
 

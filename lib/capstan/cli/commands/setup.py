@@ -78,10 +78,10 @@ def init(
 
     shell = shell_of(context)
     written = write_project(folder, airflow=airflow)
-    streams = written[0].path
+    config = written[0].path
     kept = [file.path.name for file in written if file.status is FileStatus.KEPT]
     note = f"Kept as they are: {', '.join(kept)}.\n\n" if kept else ""
-    given = ["--streams", streams] if airflow is not None or folder != Path() else []
+    given = ["--config", config] if airflow is not None or folder != Path() else []
     lake = (
         ""
         if airflow is None
@@ -94,7 +94,7 @@ def init(
         f"  {shell_line('capstan', *given)} capture orders\n"
         f"  {shell_line('capstan', *given)} replay orders --into oslo_orders --workers oslo\n"
         f"  {shell_line('capstan', *given)} backfill revenue_by_day\n\n"
-        f"Then declare a stream of your own in {streams}.{lake}",
+        f"Then declare a stream of your own in {config}.{lake}",
     )
     return 0
 
@@ -135,8 +135,8 @@ def demo(context: typer.Context) -> int:
     from capstan.demo import job as main_job
 
     shell = shell_of(context)
-    if shell.streams is None:
-        shell.streams = str(main_job.DECLARATIONS)
+    if shell.config is None:
+        shell.config = str(main_job.DECLARATIONS)
     declarations = shell.declarations(required=True)
     main_job.require_declared(declarations)
     began = time.monotonic()

@@ -23,7 +23,7 @@ from capstan.core.config.names import NAME_RULE, check_name, did_you_mean, one_o
 from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import duplicate_name
 from capstan.core.config.transforms import Transform
-from capstan.core.environment import named_by
+from capstan.core.environment import config_file
 from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
@@ -138,12 +138,12 @@ class ProjectConfig:
 def default_path() -> Path:
     """The default declaration file.
 
-    `CAPSTAN_STREAMS` if set; else `dags/streams.yaml` in the working folder if it exists; else the
+    `CAPSTAN_CONFIG` if set; else `dags/streams.yaml` in the working folder if it exists; else the
     one of the project that contains this module.
     """
-    variable = named_by("CAPSTAN_STREAMS")
-    if variable is not None:
-        return Path(variable)
+    named = config_file()
+    if named is not None:
+        return Path(named)
     local = Path("dags") / "streams.yaml"
     if local.is_file():
         return local

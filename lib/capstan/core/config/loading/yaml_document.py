@@ -59,7 +59,7 @@ def read_document(path: Path) -> Document:
         raise InvalidRequestError(
             "CAP-DECLARE",
             f"{path}: cannot be read: {reason}",
-            "give the file in CAPSTAN_STREAMS, or run in the folder that has dags/streams.yaml",
+            "give the file in CAPSTAN_CONFIG, or run in the folder that has dags/streams.yaml",
             file=str(path),
         ) from error
     try:
