@@ -105,7 +105,7 @@ def shared(
         str | None,
         typer.Option(
             envvar="CAPSTAN_CONFIG", metavar="FILE",
-            help="The declaration file; by default dags/streams.yaml of this folder or the project.",
+            help="The declaration file; by default dags/streams.yaml here or in the project.",
         ),
     ] = None,
     as_json: Annotated[

@@ -275,6 +275,7 @@ def test_nothing_after_two_dashes_is_an_option(lake, refused, capsys):
     assert out == ""
     assert err.startswith("CAP-FILE: --json does not exist")
 
+
 def test_the_former_name_of_an_option_is_taken() -> None:
     assert list(hoisted(["show", "a", "--streams=y"])) == ["--config=y", "show", "a"]
     assert list(hoisted(["show", "a", "--streams", "y"])) == ["--config", "y", "show", "a"]
