@@ -34,9 +34,6 @@ class Attempt:
     """An attempt to write into the target that is not published.
 
     Attributes:
-        run: The run.
-        scope: The scope that it locked.
-        failed: Whether it recorded a failure.
         waits: Whether its staged output waits for approval.
     """
 
@@ -52,7 +49,6 @@ class Evidence:
 
     Attributes:
         written: Regions published in it, and later changes by others, in the order of versions.
-        attempts: Unpublished attempts, newest first.
         retired: Times of the streams whose records were deleted.
     """
 

@@ -35,8 +35,6 @@ class Interval:
 
     Attributes:
         since: Its first time, as text in the stream's format.
-        until: The first time after it.
-        state: Its state.
         runs: The runs whose rows it holds, in the order of publication; followed by the failed run
             if the state is `failed`, or the waiting runs if it is `waiting`.
         missing: Labels of the workers for which it is not fully covered.

@@ -44,7 +44,6 @@ class Even:
 
     Attributes:
         every: The length, in the coordinate's integers; positive.
-        anchor: The start of one interval.
     """
 
     every: int
@@ -65,9 +64,6 @@ class Scheduled:
 
     Attributes:
         schedule: A preset such as `@daily`, or a cron expression of five fields.
-
-    Raises:
-        InvalidRequestError: `CAP-SCHEDULE` for a schedule without any time.
     """
 
     schedule: str
@@ -117,13 +113,10 @@ def grids(
     """The possible grids for a replay's intervals, in order of preference.
 
     Args:
-        kind: The kind of the coordinate.
         every: The requested length. Without one, intervals follow the schedule, else the default
             length, else days; for BIGINT times they have length 1.
-        schedule: The replay's schedule.
         grain: The duration whose multiples the stream, the transform or the sink requires.
         default: The default length.
-        anchor: The start of one interval.
     """
     if every is not None:
         return [Even(_length(kind, every, grain), anchor)]

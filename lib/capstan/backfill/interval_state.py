@@ -22,8 +22,6 @@ class IntervalClassifier:
     """Determines the state of intervals.
 
     Attributes:
-        plan: The resolved range.
-        evidence: The evidence on the target.
         worker_starts: The earliest times at which each worker can have records.
     """
 

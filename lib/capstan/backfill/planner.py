@@ -50,17 +50,14 @@ class BackfillRequest:
     """A backfill as requested by a person, a form or a schedule.
 
     Attributes:
-        replay: The declared replay.
         since: The first time, as on the command line; None for the start of the range.
         until: The first time after it; None for the end of the range.
         every: The length of intervals, as on the command line; None for the default of `survey`.
-        what: The intervals to replay.
         order: The order of the runs.
         chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
         as_of: The cut of all runs; None for the newest. Of several streams, see `cuts`.
         adopt: Replace rows of the intervals that no replay has written.
         direct: Write to the target directly and audit there.
-        dry_run: Only report the runs.
         keep_going: Continue with the next run after a failure.
         cuts: The cuts of several streams by source; those that are left out are the newest.
     """
@@ -90,11 +87,7 @@ class BackfillRequest:
 
 
 def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> Survey:
-    """Survey the range of a backfill, without a JVM.
-
-    Raises:
-        InvalidRequestError: As `survey`.
-    """
+    """Survey the range of a backfill, without a JVM."""
     every = None
     if request.every is not None:
         tape = open_tape(lake, config.replay(request.replay).inputs[0])
@@ -118,10 +111,6 @@ def plan_replays(survey: Survey, request: BackfillRequest) -> list[Request]:
     replayed. If the replay requires approval, each run stops after its audit. A stretch is cut into
     chunks from the end where work starts. So after a kill the rest is cut in the same places, and
     its first run is the interrupted one.
-
-    Raises:
-        InvalidRequestError: `CAP-APPEND` when rows would be appended that may already be there;
-            `CAP-ORDER` when older rows would be merged over newer ones.
     """
     selected = [i for i in survey.intervals if i.state in _STATES[request.what]]
     _check_append(survey, request, selected)

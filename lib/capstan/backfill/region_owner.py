@@ -39,8 +39,6 @@ def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]
     """Determine the owners of a region; where writers overlap, the later one counts.
 
     Args:
-        region: The times in question.
-        minimum: The least possible time.
         written: Regions that were written, changed or compared, in the order of their commits.
     """
     last_writers: set[int] = set()

@@ -26,9 +26,7 @@ class RunResult:
     """The outcome of one replay of a backfill.
 
     Attributes:
-        request: The replay.
         outcome: Its result; None if it failed or was not run.
-        error: The error if it failed.
     """
 
     request: Request
@@ -58,8 +56,6 @@ class BackfillResult:
     """The result of a backfill, or its plan before it has run.
 
     Attributes:
-        request: The request.
-        survey: The intervals before the backfill.
         replays: The replays needed, in order.
         results: The replays that were run; fewer if one has failed.
     """
@@ -93,11 +89,7 @@ class BackfillResult:
         }
 
     def raise_for_errors(self) -> BackfillResult:
-        """Return this backfill if no replay has failed.
-
-        Raises:
-            CapstanError: The error of the first replay that failed.
-        """
+        """Return this backfill if no replay has failed."""
         if self.error is not None:
             raise self.error
         return self
@@ -113,11 +105,7 @@ class BackfillResult:
 
 
 def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> BackfillResult:
-    """Plan a backfill, without a JVM and without changing anything.
-
-    Raises:
-        InvalidRequestError: As `survey` and `plan_replays`.
-    """
+    """Plan a backfill, without a JVM and without changing anything."""
     survey = survey_range(lake, config, request)
     return BackfillResult(request, survey, tuple(plan_replays(survey, request)))
 

@@ -33,7 +33,6 @@ class Survey:
     """A declared replay and the state of its intervals.
 
     Attributes:
-        declared: The replay.
         plan: The plan of its whole range at a pinned cut.
         intervals: The intervals in the order of their times; they partition the range.
     """
@@ -93,13 +92,10 @@ def survey(
     without a time column that is replaced as a whole has one interval, up to the frontier.
 
     Args:
-        config: The project's configuration.
-        replay: The replay's name.
         every: The length of intervals: a number for BIGINT times. By default, intervals follow the
             replay's schedule, else the grain of its transform or sink, else days; they have length
             1 for BIGINT times. They are counted from the declared first time, or from 1970.
         since: The first time, as on the command line.
-        until: The first time after it.
         as_of: The cut; None for the newest.
         cuts: The cuts of several streams by source; those that are left out are the newest.
     """

@@ -112,23 +112,11 @@ def capture(
     of the caller's records, but it can be rescaled.
 
     Args:
-        spark: The session.
         lake: The lake that holds the tape, or gets a new one.
-        stream: The stream's configuration.
         frame: A streaming frame of the caller's, for a stream without a source of its own.
         reseat: Start a new checkpoint and capture everything the source offers as new
             micro-batches.
         rescale: The number of workers to rescale to first; it must be the declared number.
-
-    Raises:
-        InvalidRequestError: `CAP-SOURCE`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
-            `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-RENAMED`, `CAP-CHECKPOINT`,
-            `CAP-CLOSED`, `CAP-SOURCE-OTHER`, `CAP-SECRET`, `CAP-SELECT`: nothing was written.
-            `CAP-SOURCE-CHANGED`, `CAP-SOURCE-LOST`, `CAP-MALFORMED`, `CAP-SELECT` for a record on
-            which an expression fails, or `CAP-WORKERS` for too many workers: earlier micro-batches
-            stay recorded.
-        CheckFailedError: `CAP-LATE` under the policy `fail`; earlier micro-batches stay recorded.
-        FencedError: `CAP-FENCED` when another process captures the same stream.
     """
     emit("capture.begin", stream=stream.name)
     if frame is not None:
@@ -248,13 +236,7 @@ def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None
 
 @in_turn
 def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
-    """Put a stream's late records on its tape, at the frontier, once each.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM`; `CAP-CLOSED`; `CAP-HALF-DONE` while a micro-batch is
-            incomplete.
-        FencedError: `CAP-FENCED` when another process captures the same stream.
-    """
+    """Put a stream's late records on its tape, at the frontier, once each."""
     tape = upgrade(open_tape(lake, name))
     start = newest_cut(tape)
     synthetic_batch.finish(spark, tape)
@@ -284,10 +266,6 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
 
     Returns:
         The tape and the number of workers closed; 0 when the stream was already closed.
-
-    Raises:
-        InvalidRequestError: `CAP-HALF-DONE` while a micro-batch is incomplete.
-        IncompleteError: `CAP-INCOMPLETE` while the stream has no workers.
     """
     tape = upgrade(open_tape(lake, name))
     synthetic_batch.finish(spark, tape)

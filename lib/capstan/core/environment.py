@@ -10,11 +10,7 @@ DEFAULT_LAKE = "./lake"
 
 
 def named_by(variable: str) -> str | None:
-    """The place that a variable names; None if it is not set.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST` for a variable that is set, but to nothing.
-    """
+    """The place that a variable names; None if it is not set."""
     value = os.environ.get(variable)
     if value is not None and not value.strip():
         raise InvalidRequestError(

@@ -9,8 +9,6 @@ def check_parallelism(count: int, noun: str = "workers", *, most: int | None = 1
     """Check a requested number of workers.
 
     Args:
-        count: The number.
-        noun: Its unit, for the message.
         most: The largest number allowed; None for no limit.
     """
     if count < 1 or (most is not None and count > most):

@@ -36,8 +36,6 @@ class WorkerChoice:
     """What texts choose among workers.
 
     Attributes:
-        labels: The workers' labels by number.
-        by_label: Their numbers by label.
         by_number: Whether numbers choose too: no label is a number, except its worker's own.
     """
 

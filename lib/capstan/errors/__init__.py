@@ -57,12 +57,7 @@ class CapstanError(Exception):
 
 
 class CodedError(CapstanError):
-    """An error class with a fixed code and hint; instances come from `create`.
-
-    Attributes:
-        CODE: The code of all its instances.
-        HINT: The next step.
-    """
+    """An error class with a fixed code and hint; instances come from `create`."""
 
     CODE: ClassVar[str]
     HINT: ClassVar[str] = ""

@@ -306,9 +306,6 @@ def with_path(path: str) -> Iterator[None]:
 
 def to_capstan_error(error: BaseException, hint: str = _UNKNOWN_HINT) -> CapstanError:
     """Translate any exception: a known one by `translate`, others to `CAP-BROKEN` with the cause.
-
-    Args:
-        hint: The hint for an unknown exception.
     """
     known = translate(error)
     if known is not None:

@@ -28,13 +28,8 @@ class TableResult:
     """The result of maintaining a table.
 
     Attributes:
-        table: The table's name.
-        files_before: The number of files before.
-        files: The number of files after.
-        bytes: The size of these files.
         rewritten: The bytes rewritten.
         vacuumed: The number of deleted files, which no retained version uses.
-        checkpoint: Whether its log got a checkpoint.
         damaged: Ranges of batches (first and last) whose records differ from the index; they were
             left unchanged.
     """
@@ -122,7 +117,6 @@ def replace_files(
 
     Args:
         rows: Their rows, partitioned and sorted as they should be stored.
-        result: The result to update.
         check: Called after all is written and before the commit; it may raise.
     """
 

@@ -26,8 +26,6 @@ class Sizes:
     """Thresholds for rewriting files, and target sizes, in bytes and counts.
 
     Attributes:
-        file: The maximum size of a file.
-        full: The size of a run from which on it is never rewritten.
         share: The size that each worker should have in a full run.
         least: A worker with less than this in a run shares its file with others.
         many: This many files are rewritten, however small they are.
@@ -59,11 +57,6 @@ class File:
     """A data file of a table, as described by its log.
 
     Attributes:
-        path: Its path within the table.
-        bytes: Its size.
-        rows: The number of rows.
-        low: Its least batch or commit.
-        high: Its greatest batch or commit.
         workers: Its least and greatest worker; None if rows have no worker.
         partition: The number of its partition, from 0; rows stay in their partition.
     """
@@ -141,7 +134,6 @@ def worth_writing(
 
     Args:
         runs: The settled runs of the table, in order.
-        sizes: The thresholds.
         workers: The number of workers of the table's rows.
         ended: Whether no more rows will come, so that waiting for more is pointless.
     """

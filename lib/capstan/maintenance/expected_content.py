@@ -25,7 +25,6 @@ class ExpectedContent:
     """The expected records of some batches.
 
     Attributes:
-        records: The number of records by worker.
         hashes: The sums of both content hashes, modulo 2^64.
         cells: A row per worker and time: `worker`, a column per coordinate, `records`.
     """
@@ -120,11 +119,6 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
     """The last settled batch: no more records can arrive at the times of batches up to it.
 
     Each worker's times are compared with its own frontier, so a stalled worker holds up no other.
-
-    Args:
-        cut: Its newest cut.
-        states: The workers at that cut.
-        since: The first batch to consider.
     """
     # An invalid recording may have only negative counts; then it holds nothing.
     frontiers = {state.worker: state.frontier for state in states if state.frontier}

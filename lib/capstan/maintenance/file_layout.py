@@ -20,7 +20,6 @@ class FileAssignment:
     Attributes:
         first: The file of each worker's first records.
         starts: The first time of each later file of a worker with several files.
-        count: The number of files.
     """
 
     first: Mapping[int, int]

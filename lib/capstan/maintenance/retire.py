@@ -47,8 +47,6 @@ class RetiredFiles:
     Attributes:
         whole: Files to delete as a whole, with their numbers of rows.
         partly: Files with other records as well, which are rewritten without the deleted ones.
-        bytes: The size of the files to delete.
-        partly_bytes: The size of the files to rewrite.
     """
 
     whole: dict[str, int] = field(default_factory=dict)
@@ -62,11 +60,6 @@ class RetirementPlan:
     """The plan of a retirement.
 
     Attributes:
-        tape: The tape.
-        cut: Its newest cut.
-        box: The times to retire.
-        records: The number of records to delete.
-        files: The files with these records.
         stands: Whether the retirement was already done.
     """
 

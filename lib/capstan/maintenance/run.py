@@ -54,15 +54,12 @@ class MaintenanceResult:
     """The result of maintenance.
 
     Attributes:
-        streams: The streams whose tapes were maintained.
         tables: The tables of each stream; the shared tables under an empty name.
         staging: Deleted staged output of replays.
-        snapshots: Deleted snapshots of followed pipelines.
         jobs: Attempts of jobs whose requests and results were deleted.
         retired: The number of records whose retirement was completed, by stream.
         failed: The errors of streams whose tapes could not be maintained.
         violations: The errors of streams whose recordings break a rule.
-        busy: The errors of skipped work.
     """
 
     streams: list[str] = field(default_factory=list)
@@ -156,18 +153,8 @@ def maintain(
     """Maintain the tapes of streams and the shared tables of the lake; idempotent.
 
     Args:
-        spark: The session.
-        lake: The lake.
-        streams: The streams.
-        sizes: The thresholds for rewriting records.
         now: The current time, from which ages are measured.
         keep: How long to keep staged output that can no longer be published, and what jobs left.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAM` for a stream without a tape. The error of an unreadable
-            tape is part of the result instead.
-        SystemFailureError: `CAP-REWRITE`; `CAP-DISK-FULL` and `CAP-NO-ACCESS` when the lake cannot
-            be written.
     """
     names = list(streams)
     require_streams(lake, names)

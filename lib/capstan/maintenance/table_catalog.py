@@ -19,10 +19,8 @@ class GrowingTable:
 
     Attributes:
         name: Its name, such as `events`, `ledger runs`, `aside places`.
-        path: Its path.
         key: The column in whose order rows arrive, an integer or a timestamp.
         order: The columns by which rows of a file are sorted.
-        sizes: The thresholds for rewriting it.
     """
 
     name: str

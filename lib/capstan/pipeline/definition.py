@@ -285,11 +285,7 @@ def register(reference: str, function: Callable[..., object]) -> None:
 
 
 def resolve(pipeline: Pipeline, reference: str) -> Callable[..., object]:
-    """Return the function that a registered pipeline names as `package.module:function`.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` when it cannot be imported, or is not a function.
-    """
+    """Return the function that a registered pipeline names as `package.module:function`."""
     if reference in _registered:
         return _registered[reference]
     module, _, name = reference.partition(":")

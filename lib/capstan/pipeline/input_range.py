@@ -46,12 +46,7 @@ class Reach:
 
 
 def coordinate_of(pipeline: Pipeline, time_type: TimeType) -> int:
-    """Return the position of the coordinate that a pipeline uses as its time.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` when the pipeline names none of several coordinates,
-            `CAP-TIME` when it names an unknown one.
-    """
+    """Return the position of the coordinate that a pipeline uses as its time."""
     if pipeline.coordinate is not None:
         return time_type.index(pipeline.coordinate)
     if len(time_type.coordinates) == 1:

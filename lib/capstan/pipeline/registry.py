@@ -30,7 +30,6 @@ class Pipelines(ByName[Pipeline]):
         """Create a registry.
 
         Args:
-            declared: Pipelines by name.
             references: Further pipelines by name, as `package.module:function` of a function with
                 the decorator `pipeline`; imported on first use.
         """

@@ -14,7 +14,6 @@ def clock_literal(sql: str, frame: DataFrame) -> str | None:
     for such literals (`SpecialDatetimeValues`) is applied to the plan.
 
     Args:
-        sql: An expression or a query.
         frame: The DataFrame made from it. It is not computed.
     """
     literals = moments(sql)

@@ -50,9 +50,6 @@ def guest_session(spark: SparkSession) -> SparkSession:
 
     Time zone, ANSI rules and the like of the caller's session stay as they are, and have no effect
     in the new one. Both sessions see the same tables and run on the same executors.
-
-    Args:
-        spark: The caller's session.
     """
     require_delta(spark)
     session = new_session(spark)
@@ -105,7 +102,6 @@ def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSe
     Args:
         given: A session of the caller's, or a function that builds one; by default that of this
             process, if it has one.
-        lake: The lake that the session is to write to.
     """
     with _opening:
         if callable(given):

@@ -48,10 +48,6 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
 
     A folder needs no check. The first time something is made in an object store, two writers create
     one file there, and one must fail: names and settings alone prove nothing.
-
-    Args:
-        session: The session that writes.
-        place: The path of the table or of its lake.
     """
     scheme, separator, rest = place.partition("://")
     if not separator:
@@ -70,7 +66,6 @@ def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
     """Check the settings of a session for a place on S3.
 
     Args:
-        place: The path of the table or of its lake.
         spark: Returns a setting of Spark, or None.
         hadoop: Returns a setting of Hadoop for the bucket, or None.
     """

@@ -88,7 +88,6 @@ def build_session(
     package from the driver.
 
     Args:
-        app_name: The application name in Spark.
         master: A Spark master URL; by default `CAPSTAN_MASTER`, or `local[*]`.
         extra: Settings that override those of this module. They also apply to an existing
             session, as far as Spark can change them. JVM options are appended, not replaced.

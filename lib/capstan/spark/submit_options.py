@@ -39,7 +39,6 @@ def submission(master: str, *, short: bool = False) -> Submission:
     `capstan.spark.session` makes all other settings of a session inside the app.
 
     Args:
-        master: A Spark master URL.
         short: Whether the app ends within a minute or two; see `capstan.spark.setup.jvm.SHORT`.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())

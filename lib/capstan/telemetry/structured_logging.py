@@ -39,13 +39,7 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
-    """The run, attempt and stream that a line belongs to; None if unknown.
-
-    Attributes:
-        run: The name of the run.
-        attempt: The number of the attempt.
-        stream: The name of the stream.
-    """
+    """The run, attempt and stream that a line belongs to; None if unknown."""
 
     run: str | None = None
     attempt: int | None = None
@@ -69,13 +63,7 @@ class LogContext:
 
 @dataclass(slots=True)
 class Log:
-    """Writes log lines with their context.
-
-    Attributes:
-        format: The format of the lines.
-        write: Takes a line with its newline.
-        context: The context of the next line.
-    """
+    """Writes log lines with their context."""
 
     format: LogFormat
     write: Write

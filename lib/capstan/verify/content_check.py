@@ -33,7 +33,6 @@ class ContentMismatch:
     Attributes:
         seq: The event; None for records without an event.
         time: Its time; None if that is incomplete.
-        detail: The mismatch in words.
     """
 
     seq: int | None
@@ -98,7 +97,6 @@ def require_counts(
     """Check that each event has the stated number of records; the payload is not read.
 
     Args:
-        workers: The workers whose events to check.
         region: Only events at its times; None for all.
     """
     cells = _cells(spark, tape, cut, workers).where("stored <> promised")
@@ -119,11 +117,7 @@ def count_mismatch(
     """The error for an event whose number of records differs from the stated one.
 
     Args:
-        worker: The worker of the event.
         seq: The event's number; None for records without an event.
-        time: The event's time, if it has one.
-        stored: The number of stored records.
-        promised: The number that the event states.
     """
     shown = None if time is None else tape.time_type.render(time)
     event = "" if seq is None else f", event {seq} at {shown}"

@@ -39,11 +39,7 @@ class EventColumns:
 
     Attributes:
         workers: The worker of each event; never null.
-        seqs: The number of each event.
-        commits: The ordinal of each event's commit.
         progress: Whether each event is a progress event; else it is a messages event.
-        times: The time of each messages event.
-        records: The number of records of each messages event.
         updates: `(time, diff)` of all progress events, one after another.
         offsets: The start of each event's updates in `updates`, and the end of the last.
         faults: Faults in the shape of events, by row; few or none.
@@ -61,12 +57,7 @@ class EventColumns:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
-        """Convert a batch with the columns of `run.events_to_check`.
-
-        Args:
-            batch: The events.
-            width: The number of coordinates of their times.
-        """
+        """Convert a batch with the columns of `run.events_to_check`."""
         flat = batch.column("updates").values
         moved = _coordinates(pc.struct_field(flat, "time"), width)
         diffs = pc.struct_field(flat, "diff")
@@ -105,8 +96,6 @@ def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> d
     """Faults in the shape of events, by row.
 
     Args:
-        batch: The events.
-        progress: The rows of kind progress.
         sent: The rows without a complete time.
         moved: The flattened updates that contain a null.
     """

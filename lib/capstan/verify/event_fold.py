@@ -28,7 +28,6 @@ class ResumePoint:
     Attributes:
         commit: Events up to this commit were checked before.
         seq: The number of those events, which is the position of the next one.
-        records: The number of their records.
         holdings: The times held after them; None for the initial holdings of every worker.
         stop: The position to stop before; None to check to the end.
     """
@@ -49,8 +48,6 @@ class FoldResult:
     """How far a recording is valid, and the times held there.
 
     Attributes:
-        events: The number of valid events from the beginning.
-        records: Their records.
         holdings: The times held after them: `(time, count)` in listing order.
         violation: The violation that ended it, or None.
     """

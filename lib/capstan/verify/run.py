@@ -36,8 +36,6 @@ class _Plan:
     """The events to check.
 
     Attributes:
-        labels: The selected workers that the stream has.
-        starts: Where checking of each starts.
         only: The workers whose events must be read; None for all.
         after: The commit after which events must be read.
     """
@@ -64,17 +62,10 @@ def verify(
     is read only if `deep`.
 
     Args:
-        spark: The session, or one that is built when needed.
-        lake: The lake with the ledger.
-        tape: The tape.
         workers: Only these; None for all, including unknown ones on the tape.
         cut: The cut to verify; by default the newest.
         deep: Whether to compare the records with the counts and fingerprints of their events.
         remember: Whether to write the results to the ledgers.
-
-    Raises:
-        InvalidRequestError: `CAP-WORKER` for a selected worker that the stream does not have.
-        SystemFailureError: `CAP-DAMAGED` for missing or truncated files, if `deep`.
     """
     if deep:
         look_again()
@@ -146,7 +137,6 @@ def check_events(
 
     Args:
         events: Columns as in `events_to_check`, each worker in one partition, sorted.
-        time_type: The type of their times.
         starts: The state of each worker's recording before them.
     """
     folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))

@@ -48,7 +48,6 @@ def load_verified(
     What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
 
     Args:
-        lake: The lake with the ledger.
         workers: The workers that are asked for; None for all.
     """
     opened = {
@@ -86,9 +85,6 @@ def newest_rows(
     most verifications as many as there were since its own.
 
     Args:
-        lake: The lake with the ledger.
-        commit: The last commit to look at.
-        opened: The commits that opened the workers asked for.
         columns: The columns to read in addition to `worker` and `commit`.
         unowned: Whether the newest row without a worker is asked for too.
         look_back: The most files to read; None for no limit.

@@ -29,14 +29,8 @@ class KnownViolation:
     """A violation in the ledger that has not been found gone.
 
     Attributes:
-        stream: The stream.
-        tape: The identity of its tape.
         worker: The worker of the recording; None for events that name no worker.
         cut: The commit up to which it was verified.
-        at: When it was verified.
-        seq: The event that breaks a rule.
-        rule: The rule.
-        about: The violation in a sentence.
     """
 
     stream: str

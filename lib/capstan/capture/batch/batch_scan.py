@@ -25,7 +25,6 @@ class BatchScan:
         labels: Labels of its records; incomplete if there are more than a stream can have.
         least: The least event time of labelled records in microseconds, truncated; None if there is
             none.
-        greatest: The greatest such event time.
     """
 
     labels: frozenset[str]
@@ -36,7 +35,6 @@ class BatchScan:
         """Whether no record of a worker can be more than `max_ahead` after all times before it.
 
         Args:
-            time: The stream's event time.
             seen: The greatest time on tape in microseconds, or None.
             started: The start of the micro-batch in microseconds; None if unknown.
         """
@@ -55,10 +53,6 @@ def scan_batch(
     prepared: DataFrame, stream: Stream, consumed: Collection[Consumed], known: Collection[str]
 ) -> BatchScan | None:
     """Read a micro-batch once if its rows may have new labels.
-
-    Args:
-        consumed: The parts of the source that it consumed.
-        known: Labels of the open workers.
 
     Returns:
         The scan; None if no new label is possible.

@@ -87,7 +87,6 @@ def attach(
     Args:
         tape: The tape, without an unfinished synthetic batch.
         query: The query's id and the folder of its checkpoint.
-        batch: The query's number of the batch.
         reseat: Accept a query that has not written to the tape yet in place of its writer.
     """
     known = _known(tape)
@@ -125,8 +124,6 @@ def is_recorded(
 
     Args:
         checkpoint: What `attach` has returned.
-        batch: The query's number of the batch.
-        consumed: The input of the batch.
     """
     # Looked up by the query's number: that on tape of a batch before an inserted one is another one
     # than `number` says.

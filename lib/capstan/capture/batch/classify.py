@@ -58,7 +58,6 @@ class BatchLimits:
     """The limits that apply to a micro-batch.
 
     Attributes:
-        epoch: The number of the micro-batch.
         ahead_from: Records at this time (microseconds) or later are too far ahead; None for no
             limit.
     """
@@ -274,7 +273,6 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
         frame: Columns `data`, `raw`, perhaps `no_row`, `worker INT`, `at TIMESTAMP`, `frontier
             BIGINT` (the event time in microseconds that the row's worker held before this
             micro-batch).
-        limits: The limits of this micro-batch.
 
     Returns:
         Columns `worker`, `time STRUCT`, `reason STRING` (null for rows to record), `frontier`, `at
@@ -343,7 +341,6 @@ def ahead_from(
 
     Args:
         frame: Prepared rows of the micro-batch.
-        time: The stream's event time.
         seen: The greatest time on tape in microseconds, or None.
         started: The start of the micro-batch in microseconds; None if unknown.
     """

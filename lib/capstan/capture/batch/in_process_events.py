@@ -87,12 +87,9 @@ def numbered(
     """The events of one commit, numbered from each worker's last event on.
 
     Args:
-        time_type: The coordinates of the tape's times.
         statements: The progress statements; their rank places them before or after messages.
         positions: The next `seq` of each worker.
         messages: The messages events; none for progress only.
-        batch: The micro-batch.
-        commit: The ordinal of the commit.
 
     Returns:
         Rows with the columns of `events`, by worker and `seq`.

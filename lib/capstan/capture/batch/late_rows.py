@@ -22,9 +22,6 @@ def rows(classified: DataFrame, batch: int, time_type: TimeType, *, text: bool) 
     """The rows of `late` for a classified micro-batch, with the columns of the `late` table.
 
     Args:
-        classified: The rows, with their reasons.
-        batch: The batch's number.
-        time_type: The coordinates of the stream's times.
         text: Whether the source is text; the raw text of malformed records is then kept.
     """
     # Only the event time can make a record late; the epoch is always that of the batch.

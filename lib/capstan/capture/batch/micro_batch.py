@@ -57,9 +57,7 @@ class WriteStats:
 
     Attributes:
         version: The commit of `records`.
-        fed: Rows of the micro-batch.
         refused: Rows not recorded on tape.
-        written: Rows written.
         greatest: The greatest event time of the written rows in microseconds; None without rows.
     """
 
@@ -75,11 +73,8 @@ class MicroBatch:
     """A micro-batch to be recorded.
 
     Attributes:
-        stream: The stream's configuration.
-        tape: The tape.
         entry: The batch's number and input; its checkpoint is part of the transaction identity of
             records and late rows.
-        checkpoint: The folder of that checkpoint.
     """
 
     stream: Stream

@@ -45,8 +45,6 @@ def numbered_events(
             content hashes `_h1, _h2 BIGINT`.
         statements: The progress statements; their rank places them before or after messages.
         positions: The next `seq` of each worker.
-        batch: The micro-batch.
-        commit: The ordinal of the commit.
 
     Returns:
         Rows with the columns of `events`, in one partition.

@@ -27,10 +27,6 @@ class OpenWorker:
     """An open worker that capture writes for; it holds one capability.
 
     Attributes:
-        number: The worker's number.
-        label: The value or partition that it stands for.
-        next_seq: The position of its next event.
-        on_tape: The time it holds according to the tape.
         held: The time that decides whether its records are late; the stream's frontier for a worker
             that is just opening.
     """
@@ -49,7 +45,6 @@ class Roster:
     Attributes:
         commit: The ordinal of the tape's last commit.
         minimum: The time that a worker holds before its first event.
-        workers: The open workers, by number.
         free: The first number never used. Two processes that start from the same roster pick the
             same number, so only one of them can register it.
         greatest_time: The greatest event time on tape in microseconds (the epoch when times have no
@@ -197,7 +192,6 @@ class Roster:
         """The roster after a micro-batch.
 
         Args:
-            batch: The micro-batch.
             greatest: The greatest event time in microseconds of each worker with records.
         """
         time = stream.time

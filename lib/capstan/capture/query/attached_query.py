@@ -51,9 +51,6 @@ class _Recording:
     """A tape between two micro-batches of its query.
 
     Attributes:
-        tape: The tape.
-        checkpoint: The query's checkpoint.
-        roster: The tape's workers.
         next: The query's number of the next micro-batch.
         version: The version of the tape's index. Another one means that somebody else wrote to it.
     """
@@ -86,10 +83,6 @@ class CaptureInto:
             lake: The lake that holds the tape, or gets a new one.
             stream: The stream, without a source of its own.
             reseat: Accept a query that has not recorded the stream yet in place of its present one.
-            rescale: The number of workers to rescale to first.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARED` for a stream that is declared with a source.
         """
         require_no_source(stream)
         self.lake = lake
@@ -111,22 +104,7 @@ class CaptureInto:
         return f"capture_into({self.stream.name!r}, lake={self.lake.root!r})"
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Record a micro-batch; called by Spark.
-
-        Args:
-            frame: Its rows.
-            batch: The query's number of it.
-
-        Raises:
-            InvalidRequestError: `CAP-REQUEST` outside of `foreachBatch`, for another batch than the
-                query's, and for a second frame of a batch; `CAP-CHECKPOINT` for a query that is not
-                the tape's, or has no checkpoint; `CAP-LAKE` when the lake of a query that has run
-                before is gone; `CAP-CLOSED`, `CAP-COLUMN`, `CAP-TIME-COLUMN`, `CAP-SCHEMA`,
-                `CAP-TYPE`, `CAP-DECLARED`, `CAP-RESCALE`, `CAP-WORKERS`, `CAP-CONNECT`.
-            CheckFailedError: `CAP-LATE` under the policy `fail`.
-            FencedError: `CAP-FENCED` when another process captures the same stream.
-            SystemFailureError: `CAP-DELTA` for a session without Delta.
-        """
+        """Record a micro-batch; called by Spark."""
         try:
             self._record_once(frame, batch)
         except CapstanError as error:
@@ -268,11 +246,7 @@ class CaptureInto:
 
 
 def require_no_source(stream: Stream) -> None:
-    """Check that a stream is recorded by a query of the caller's.
-
-    Raises:
-        InvalidRequestError: `CAP-DECLARED`.
-    """
+    """Check that a stream is recorded by a query of the caller's."""
     if stream.source.format != QUERY:
         raise InvalidRequestError(
             "CAP-DECLARED",

@@ -41,13 +41,9 @@ class CaptureQuery:
     """The query of a capture.
 
     Attributes:
-        stream: The stream's configuration.
-        tape: Its tape.
-        checkpoint: Its checkpoint.
         own: The session that prepares a caller's rows; None for rows that are prepared.
         lines: The files of JSON that may be read as such; None for other sources.
         roster: The workers, after the last micro-batch.
-        results: What the micro-batches recorded.
     """
 
     stream: Stream
@@ -62,9 +58,6 @@ class CaptureQuery:
 
     def run(self, rows: DataFrame) -> bool:
         """Record all micro-batches that the source has now.
-
-        Args:
-            rows: The streaming frame.
 
         Returns:
             Whether all are recorded; else the lines of the next one must be read as text.

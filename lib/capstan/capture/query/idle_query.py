@@ -30,7 +30,6 @@ class IdleListener(StreamingQueryListener):
         """Listen until the query ends.
 
         Args:
-            session: A session of the query's application.
             idle: Called with the time at which it had read everything.
         """
         self._identity = query.identity

@@ -24,15 +24,7 @@ _LOCATION = "spark.sql.streaming.checkpointLocation"
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A running query of the caller's.
-
-    Attributes:
-        identity: The id of its checkpoint.
-        folder: The folder of its checkpoint.
-        run: The id of this run of it.
-        batch: Its number of the micro-batch that it is at.
-        java: The query in the JVM.
-    """
+    """A running query of the caller's."""
 
     identity: str
     folder: str

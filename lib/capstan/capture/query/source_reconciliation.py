@@ -46,7 +46,6 @@ class Difference:
     """A batch for which source and tape differ.
 
     Attributes:
-        batch: The batch.
         part: `topic/partition` for Kafka; else None.
         kind: `missing`: the source has more records than are stored; `extra`: it has fewer;
             `changed`: the number is the same, but the contents differ; `gap`: offsets between two
@@ -67,16 +66,11 @@ class Reconciliation:
     """The outcome of a reconciliation.
 
     Attributes:
-        stream: The stream.
-        cut: The last commit compared.
-        batches: The number of batches compared.
         records: Their records, on tape or in `late`.
         deep: Whether contents were compared as well.
         gone: Batches that cannot be compared in full because their source is gone.
         unknown: Batches before the first one with known input.
         retired: Batches excluded because some of their records were deleted.
-        differing: The number of differences.
-        findings: The first differences.
         passed: Files of the source that captures have skipped, by reason; None when the source has
             no files or cannot be listed.
         otherwise: Batches excluded because they were captured with another `select` or `where`.
@@ -129,7 +123,6 @@ def reconcile(
     """Compare the input of a stream's batches with the records on its tape and in `late`.
 
     Args:
-        stream: The stream's configuration, with its source.
         deep: Whether to compare contents as well, by their hashes.
         retired: Times whose records were deleted; batches with such records are excluded.
     """

@@ -75,11 +75,6 @@ def retain_commit_times(tape: Tape, stream: Stream) -> None:
 
 def first_difference(stored: object, declared: object, path: str = "") -> str:
     """The first setting that differs, with both values: `late fail, but is declared with advance`.
-
-    Args:
-        stored: The settings in use.
-        declared: The settings of the declaration.
-        path: The place of both in the whole.
     """
     if isinstance(stored, Mapping) and isinstance(declared, Mapping):
         for key in [*stored, *declared]:

@@ -35,7 +35,6 @@ def start_tape(
     stored.
 
     Args:
-        lake: The lake that holds the tape, or gets a new one.
         payload: The columns of its records; None for those on tape.
         rescale: The number of workers to rescale to first; it must be the declared number.
     """

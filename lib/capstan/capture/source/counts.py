@@ -53,11 +53,7 @@ class Counts:
     """The records of captured batches up to a cut, on the tape and in the source.
 
     Attributes:
-        spark: The session.
-        tape: The tape.
-        stream: The stream's configuration.
         listing: The files of the source, if they could be listed.
-        cut: The cut.
         deep: Whether to compute content hashes; else they are null.
         retired: Times whose records were deleted; batches with such records are excluded.
     """

@@ -72,7 +72,6 @@ def selected(
 
     Args:
         frame: Its rows, perhaps with `raw_text.COLUMN` and `raw_text.NO_ROW`.
-        stream: The stream, for errors.
         carried: Further columns of each record, over those of `frame`; their names are `HIDDEN`.
 
     Returns:
@@ -123,12 +122,8 @@ class _Selection:
     """The expressions of a source over its rows.
 
     Attributes:
-        frame: The rows.
-        stream: The stream.
-        source: The source.
         hidden: Columns beside those of the source, by name: carried ones, structs that an
             expression opens with `.*`, and what a generator takes, so that each is computed once.
-        generates: Whether an expression is a generator.
         kept: The parsers whose text is in `raw`, and their texts, as SQL.
         raw: For each text that is parsed, the text if it cannot be; else null.
         no_row: Whether a record makes no row, by the source or by a generator.
@@ -192,7 +187,6 @@ class _Selection:
         """The columns of an expression; of a generator, also for a record that makes no row.
 
         Args:
-            item: The expression.
             before: The columns before it, whose names it may use.
         """
         value = self._sql(item)

@@ -49,8 +49,6 @@ def read_source(
     """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
 
     Args:
-        listing: The files of the source, if they could be listed.
-        columns: Its columns, if they are known.
         known: The columns on tape; None before the first capture.
         as_text: Whether JSON is to be read as text, see `line_checks`.
     """
@@ -243,7 +241,6 @@ def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError
 
     Args:
         tape: The folder of its tape, whose files are not source files.
-        error: The error that ended the query.
     """
     translated = translation.translate(error)
     if translated is None or translated.code != "CAP-DAMAGED":

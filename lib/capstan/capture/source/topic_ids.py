@@ -31,8 +31,6 @@ def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) ->
 
     Args:
         spark: The session, with the classes of Kafka's clients.
-        stream: A stream with a Kafka source.
-        checkpoint: The folder of its checkpoint.
     """
     try:
         current = _ids(spark, stream.source)

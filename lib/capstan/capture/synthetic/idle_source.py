@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 
 def detail_of(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] | None:
-    """The workers that the clock advances, and their new event time; None for no advance.
-
-    Args:
-        tape: The tape, up to date with its source.
-        now: The current time.
-    """
+    """The workers that the clock advances, and their new event time; None for no advance."""
     time = stream.time
     if not isinstance(time, EventTime) or time.idle_after is None or time.lateness is None:
         return None

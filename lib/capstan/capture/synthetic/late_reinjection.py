@@ -37,9 +37,7 @@ class PutBackResult:
     """The outcome of a put-back.
 
     Attributes:
-        stream: The stream.
         batch: The new batch; None when there was nothing to put back.
-        records: Records put back now.
         cut: The tape's newest commit.
         left: Rows that remain in `late`, by reason.
     """

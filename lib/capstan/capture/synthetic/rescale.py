@@ -27,8 +27,6 @@ def require_declared(name: str, settings: Mapping[str, object], rescale: int | N
     """Check that the requested number of workers is the declared one.
 
     Args:
-        name: The stream.
-        settings: The configuration, as stored with a tape.
         rescale: The requested number; None for no rescale.
     """
     declared = _count(settings)

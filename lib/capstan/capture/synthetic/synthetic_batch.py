@@ -49,7 +49,6 @@ def insert(
 
     Args:
         tape: The tape, without an unfinished synthetic batch.
-        origin: The kind of batch.
         detail: Returns what is needed to apply the batch, given its number; None for no batch.
         operation: The operation that waits while a micro-batch is incomplete, for the error text.
     """

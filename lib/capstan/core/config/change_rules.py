@@ -59,7 +59,6 @@ class ChangeRule:
     """The rule by which the changes of a key become rows of a table.
 
     Attributes:
-        keys: The columns that identify a key.
         sequence_by: The columns whose greatest values make a change win, the most significant
             first; each perhaps with its kind, as `version as number`.
         delete_when: The SQL condition that a change deletes its key; None when none does.

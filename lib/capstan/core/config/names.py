@@ -35,7 +35,6 @@ def check_name(kind: str, name: str) -> str:
 
     Args:
         kind: The kind of object, for the message: `stream`, `table`.
-        name: The text to check.
     """
     if is_name(name):
         return name

@@ -27,9 +27,6 @@ def joined_streams(streams: Mapping[str, str]) -> str:
     """The streams as one text, such as `orders+payments`: in the order of their sources' names.
 
     Ledgers have it where a replay of one stream has the stream's name.
-
-    Args:
-        streams: The streams by key.
     """
     return _JOINT.join(streams[source] for source in sorted(streams))
 
@@ -86,8 +83,6 @@ def problem_with_workers(
     """The reason why workers cannot be chosen stream by stream, or None.
 
     Args:
-        streams: The streams by key, of a replay of several.
-        workers: The workers chosen in all of them.
         workers_of: The workers chosen in each, by the same keys; in those left out, all.
     """
     if not workers_of:

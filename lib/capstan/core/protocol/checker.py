@@ -24,11 +24,8 @@ class Verdict:
     Attributes:
         valid: Whether the whole recording obeys the rules.
         events: The number of valid events before the first violation.
-        records: The number of their records.
         violation: The first violation, or None.
         holdings: The capabilities held after these events: `(time, count)` in listing order.
-        frontier: The minimal elements of the holdings.
-        closed: Whether nothing is held.
     """
 
     valid: bool
@@ -62,7 +59,6 @@ class StreamChecker:
     Attributes:
         seq: The position of the next event, from 0: the number of accepted events, including those
             of earlier runs.
-        records: The number of records of these events.
     """
 
     __slots__ = ("_held", "_width", "records", "seq")
@@ -81,8 +77,6 @@ class StreamChecker:
             minimum: The time at which every recording starts.
             holdings: The capabilities held before the next event, none below zero. By default
                 `{minimum: 1}`; `n` interleaved recordings start with `{minimum: n}`.
-            seq: The position of the next event.
-            records: The records counted so far.
         """
         held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings)
         for time, count in held.items():
@@ -128,8 +122,6 @@ class StreamChecker:
 
         Args:
             rule: `shape`, `seq` or `content`.
-            detail: A description of what was found.
-            time: The offending time, if there is one.
         """
         offending = None if time is None else Time(time)
         return Violation(self.seq, rule, offending, self.holdings, detail=detail)

@@ -33,12 +33,8 @@ class Messages:
     or a transcript it has the records themselves.
 
     Attributes:
-        time: The time of all records.
         records: The number of records; may be 0.
         data: The records in recorded order, or None when they are stored elsewhere.
-
-    Raises:
-        ValueError: `records` is below zero, or not the number of `data`.
     """
 
     time: Time

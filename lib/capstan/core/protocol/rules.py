@@ -58,7 +58,6 @@ class Violation:
 
     Attributes:
         seq: The position in the recording, from 0.
-        rule: The rule that is broken.
         time: The offending time, the first in listing order if there are several; None if the rule
             does not concern a time.
         held: The capabilities held before the event: `(time, count)` in listing order.

@@ -73,7 +73,6 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
 
     Args:
         event: The event; its data are JSON values, with tuples for lists.
-        worker: The worker of the recording.
         seq: The event's position in the recording.
         minimum: The minimum time as JSON; all times are written like it.
     """

@@ -18,7 +18,6 @@ class Antichain:
     Attributes:
         elements: The minimal times, each once, in listing order. Whatever times are given, only
             the minimal ones are kept.
-
     >>> Antichain.of([Time.of(1, 0), Time.of(0, 1), Time.of(1, 1)]).elements
     ((0, 1), (1, 0))
     """

@@ -23,9 +23,6 @@ class Box:
     Attributes:
         since: Per coordinate the first value inside; None is unbounded.
         until: Per coordinate the first value past it; None is unbounded.
-
-    Raises:
-        ValueError: The bounds have different numbers of coordinates.
     """
 
     since: Bound
@@ -87,7 +84,6 @@ class Box:
         """Parse a bound given on the command line; None is unbounded.
 
         Args:
-            time_type: The coordinates.
             text: `name=value`, several separated by commas, the others unbounded; or a JSON list
                 with null for unbounded; or a bare value for the only coordinate or for `event`.
         """

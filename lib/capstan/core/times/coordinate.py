@@ -69,13 +69,8 @@ class Coordinate:
 
     Attributes:
         name: Lower-case letters, digits and underscores, a letter first: it is a column's name.
-        kind: The kind of its values.
         minimum: The value where every stream starts: an integer, days or microseconds since
             1970-01-01 UTC, according to `kind`.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME-TYPE`, another kind of name; `CAP-TIME`, a minimum out of
-            range.
     """
 
     name: str

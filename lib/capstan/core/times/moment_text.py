@@ -35,11 +35,7 @@ _MAX_OFFSET: Final = timedelta(hours=18)
 
 
 class OffsetError(ValueError):
-    """An offset that is out of range.
-
-    Attributes:
-        offset: The offset.
-    """
+    """An offset that is out of range."""
 
     def __init__(self, offset: str) -> None:
         super().__init__(

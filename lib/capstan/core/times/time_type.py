@@ -32,9 +32,6 @@ class TimeType:
 
     Attributes:
         coordinates: At least one, outermost first, with different names.
-
-    Raises:
-        InvalidRequestError: `CAP-TIME-TYPE`, no coordinates, or two of one name.
     """
 
     coordinates: tuple[Coordinate, ...]

@@ -67,22 +67,6 @@ def export_topics(
     """Write the recordings of workers to their topics; repeating it changes nothing.
 
     The broker must create missing topics.
-
-    Args:
-        spark: The session.
-        lake: The lake with the ledger of verifications.
-        tape: The tape.
-        topics: Destination.
-        workers: Workers to export.
-        cut: Commit to export.
-
-    Raises:
-        CheckFailedError: `CAP-VIOLATION`, a recording is not sound; `CAP-TOPIC`, the topics hold
-            another recording; `CAP-TAPE`, an event lacks records that it counts.
-        InvalidRequestError: `CAP-RETIRED`, records were deleted; `CAP-TYPE`, a column cannot be
-            restored from a topic; `CAP-TOPIC`, the topics hold something else. Nothing is written
-            then.
-        SystemFailureError: `CAP-BROKER`, the broker does not answer.
     """
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
@@ -209,13 +193,7 @@ def recording_tag(header: TopicHeader) -> str:
 
 
 def read_header(spark: SparkSession, topics: Topics) -> TopicHeader:
-    """The header of topics.
-
-    Raises:
-        InvalidRequestError: `CAP-TOPIC`, the topic does not exist, or has no header.
-        CheckFailedError: `CAP-TOPIC`, it holds two recordings.
-        SystemFailureError: `CAP-BROKER`.
-    """
+    """The header of topics."""
     texts = call_broker(topics.prefix, lambda: _texts(spark, topics))
     return newest_header(texts, topics.prefix)
 
@@ -246,11 +224,7 @@ def _read(spark: SparkSession, topics: Topics, subscription: Mapping[str, str]) 
 
 
 def call_broker(name: str, call: Callable[[], Answer]) -> Answer:
-    """The result of a call to the broker.
-
-    Raises:
-        SystemFailureError: `CAP-BROKER`, it does not answer.
-    """
+    """The result of a call to the broker."""
     try:
         return call()
     except CapstanError:

@@ -53,17 +53,7 @@ _EVENT = ["worker", "seq"]
 
 
 def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) -> TopicTransfer:
-    """Put the new events of topics on the tape of a stream, in one commit.
-
-    Raises:
-        InvalidRequestError: `CAP-TOPIC`, the topics are not a recording; `CAP-EXISTS`, the stream
-            came from elsewhere; `CAP-SCHEMA`.
-        CheckFailedError: `CAP-TOPIC-GAP`, events or records are missing; `CAP-TOPIC`, they differ
-            from those written; `CAP-VIOLATION`, they are not a sound recording; `CAP-BEHIND`, a new
-            worker has records at times that are already complete here. Nothing was written.
-        SystemFailureError: `CAP-BROKER`, the broker does not answer.
-        FencedError: `CAP-FENCED`, another process records onto the tape.
-    """
+    """Put the new events of topics on the tape of a stream, in one commit."""
     header = read_header(spark, topics)
     tape = _tape(spark, lake, name, header)
     commit = newest_cut(tape).commit + 1

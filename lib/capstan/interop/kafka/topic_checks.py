@@ -35,7 +35,6 @@ class TopicBatch:
 
     Attributes:
         messages: Columns of `message`, `worker` and `first`, the next `seq` of the worker.
-        header: Header of the topics.
         ends: By worker, the `seq` after its last event.
         batch: The batch of each worker's next event; later events count up from it.
     """

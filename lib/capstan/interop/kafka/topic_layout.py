@@ -30,7 +30,6 @@ class Topics:
 
     Attributes:
         servers: `HOST:PORT` of the brokers, separated by commas.
-        prefix: Common prefix of the topic names.
     """
 
     servers: str
@@ -38,11 +37,7 @@ class Topics:
 
     @classmethod
     def parse(cls, url: str) -> Topics:
-        """The topics at `kafka://HOST:PORT/PREFIX`.
-
-        Raises:
-            InvalidRequestError: `CAP-TOPIC`, the URL is malformed.
-        """
+        """The topics at `kafka://HOST:PORT/PREFIX`."""
         match = _URL.fullmatch(url)
         if match is None or not _PREFIX.fullmatch(match[2]):
             raise InvalidRequestError(
@@ -78,12 +73,9 @@ class TopicHeader:
     """Header of the topics of a stream.
 
     Attributes:
-        stream: The stream they were written from.
         tape: Identity of its tape: topics hold one recording, never two.
         commit: The commit up to which everything was written.
-        time_type: Its time type.
         columns: Its payload columns, as a Spark schema in JSON.
-        workers: Labels of the written workers, by number.
     """
 
     stream: str
@@ -110,11 +102,7 @@ class TopicHeader:
 
     @classmethod
     def from_text(cls, text: str, topic: str) -> TopicHeader:
-        """The header written by `to_text`.
-
-        Raises:
-            InvalidRequestError: `CAP-TOPIC`, the message is not a header, or of a newer format.
-        """
+        """The header written by `to_text`."""
         try:
             fields = json.loads(text)
             version = fields["format"]
@@ -141,12 +129,7 @@ class TopicHeader:
 
 
 def newest_header(texts: list[str], topic: str) -> TopicHeader:
-    """The newest header of a topic, with the workers of all its headers.
-
-    Raises:
-        InvalidRequestError: `CAP-TOPIC`, there is no header.
-        CheckFailedError: `CAP-TOPIC`, the headers belong to two recordings.
-    """
+    """The newest header of a topic, with the workers of all its headers."""
     headers = [TopicHeader.from_text(text, topic) for text in texts]
     if not headers:
         raise InvalidRequestError(
@@ -167,12 +150,7 @@ class TopicTransfer:
     """Result of an export to topics, or of an import from them.
 
     Attributes:
-        stream: The stream.
-        url: The topics.
         cut: The exported commit, or the newest commit of the tape after an import.
-        workers: Number of exported workers, or of workers on the tape.
-        events: Number of events transferred.
-        records: Number of their records.
         unchanged: Whether an import found nothing new; None for an export.
     """
 

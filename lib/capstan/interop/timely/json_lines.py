@@ -32,11 +32,7 @@ class LineDecoder(Decoder):
         *,
         connected: bool = False,
     ) -> None:
-        """Start at the beginning of a transcript; see `Lines` and its `decoder`.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, `minimum` is not a time.
-        """
+        """Start at the beginning of a transcript; see `Lines` and its `decoder`."""
         super().__init__(longest)
         transcript_minimum(minimum)
         self._connected = connected

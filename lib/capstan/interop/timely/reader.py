@@ -46,8 +46,6 @@ class EventReader(Closing):
 
         Args:
             source: Source of its bytes.
-            encoding: Their encoding.
-            name: Name in errors.
             piece: Maximum number of bytes per read.
             connected: Whether the source is a connection, which can end in the middle of an event.
         """

@@ -149,13 +149,8 @@ class Replayer:
 
         Args:
             sources: The recordings, in order: readers, links, or any events.
-            minimum: Minimum time of all of them.
             peers: Number of replay workers, at least one.
             batch: Maximum number of events per recording and turn; None takes all available now.
-
-        Raises:
-            InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or less than one event
-                per turn.
         """
         check_parallelism(peers, most=None)
         if batch is not None:

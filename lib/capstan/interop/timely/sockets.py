@@ -62,11 +62,7 @@ class Listener(Closing):
         Args:
             workers: Number of expected senders, each on its own port.
             encoding: Encoding of worker `i`.
-            host: Address to bind to.
             base: First port; 0 picks free ports.
-
-        Raises:
-            InvalidRequestError: `CAP-PORT`, a port or the address is invalid or taken.
         """
         if workers < 1 or base < 0 or base + workers - 1 > _LAST_PORT:
             raise _no_port(f"{host}:{base} and up, {workers} ports", "there are no such ports")

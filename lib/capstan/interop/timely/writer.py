@@ -37,8 +37,6 @@ class EventWriter(Closing):
 
         Args:
             sink: Destination of the bytes.
-            encoding: Their encoding.
-            name: Name of the sink in errors.
         """
         self._sink = sink
         self._encoding = encoding

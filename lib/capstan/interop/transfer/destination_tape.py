@@ -45,11 +45,7 @@ def open_or_create_tape(
     """The tape for recordings of one form: the existing one, or a new one.
 
     Args:
-        spark: The session.
-        lake: The lake.
-        name: The stream.
         form: Form of the recordings, which gives a new tape its times and payload.
-        settings: Settings of the recording, which never change.
         mismatch: Error to raise if the existing tape has other settings.
     """
     tape = existing_tape(lake, name)
@@ -67,16 +63,7 @@ def add_workers(tape: Tape, workers: Iterable[int]) -> None:
 
 
 def add_new_workers(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
-    """Put workers on a tape's roster unless they are on it; returns the number of new ones.
-
-    Args:
-        tape: The tape.
-        workers: Labels by number.
-        commit: The commit that opens them.
-
-    Raises:
-        FencedError: `CAP-FENCED` when another process writes to the roster at the same time.
-    """
+    """Put workers on a tape's roster unless they are on it; returns the number of new ones."""
     # Read before the roster itself: any later writer then conflicts with this write.
     last = newest_roster(tape)
     known = index.worker_labels(tape, Cut(commit, 0))
@@ -88,16 +75,7 @@ def add_new_workers(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
 
 
 def interrupted_commit(tape: Tape, transaction: Txn, key: str) -> object | None:
-    """What an interrupted commit noted under `key` with its records; None without such a commit.
-
-    Args:
-        tape: The tape.
-        transaction: The transaction that wrote the records of the commit.
-        key: A key of the commit's note.
-
-    Raises:
-        InvalidRequestError: `CAP-HALF-DONE`, the table's log no longer has the note.
-    """
+    """What an interrupted commit noted under `key` with its records; None without such a commit."""
     table = delta.open_table(tape.paths.records)
     if table.transaction_version(transaction.app) != transaction.version:
         return None

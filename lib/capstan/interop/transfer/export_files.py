@@ -37,9 +37,6 @@ class ExportResult:
     """Result of an export.
 
     Attributes:
-        stream: The stream.
-        cut: The exported commit.
-        folder: Folder of the files.
         files: Name, events, records and bytes of each worker's file.
     """
 
@@ -63,11 +60,7 @@ class ExportResult:
 def form_of(
     tape: Tape, form: Format, time_type: str | None = None, record_type: str | None = None
 ) -> Form:
-    """The form of a stream's recordings: with the given types, else those of its import.
-
-    Raises:
-        InvalidRequestError: `CAP-FILE`, frames are requested and the types are unknown; `CAP-TYPE`.
-    """
+    """The form of a stream's recordings: with the given types, else those of its import."""
     fixed = tape.settings.get("fixed")
     imported = fixed.get("import") if isinstance(fixed, dict) else None
     start = list(tape.time_type.minimum)
@@ -95,20 +88,9 @@ def export_recordings(
 
     Args:
         spark: The session; its executors write the files.
-        lake: The lake with the ledger of verifications.
-        tape: The tape.
         folder: Destination, which must be empty; created if it does not exist.
         form: Form of the recordings; see `form_of`.
-        workers: Workers to export.
         cut: Commit to export; the newest by default.
-
-    Raises:
-        InvalidRequestError: `CAP-EXISTS`, the folder is not empty; `CAP-TYPE`, the stream's columns
-            do not match the given record type; `CAP-RETIRED`, records were deleted;
-            `CAP-FRAME-LENGTH`, `CAP-VALUE`, an event cannot be written. No file remains then.
-        CheckFailedError: `CAP-VIOLATION`, a row of the tape is not an event, or a number is
-            missing; violations of other rules are exported as they are. `CAP-TAPE`, an event lacks
-            records that it counts; no file remains then either.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
@@ -159,11 +141,7 @@ def _export_error(tape: Tape, worker: int, error: Mapping[str, Any]) -> CapstanE
 
 
 def require_new_folder(folder: Path) -> None:
-    """Check that the folder does not exist, or is empty: nothing is overwritten.
-
-    Raises:
-        InvalidRequestError: `CAP-EXISTS`.
-    """
+    """Check that the folder does not exist, or is empty: nothing is overwritten."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidRequestError(
             "CAP-EXISTS",

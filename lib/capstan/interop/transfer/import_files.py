@@ -39,8 +39,6 @@ class ImportResult:
     """Result of an import.
 
     Attributes:
-        stream: The stream.
-        surveys: Contents of each file, by worker.
         unchanged: Whether the same files had been imported before.
     """
 
@@ -86,17 +84,8 @@ def import_recordings(
 
     Args:
         spark: The session; its executors read the files.
-        lake: The lake of the new tape.
-        name: Name of the stream.
-        recordings: One file per worker.
-        form: Form of the recordings.
         unchecked: Import recordings that break a rule too, unchanged; a verification of the stream
             then reports them.
-
-    Raises:
-        CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule.
-        InvalidRequestError: `CAP-BIGINT`, a number does not fit; `CAP-EXISTS`, the stream already
-            exists, with other recordings; `CAP-FILE`, there is no event; `CAP-TYPE`.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
@@ -217,7 +206,6 @@ def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFra
     Args:
         events: Columns of `recording_reader.event_schema`; batches are numbered per worker.
         stored: Their rows of `records`.
-        commit: Ordinal of their commit.
 
     Returns:
         The columns of `events`, in no particular order.

@@ -58,10 +58,7 @@ class ListenRequest:
 
     Attributes:
         stream: The stream; created if it does not exist.
-        workers: Number of senders.
-        form: Form of their recordings.
         port: Port of the first sender; the others follow. 0 picks free ports.
-        host: Address to bind to.
         every: Seconds between commits, while events arrive.
         idle: Stop after so many seconds without an event; None for never.
         limit: Maximum number of events, updates and records that wait to be written.
@@ -97,11 +94,7 @@ class ListenResult:
     """Result of listening.
 
     Attributes:
-        stream: The stream.
         commit: Its newest commit, -1 if it has none.
-        events: Number of events received.
-        records: Number of their records.
-        workers: State of every worker on the tape.
         faults: Errors of senders, and descriptions of unfinished events.
         refused: Workers whose last sender was shut out.
     """
@@ -135,11 +128,7 @@ class ListenResult:
         }
 
     def require_sound(self) -> None:
-        """Check that no sender was shut out.
-
-        Raises:
-            CheckFailedError: `CAP-VIOLATION`, with the first reason.
-        """
+        """Check that no sender was shut out."""
         if self.refused:
             raise CheckFailedError(
                 "CAP-VIOLATION",
@@ -151,15 +140,7 @@ class ListenResult:
 
 
 def listen(spark: SparkSession, lake: Lake, request: ListenRequest) -> ListenResult:
-    """Record workers until all have closed their recordings, or until interrupted.
-
-    Raises:
-        InvalidRequestError: `CAP-PORT`, a port is taken; `CAP-DECLARED`, the stream is recorded in
-            another way; `CAP-CLOSED`, all its recordings are closed; `CAP-LAKE`, the lake is not a
-            folder.
-        FencedError: `CAP-FENCED`, another process wrote to the tape.
-        RangeLockedError: `CAP-HELD`, another process listens for this stream.
-    """
+    """Record workers until all have closed their recordings, or until interrupted."""
     with (
         _stream_lock(lake, request.stream),
         Listener(

@@ -36,11 +36,7 @@ class NotBigintError(ValueError):
 
 
 def payload_type(record: Codec | None) -> pa.StructType:
-    """The stream's columns for records of a type; None stands for any JSON.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, a tape has no column for the type.
-    """
+    """The stream's columns for records of a type; None stands for any JSON."""
     if record is None:
         return pa.struct([("json", pa.string())])
     if record.shape is Shape.TUPLE and record.parts:
@@ -51,11 +47,7 @@ def payload_type(record: Codec | None) -> pa.StructType:
 
 
 def payload_array(record: Codec | None, values: Sequence[object]) -> pa.StructArray:
-    """Records as the stream's columns.
-
-    Raises:
-        NotBigintError: A number does not fit a BIGINT.
-    """
+    """Records as the stream's columns."""
     if record is None:
         return pa.StructArray.from_arrays([pa.array(map(json_text, values), pa.string())], ["json"])
     if record.shape is Shape.TUPLE and record.parts:
@@ -73,11 +65,7 @@ def payload_values(record: Codec | None, column: pa.StructArray) -> list[object]
 
 
 def require_bigint(value: int) -> int:
-    """The number itself.
-
-    Raises:
-        NotBigintError: It does not fit a BIGINT.
-    """
+    """The number itself."""
     if not _BIGINT[0] <= value <= _BIGINT[1]:
         raise NotBigintError(str(value))
     return value

@@ -87,12 +87,6 @@ class RecaptureResult:
     """Result of a re-capture.
 
     Attributes:
-        stream: Stream played.
-        cut: Its commit.
-        into: Stream that records it.
-        workers: Number of workers of that stream.
-        commit: Its newest commit.
-        records: Records played by this re-capture.
         frontier: Its frontier as JSON times; empty when it is closed.
         unchanged: Whether there was nothing new.
     """
@@ -117,16 +111,6 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     """Record everything that became complete since the last re-capture, in one commit.
 
     After an interruption at any point, the same request finishes the work.
-
-    Raises:
-        CheckFailedError: `CAP-VIOLATION`, the recording played is not sound; `CAP-TAPE`, one of its
-            events lacks records that it counts; `CAP-AUDIT`, the stored records differ from those
-            played.
-        InvalidRequestError: `CAP-DECLARED`, the new stream came from another stream, from other
-            workers, or has another number of workers; `CAP-CLOSED`, it is closed; `CAP-CUT`, it is
-            ahead of the cut; `CAP-RETIRED`, records that it needs were deleted.
-        FencedError: `CAP-FENCED`, another process records onto it.
-        IncompleteError: `CAP-INCOMPLETE`, the stream played has no worker yet.
     """
     tape = open_tape(lake, request.stream)
     cut = index.find_cut(tape, request.as_of)

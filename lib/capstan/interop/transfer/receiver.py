@@ -32,9 +32,6 @@ class Received:
     """A received event that passed the checks.
 
     Attributes:
-        worker: Its worker.
-        seq: Its position.
-        event: The event.
         size: Its size in bytes, as sent.
     """
 
@@ -54,7 +51,6 @@ class Inbox:
     """Bounded queue of received events that wait to be written, in order.
 
     Attributes:
-        limit: Weight at which senders have to wait.
         heavy: Number of bytes at which senders have to wait.
     """
 
@@ -108,7 +104,6 @@ class Receiver:
     listener; other workers are not affected.
 
     Attributes:
-        worker: The worker.
         checker: Checker of the recording; continues from the tape.
         last: Time of the sender's last event; infinite while it waits for room.
         faults: Reasons why senders were shut out, and descriptions of unfinished events.

@@ -43,7 +43,6 @@ class Form:
     """Form of the recordings of one stream.
 
     Attributes:
-        format: Transcripts, or frames.
         types: Types of times and records; None for transcripts with arbitrary JSON records.
         minimum: Minimum time as JSON: an integer, or a list of integers.
     """
@@ -62,12 +61,7 @@ class Form:
         record_type: str | None = None,
         minimum: object = None,
     ) -> Form:
-        """The form of the recordings in a folder: from the arguments, else from `case.json`.
-
-        Raises:
-            InvalidRequestError: `CAP-FILE`, the types of frames are unknown; `CAP-TYPE`,
-                `CAP-TIME`, a given type or minimum is unknown or does not fit.
-        """
+        """The form of the recordings in a folder: from the arguments, else from `case.json`."""
         place = folder / f"worker-0{form.suffix}"
         case = case_beside(place)
         known = (time_type or case.get("time_type")) and (record_type or case.get("record_type"))
@@ -84,11 +78,7 @@ class Form:
         record_type: str | None = None,
         minimum: object = None,
     ) -> Form:
-        """The form of recordings without files: from the arguments alone.
-
-        Raises:
-            InvalidRequestError: `CAP-FILE`, frames have no types; `CAP-TYPE`, `CAP-TIME`.
-        """
+        """The form of recordings without files: from the arguments alone."""
         if time_type is not None and record_type is not None:
             return cls._typed(form, EventTypes.of(time_type, record_type, minimum))
         if form is Format.TIMELY:
@@ -101,12 +91,7 @@ class Form:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
-        """The form stored in the settings of an imported stream.
-
-        Raises:
-            InvalidRequestError: `CAP-FILE`, frames are requested, but the stream has no types for
-                them.
-        """
+        """The form stored in the settings of an imported stream."""
         if value.get("time_type") is not None:
             return cls._typed(form, EventTypes.from_json(value))
         if form is Format.TIMELY:
@@ -138,11 +123,7 @@ class Form:
 
     @property
     def time_type(self) -> TimeType:
-        """The time type of the tape: `t`, or `t0`, `t1` and so on, of kind BIGINT.
-
-        Raises:
-            InvalidRequestError: `CAP-TIME`, the minimum does not fit a BIGINT.
-        """
+        """The time type of the tape: `t`, or `t0`, `t1` and so on, of kind BIGINT."""
         start = transcript_minimum(self.minimum)
         names = ["t"] if len(start) == 1 else [f"t{index}" for index in range(len(start))]
         pairs = zip(names, start, strict=True)
@@ -166,8 +147,6 @@ class Recording:
     """A file with the recording of one worker.
 
     Attributes:
-        worker: The worker on the tape.
-        path: The file.
         named: Worker that the lines of a transcript must name; None reads it from the first line.
     """
 
@@ -177,11 +156,7 @@ class Recording:
 
 
 def find_recordings(folder: Path, form: Format) -> list[Recording]:
-    """The recordings in a folder; files without a worker number are numbered after the others.
-
-    Raises:
-        InvalidRequestError: `CAP-FILE`, there is none, or two belong to the same worker.
-    """
+    """The recordings in a folder; files without a worker number are numbered after the others."""
     paths = recordings_in(folder, (form.suffix,))
     numbers = {path: worker_of(path) for path in paths}
     free = max((worker for worker in numbers.values() if worker is not None), default=-1) + 1

@@ -51,11 +51,7 @@ class FileSurvey:
     """Contents of one file.
 
     Attributes:
-        worker: Worker of the recording.
-        path: The file.
         sha256: Hash of all its bytes.
-        events: Number of events and faults.
-        records: Number of records.
         violation: The first violation; None if the recording is sound.
         torn: Description of an unfinished end; None if the file is complete.
         oversized: The first number that does not fit a BIGINT, if any.
@@ -306,18 +302,7 @@ def _parts(recording: Recording, form: Form) -> Iterator[tuple[int, Messages, in
 def record_batch(
     schema: pa.Schema, form: Form, worker: int, pos: int, events: Sequence[tuple[int, Messages]]
 ) -> pa.RecordBatch:
-    """The records of a worker's messages, each with its batch, with the schema `record_schema`.
-
-    Args:
-        schema: That schema.
-        form: Form of the records.
-        worker: Their worker.
-        pos: Position of the first record.
-        events: Pairs of batch and event.
-
-    Raises:
-        NotBigintError: A number does not fit a BIGINT.
-    """
+    """The records of a worker's messages, each with its batch, with the schema `record_schema`."""
     data = [value for _, event in events for value in event.data or ()]
     batches = [position for position, event in events for _ in range(event.records)]
     fields = [

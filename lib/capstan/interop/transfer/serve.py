@@ -33,23 +33,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Address of the first receiver.
-
-    Attributes:
-        host: Name or address of the receiver.
-        port: Its first port.
-    """
+    """Address of the first receiver."""
 
     host: str
     port: int
 
     @classmethod
     def of(cls, text: str) -> Address:
-        """The address in the form `HOST:PORT`.
-
-        Raises:
-            InvalidRequestError: `CAP-PORT`.
-        """
+        """The address in the form `HOST:PORT`."""
         host, colon, port = text.rpartition(":")
         number = (
             int(port) if port.isascii() and port.isdecimal() and len(port) <= len("65535") else 0
@@ -69,8 +60,6 @@ class ServedPeer:
 
     Attributes:
         to: Its address, `HOST:PORT`.
-        workers: The workers.
-        events: Number of events.
     """
 
     to: str
@@ -80,13 +69,7 @@ class ServedPeer:
 
 @dataclass(frozen=True, slots=True)
 class ServeResult:
-    """Result of serving a stream.
-
-    Attributes:
-        stream: The stream.
-        cut: The commit sent.
-        peers: The receivers.
-    """
+    """Result of serving a stream."""
 
     stream: str
     cut: int
@@ -113,19 +96,11 @@ def serve(
 
     Args:
         spark: The session; its executors read the tape.
-        lake: The lake with the ledger of verifications.
-        tape: The tape.
         form: Form of the recordings; see `form_of`.
         to: Address of the first receiver; the others use the following ports.
-        workers: Workers to send.
         peers: Number of receivers; None sends each recording separately.
         cut: Commit to send; the newest by default.
         timeout: Seconds to wait for a receiver to connect, or to accept more.
-
-    Raises:
-        CheckFailedError, InvalidRequestError: As in `export_recordings`, before anything is sent.
-        SystemFailureError: `CAP-PEER`, no receiver; `CAP-WRITE`, a receiver went away. The other
-            receivers were served nevertheless.
     """
     with TemporaryDirectory(prefix="capstan-serve-") as place:
         folder = Path(place) / "recordings"

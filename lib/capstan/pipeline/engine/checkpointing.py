@@ -21,11 +21,7 @@ def snapshot_of(
     signatures: Signatures,
     checkpoint_id: int | None,
 ) -> DagCheckpoint:
-    """Take the checkpoint of these nodes, in their order.
-
-    Raises:
-        OperatorFailed: An operator cannot return its state.
-    """
+    """Take the checkpoint of these nodes, in their order."""
     checkpoints: dict[str, NodeCheckpoint] = {}
     outputs: dict[OutputKey, tuple[Event, ...]] = {}
     for node in nodes:
@@ -45,14 +41,7 @@ def snapshot_of(
 
 @dataclass(frozen=True, slots=True)
 class Restoring:
-    """A restore of one checkpoint into running nodes.
-
-    Attributes:
-        nodes: The nodes.
-        changelog: Changelog of the nodes.
-        checkpoint: The checkpoint to restore.
-        signatures: Signatures of the current operators.
-    """
+    """A restore of one checkpoint into running nodes."""
 
     nodes: Sequence[NodeContext]
     changelog: Changelog
@@ -60,14 +49,7 @@ class Restoring:
     signatures: Signatures
 
     def run(self) -> None:
-        """Restore all of the checkpoint, or nothing when it fails.
-
-        Raises:
-            RestoreFailed: Names the node and the reason; nothing was changed.
-            StateChanged: Another operator saved a state; nothing was changed.
-            OperatorFailed: The restore failed, and an operator could not return to its previous
-                state.
-        """
+        """Restore all of the checkpoint, or nothing when it fails."""
         _check_names(self.nodes, self.checkpoint)
         require_unchanged(self.checkpoint.signatures, self.signatures)
         for node in self.nodes:

@@ -23,17 +23,9 @@ class NodeContext:
     """A running node, and the `Context` of its operator.
 
     Attributes:
-        node: Name of the node.
-        worker: The replay worker that runs it.
-        port: Input port of the current event.
         time: Time of the current event or timer, or the current watermark.
         watermark: Its watermark, or None.
-        id: Its id.
         operator: Its operator, or None when it forwards events.
-        targets: Its readers, each with the port.
-        queue: Queued events, each with its port.
-        metrics: Its counters.
-        data: Emitted data that no node reads.
         aside: Its late rows and side outputs.
         raised: Watermark declared by its operator that the executor has not taken yet.
         due: Whether a timer was set for a time that has already been reached.
@@ -171,11 +163,7 @@ class NodeContext:
         self.aside = outputs
 
     def check(self, batch: pa.RecordBatch) -> None:
-        """Refuse rows without the columns that the node declares.
-
-        Raises:
-            SchemaMismatch: Names the node and the column.
-        """
+        """Refuse rows without the columns that the node declares."""
         reason = "" if self._schema is None else mismatch(batch.schema, self._schema)
         if reason or (self._schema is not None and not batch.schema.names):
             reason = reason or "no columns"

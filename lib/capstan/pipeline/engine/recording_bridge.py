@@ -36,10 +36,8 @@ class SinkCapture:
         """Start a recording.
 
         Args:
-            executor: The executor.
             sink: Name of a node without readers.
             pusher: Destination of the events: an `EventLink`, an `EventWriter` or a connection.
-            minimum: Time at which the recording starts.
         """
         self._executor = executor
         self._sink = sink

@@ -18,11 +18,7 @@ class Engine:
     """The running nodes of a graph.
 
     Attributes:
-        nodes: Nodes by id.
         order: Nodes in order of execution.
-        tracker: Watermarks of the nodes.
-        changelog: Changes that operators emit.
-        counters: Counters of the executor.
         failure: Failure after which the engine is unusable, or None.
     """
 
@@ -56,11 +52,7 @@ class Engine:
         self.order = [self.nodes[number] for number in dag.execution_order]
 
     def check(self) -> None:
-        """Refuse to continue after a failure.
-
-        Raises:
-            OperatorFailed: The failure.
-        """
+        """Refuse to continue after a failure."""
         if self.failure is not None:
             raise self.failure
 

@@ -18,8 +18,6 @@ class BufferedItem:
 
     Attributes:
         arrival: Sequence number among held items, from 1.
-        node: The source.
-        item: An event, or a watermark.
     """
 
     arrival: int
@@ -51,22 +49,14 @@ class SourceGate:
         )
 
     def check_open(self) -> None:
-        """Refuse while some sources wait behind a barrier.
-
-        Raises:
-            CheckpointInProgress: Some sources wait.
-        """
+        """Refuse while some sources wait behind a barrier."""
         pending = self._aligner.pending
         if pending is not None:
             message = f"sources are waiting behind the barrier of epoch {pending.epoch}"
             raise CheckpointInProgress.create(message, epoch=pending.epoch)
 
     def hold(self, node: NodeId, item: Event | int) -> bool:
-        """Hold an event or a watermark if its source is behind a barrier; return whether it was.
-
-        Raises:
-            BackpressureFull: The gate is full.
-        """
+        """Hold an event or a watermark if its source is behind a barrier; return whether it was."""
         if not self._aligner.behind(node):
             return False
         if self._count >= self._capacity:
@@ -80,10 +70,6 @@ class SourceGate:
 
         Returns:
             Whether all sources have reached it.
-
-        Raises:
-            BarrierMismatch: The barrier of another checkpoint is pending, the source has already
-                reached this one or is not a source, or the id is not after the last one.
         """
         if barrier.checkpoint_id <= self.last:
             raise BarrierMismatch.create(

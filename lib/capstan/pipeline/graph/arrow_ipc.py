@@ -17,11 +17,7 @@ def batches_to_bytes(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> by
 
 
 def batches_from_bytes(data: bytes) -> list[pa.RecordBatch]:
-    """Read the batches that `batches_to_bytes` wrote.
-
-    Raises:
-        ValueError: The stream is truncated (`pyarrow.ArrowInvalid` is a ValueError).
-    """
+    """Read the batches that `batches_to_bytes` wrote."""
     with pa.ipc.open_stream(data) as reader:
         return list(reader)
 
@@ -32,11 +28,7 @@ def table_to_bytes(table: pa.Table) -> bytes:
 
 
 def table_from_bytes(data: bytes) -> pa.Table:
-    """Read the table that `table_to_bytes` wrote.
-
-    Raises:
-        ValueError: The stream is truncated (`pyarrow.ArrowInvalid` is a ValueError).
-    """
+    """Read the table that `table_to_bytes` wrote."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()
 
@@ -48,11 +40,7 @@ def tables_to_bytes(tables: Sequence[pa.Table]) -> bytes:
 
 
 def tables_from_bytes(data: bytes) -> list[pa.Table]:
-    """Read the tables that `tables_to_bytes` wrote.
-
-    Raises:
-        ValueError: The last table is truncated.
-    """
+    """Read the tables that `tables_to_bytes` wrote."""
     tables, remaining = [], memoryview(data)
     while remaining:
         length = int.from_bytes(remaining[:8], "little")

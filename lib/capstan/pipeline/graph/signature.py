@@ -55,7 +55,6 @@ def signature_of(
     """Compute an operator's signature: what its state, or without state its output, depends on.
 
     Args:
-        spec: The operator.
         key: Key of its state; None when it has none.
         inputs: Name and columns of the node upstream of each port.
     """
@@ -80,12 +79,7 @@ def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = F
     """Check saved signatures against the current ones, where both are known.
 
     Args:
-        saved: Signatures that were saved with the state.
-        current: Signatures of the operators that continue from it.
         whole: Whether both cover whole graphs; then each must have the operators of the other.
-
-    Raises:
-        StateChanged: A signature differs; names the first such operator.
     """
     for name in sorted({*saved, *current}):
         before, after = saved.get(name), current.get(name)

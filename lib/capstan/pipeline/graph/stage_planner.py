@@ -137,7 +137,6 @@ class _Place:
 
     Attributes:
         depth: Maximum number of shuffles before it.
-        key: Key that partitions the rows.
         origin: First node of a stage without a key, which identifies it.
     """
 
@@ -151,8 +150,6 @@ class _Placement:
     """The stage of each node, and the partitioning of its output.
 
     Attributes:
-        dag: The graph.
-        places: Stage of each node.
         by: Columns that partition each node's rows among workers: empty when all rows are on one
             worker, None when the partitioning is unknown.
     """

@@ -28,8 +28,6 @@ class Declared:
     """A declared node.
 
     Attributes:
-        name: Name of the node.
-        kind: Kind of the node.
         operator: Its operator, or None.
         schema: Columns of its output, or None when they follow from its inputs.
         key: Key of its state, when its operator does not define it.
@@ -46,11 +44,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
-    """Refuse edges with unknown nodes, wrong directions or duplicates, and too many readers.
-
-    Raises:
-        NodeNotFound, WrongWay, DuplicateEdge, FanOutLimitExceeded: See each class.
-    """
+    """Refuse edges with unknown nodes, wrong directions or duplicates, and too many readers."""
     for source, target in pairs:
         for name in (source, target):
             if name not in nodes:
@@ -75,11 +69,7 @@ def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
 
 
 def topological_order(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
-    """Return positions of the nodes such that each follows its inputs; ties by position.
-
-    Raises:
-        CycleDetected: The edges form a cycle.
-    """
+    """Return positions of the nodes such that each follows its inputs; ties by position."""
     position = {name: index for index, name in enumerate(nodes)}
     pending = Counter(target for _, target in pairs)
     readers: dict[str, list[str]] = {name: [] for name in nodes}
@@ -103,11 +93,7 @@ def topological_order(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
 
 
 def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
-    """Refuse sources without readers, sinks without inputs, and isolated nodes.
-
-    Raises:
-        DisconnectedNode: Names the first such node.
-    """
+    """Refuse sources without readers, sinks without inputs, and isolated nodes."""
     read, written = {source for source, _ in pairs}, {target for _, target in pairs}
     for name, node in nodes.items():
         if node.kind is NodeKind.SOURCE:
@@ -121,12 +107,7 @@ def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
 
 
 def resolve_node(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
-    """Create a node with its key and columns, given its inputs in order of ports.
-
-    Raises:
-        KeyNotDeclared: The node is stateful and has no key.
-        SchemaMismatch: The columns of its inputs do not match.
-    """
+    """Create a node with its key and columns, given its inputs in order of ports."""
     key = _key(declared)
     schemas = [node.schema for node in inputs]
     if key is not None:

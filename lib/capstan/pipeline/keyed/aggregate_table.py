@@ -37,8 +37,6 @@ class AggregateTable:
     continue in the order of the rows.
 
     Attributes:
-        rows: Columns that the table needs of each row.
-        tables: Number of tables in its checkpoint.
         widens: Whether its checkpoint has sums in a wider type than their result.
         least: Least time of any row, or None.
     """
@@ -72,8 +70,6 @@ class AggregateTable:
 
         Args:
             schema: Columns of the rows, including `_time`.
-            by: Key columns.
-            aggregates: Aggregates of the rows.
             ties: Columns that order rows with the same time.
         """
         self._schema = schema
@@ -134,11 +130,7 @@ class AggregateTable:
         return [widened(self._state, self._forms), *self._distinct]
 
     def restore(self, tables: Sequence[pa.Table]) -> None:
-        """Restore the result of `checkpoint`, also one with narrow sums.
-
-        Raises:
-            ValueError: The state has other aggregates.
-        """
+        """Restore the result of `checkpoint`, also one with narrow sums."""
         state, *distinct = tables
         narrow = self._parts(self.rows.empty_table())
         wide = widened(narrow, self._forms)

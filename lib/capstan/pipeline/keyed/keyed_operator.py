@@ -25,12 +25,7 @@ State = TypeVar("State")
 
 
 class StateStore(Generic[State]):
-    """The states of one operator.
-
-    Attributes:
-        name: Name of the operator, for errors.
-        states: States by key.
-    """
+    """The states of one operator."""
 
     __slots__ = ("_logic", "name", "states")
 
@@ -40,11 +35,7 @@ class StateStore(Generic[State]):
         self.states: dict[Hashable, State] = {}
 
     def take(self, key: Hashable) -> Encoded | None:
-        """Remove and return the state of a key, or None when it has none.
-
-        Raises:
-            StateLost: The state cannot be encoded; it stays.
-        """
+        """Remove and return the state of a key, or None when it has none."""
         if key not in self.states:
             return None
         encoded = self.encode(key, self.states[key])
@@ -52,35 +43,19 @@ class StateStore(Generic[State]):
         return encoded
 
     def put(self, key: Hashable, state: Encoded) -> None:
-        """Store the state of a key, replacing its current one.
-
-        Raises:
-            StateLost, StateVersion, NoCodec: The state cannot be decoded; nothing was changed.
-        """
+        """Store the state of a key, replacing its current one."""
         self.states[key] = self.decode(key, state)
 
     def snapshot(self) -> dict[Hashable, Encoded]:
-        """Encode all states.
-
-        Raises:
-            StateLost: A state cannot be encoded.
-        """
+        """Encode all states."""
         return {key: self.encode(key, state) for key, state in self.states.items()}
 
     def decode_all(self, states: Mapping[Hashable, Encoded]) -> dict[Hashable, State]:
-        """Decode the states of a snapshot.
-
-        Raises:
-            StateLost, StateVersion, NoCodec: A state cannot be decoded.
-        """
+        """Decode the states of a snapshot."""
         return {key: self.decode(key, state) for key, state in states.items()}
 
     def encode(self, key: Hashable, state: State) -> Encoded:
-        """Encode a state.
-
-        Raises:
-            StateLost: The codec cannot encode it.
-        """
+        """Encode a state."""
         codec = self._logic.codec
         try:
             return Encoded(codec.name, self._logic.version, codec.encode(state))
@@ -88,13 +63,7 @@ class StateStore(Generic[State]):
             raise self._lost("encoded", key, error) from error
 
     def decode(self, key: Hashable, state: Encoded) -> State:
-        """Decode a state, and migrate it if it has another version.
-
-        Raises:
-            StateLost: The bytes cannot be decoded.
-            StateVersion: No migration leads from their version.
-            NoCodec: Their codec is not registered.
-        """
+        """Decode a state, and migrate it if it has another version."""
         logic = self._logic
         codec = logic.codec if state.codec == logic.codec.name else codec_named(state.codec)
         try:
@@ -124,8 +93,6 @@ class KeyedOperator(Generic[State]):
     """Applies a logic to messages and to its states.
 
     Attributes:
-        operator_id: Stable number of the operator.
-        store: States by key.
         epoch: The last epoch that was passed on, or None.
     """
 
@@ -141,9 +108,6 @@ class KeyedOperator(Generic[State]):
         """Create an operator without states.
 
         Args:
-            operator_id: Number of the operator.
-            logic: The logic.
-            send: Called with each outgoing message.
             name: Name for errors; by default the number.
         """
         self.operator_id = operator_id
@@ -155,13 +119,7 @@ class KeyedOperator(Generic[State]):
         self._handling = False
 
     def handle(self, message: Message) -> None:
-        """Handle one message; pass it on unless it is a record.
-
-        Raises:
-            KeyChanged, LateRecord: The logic breaks a rule.
-            StateLost, StateVersion, NoCodec: A state cannot be encoded or decoded.
-            Misplaced: A state arrived for a key that already has one.
-        """
+        """Handle one message; pass it on unless it is a record."""
         if isinstance(message, Data):
             self._data(message)
             return

@@ -23,7 +23,6 @@ class Reply:
         waiting: Operators that have not answered.
         keys: Keys in the answers, in order and without duplicates.
         states: State of one key by operator, or an operator's state beside its keys.
-        snapshots: States of a snapshot by operator and key.
         epochs: Last epoch passed on by each operator, or None.
     """
 
@@ -66,8 +65,6 @@ class Data(Generic[Value_co]):
     """A record.
 
     Attributes:
-        key: Key of its state.
-        value: Value of the record.
         time: Time of the record, or None in a stream without times.
     """
 
@@ -89,12 +86,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class AbsBarrier:
-    """Requests a snapshot of everything before it.
-
-    Attributes:
-        snapshot: Number of the snapshot.
-        reply: Collects the states.
-    """
+    """Requests a snapshot of everything before it."""
 
     snapshot: int = 0
     reply: Reply = field(default_factory=Reply, compare=False, repr=False)
@@ -105,7 +97,6 @@ class Rescale:
     """Assigns the keys to other workers from now on.
 
     Attributes:
-        workers: Workers after the rescale.
         version: Number of the rescale, from 1.
     """
 
@@ -120,12 +111,7 @@ class SuspendMarker:
 
 @dataclass(frozen=True, slots=True)
 class Interrogate:
-    """Requests the keys with state that must move.
-
-    Attributes:
-        moves: Whether a key must move.
-        reply: Collects the keys.
-    """
+    """Requests the keys with state that must move."""
 
     moves: Callable[[Hashable], bool] = field(compare=False)
     reply: Reply = field(default_factory=Reply, compare=False, repr=False)
@@ -133,12 +119,7 @@ class Interrogate:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Removes the state of a key from all operators.
-
-    Attributes:
-        key: The key.
-        reply: Collects the state.
-    """
+    """Removes the state of a key from all operators."""
 
     key: Hashable
     reply: Reply = field(default_factory=Reply, compare=False, repr=False)
@@ -146,12 +127,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Transfers the state of a key to its new owner.
-
-    Attributes:
-        key: The key.
-        states: States by operator.
-    """
+    """Transfers the state of a key to its new owner."""
 
     key: Hashable
     states: Mapping[int, Encoded] = field(default_factory=dict)

@@ -155,7 +155,6 @@ def _spaced_rows(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
 
     Args:
         ids: Id of each row, from 0.
-        times: Time of each row, ascending.
         least: Minimum distance between selected rows of one id, at least 1.
 
     Returns:

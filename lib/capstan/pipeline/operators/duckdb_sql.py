@@ -55,11 +55,7 @@ def run_query(
 
 
 def check_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool) -> pa.Schema:
-    """Return the columns of a query's result.
-
-    Raises:
-        ValueError: The query is not a single SELECT over these tables, or not deterministic.
-    """
+    """Return the columns of a query's result."""
     import duckdb
 
     connection = connect()

@@ -59,11 +59,7 @@ def widened(parts: pa.Table, forms: SumForms) -> pa.Table:
 
 
 def concat_sums(tables: Sequence[pa.Table], forms: SumForms) -> pa.Table:
-    """Concatenate parts, with narrow sums if all of them fit.
-
-    Raises:
-        pyarrow.ArrowInvalid: A sum does not even fit its wide form.
-    """
+    """Concatenate parts, with narrow sums if all of them fit."""
     narrow = {name: form.narrow for name, form in forms.items()}
     try:
         return pa.concat_tables([_as(table, narrow) for table in tables])
@@ -86,16 +82,7 @@ def summable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def cast_sums(sums: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
-    """Cast sums to the type of their result.
-
-    Args:
-        sums: Narrow or wide sums.
-        kind: The type of the result.
-        name: Name of the sums, for the error.
-
-    Raises:
-        ValueError: A sum does not fit.
-    """
+    """Cast sums to the type of their result."""
     try:
         return pc.cast(sums, kind)
     except pa.ArrowInvalid as error:

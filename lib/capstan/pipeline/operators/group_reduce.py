@@ -48,11 +48,7 @@ class Reducer:
     def __init__(
         self, schema: pa.Schema, aggregates: Sequence[Aggregate], ties: Sequence[str] = ()
     ) -> None:
-        """Create a reducer of rows with `schema`, which includes `_time`.
-
-        Raises:
-            ValueError: A column is missing, or its type does not fit.
-        """
+        """Create a reducer of rows with `schema`, which includes `_time`."""
         if not aggregates:
             message = "no aggregates"
             raise ValueError(message)
@@ -135,9 +131,6 @@ def result_columns(
     between: Sequence[pa.Field] = (),
 ) -> pa.Schema:
     """Return the output columns of aggregates by key: keys, `between`, results, `_time` if timed.
-
-    Raises:
-        ValueError: A column is missing, has an unsupported type, or appears twice.
     """
     (schema,) = input_schemas(inputs)
     keys = [field_of(schema, column) for column in by]

@@ -30,7 +30,6 @@ class Sides:
     Attributes:
         left: Columns of the left input, including `_time`.
         right: Columns of the right input, including `_time`.
-        left_on: Key columns of the left input.
         right_on: Key columns of the right input, in the same order.
         prefix: Prefix of the right columns' names in the output.
         timed: Whether output rows have times of their own.
@@ -51,11 +50,7 @@ class Sides:
         right_on: Sequence[str],
         prefix: str,
     ) -> Sides:
-        """Create the columns of a join of two inputs.
-
-        Raises:
-            ValueError: A key column is missing, or the key types of the sides differ.
-        """
+        """Create the columns of a join of two inputs."""
         left, right = input_schemas(inputs, 2)
         for left_key, right_key in zip(left_on, right_on, strict=True):
             types = field_of(left, left_key).type, field_of(right, right_key).type
@@ -72,9 +67,6 @@ class Sides:
         """Return the output columns: left columns, right columns, and `_time` if timed.
 
         A right key column with the output name of its left column is left out: they are equal.
-
-        Raises:
-            ValueError: Two columns have the same name.
         """
         names = self.output_names()
         right = [self.right.field(name).with_name(self.prefix + name) for name in names]
@@ -94,8 +86,6 @@ class Sides:
         """Return positions `l` and `r` of all pairs of rows with equal keys; nulls match nothing.
 
         Args:
-            left: Rows of the left input.
-            right: Rows of the right input.
             extra: Further columns of both sides that must be equal too.
         """
         names = [str(number) for number in range(len(self.left_on) + len(extra))]

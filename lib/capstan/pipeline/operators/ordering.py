@@ -15,11 +15,7 @@ _BITS = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
 
 
 def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse columns by which rows cannot be ordered.
-
-    Raises:
-        ValueError: Names the first of them.
-    """
+    """Refuse columns by which rows cannot be ordered."""
     for column in columns:
         kind = schema.field(column).type
         if not _sortable(kind):
@@ -36,8 +32,6 @@ def ordered(
     identical (-0.0 and 0.0, NaNs) are ordered by their bits.
 
     Args:
-        rows: The rows.
-        first: Columns with directions.
         then: Columns that break ties, ascending; by default all columns.
     """
     if rows.num_rows < 2:

@@ -41,12 +41,7 @@ def is_timed(schema: pa.Schema) -> bool:
 
 
 def input_schemas(inputs: Sequence[pa.Schema], ports: int = 1) -> tuple[pa.Schema, ...]:
-    """Return the schemas of an operator's inputs after checking them.
-
-    Raises:
-        ValueError: The number of inputs is not that of the ports; an input has no columns,
-            duplicate names, or a `_time` that is not an int64.
-    """
+    """Return the schemas of an operator's inputs after checking them."""
     if len(inputs) != ports:
         message = f"{len(inputs)} inputs instead of {ports}"
         raise ValueError(message)
@@ -64,11 +59,7 @@ def input_schemas(inputs: Sequence[pa.Schema], ports: int = 1) -> tuple[pa.Schem
 
 
 def field_of(schema: pa.Schema, column: str) -> pa.Field:
-    """Return the field of a column.
-
-    Raises:
-        ValueError: The column is missing.
-    """
+    """Return the field of a column."""
     if column not in schema.names:
         message = f"no column {column} among {', '.join(schema.names)}"
         raise ValueError(message)
@@ -76,11 +67,7 @@ def field_of(schema: pa.Schema, column: str) -> pa.Field:
 
 
 def unique(schema: pa.Schema) -> pa.Schema:
-    """Return the schema, after checking that its column names are unique.
-
-    Raises:
-        ValueError: Two columns have the same name.
-    """
+    """Return the schema, after checking that its column names are unique."""
     duplicates = {name for name in schema.names if schema.names.count(name) > 1}
     if duplicates:
         message = f"duplicate output columns {', '.join(sorted(duplicates))}"
@@ -104,11 +91,7 @@ def constant(value: int, rows: int) -> pa.Array:
 
 
 def floor_to(times: pa.Array, width: int, offset: int = 0) -> pa.Array:
-    """Return the greatest multiple of `width`, plus `offset`, that is not after each time.
-
-    Raises:
-        pyarrow.ArrowInvalid: A time is too close to the limits of 64 bits.
-    """
+    """Return the greatest multiple of `width`, plus `offset`, that is not after each time."""
     if width == 1:
         return times
     shifted = pc.subtract_checked(times, offset) if offset else times
@@ -122,10 +105,6 @@ def on_time(batch: pa.RecordBatch, context: Context, reach: int = 0) -> pa.Recor
     """Return the rows with their times; divert those that are late or have no time.
 
     A row is late when its time is before the watermark of the node.
-
-    Raises:
-        ValueError: A row is less than `reach` before the end of all times, so its window could
-            never be complete.
     """
     rows = _on_time(batch, context)
     if rows is not None and pc.max(rows.column(TIME)).as_py() > END - reach:

@@ -47,11 +47,7 @@ class WindowSpec(KeyedBy):
     bounds: pa.DataType
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the key columns, `window_start`, `window_end`, the results, `_time` if timed.
-
-        Raises:
-            ValueError: A column is missing, has an unsupported type, or appears twice.
-        """
+        """Return the key columns, `window_start`, `window_end`, the results, `_time` if timed."""
         ends = [pa.field(START, self.bounds), pa.field(STOP, self.bounds)]
         return result_columns(inputs, self.by, self.aggregates, self.ties, ends)
 

@@ -26,17 +26,10 @@ def completed(
     """Records with the columns of a lookup table's row that has their key, else with nulls.
 
     Args:
-        pipeline: The pipeline.
-        lookup: The lookup.
-        records: The records, with its key columns.
         table: The rows of its table, at the pinned version; see `require_single`.
 
     Returns:
         The records' columns, then those of the lookup.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` when a column is missing, the types of a key differ, or
-            the records have a column of the same name.
     """
     subject = f"has lookup {lookup.name}"
     _require_columns(pipeline, f"{subject} by", lookup.left_on, records, "records")
@@ -69,11 +62,7 @@ def completed(
 
 
 def require_single(lookup: Lookup, table: DataFrame) -> None:
-    """Check that no key of a lookup table has several rows. This reads the key columns.
-
-    Raises:
-        InvalidRequestError: `CAP-LOOKUP`.
-    """
+    """Check that no key of a lookup table has several rows. This reads the key columns."""
     keys = [F.col(quoted(column)) for column in dict.fromkeys(lookup.right_on)]
     known = reduce(lambda one, other: one & other, [key.isNotNull() for key in keys])
     twice = table.where(known).groupBy(*keys).agg(F.count("*").alias("#rows")).where("`#rows` > 1")

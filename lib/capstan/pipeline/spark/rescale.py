@@ -39,11 +39,7 @@ def headers_of(rows: Iterable[StateRow]) -> dict[int, dict[int, StateHeader]]:
 
 
 def require_headers(plan: Plan, headers: Headers, peers: int) -> None:
-    """Check that exactly the stages with a key have headers, one of each worker.
-
-    Raises:
-        NotWhole: The state is incomplete, or of another graph.
-    """
+    """Check that exactly the stages with a key have headers, one of each worker."""
     keyed = {stage.number for stage in plan.stages if stage.key is not None}
     workers = {number: set(by_worker) for number, by_worker in headers.items()}
     if workers != {number: set(range(peers)) for number in keyed}:
@@ -56,9 +52,6 @@ class Rescaling:
     """A rescale of a pipeline's state.
 
     Attributes:
-        plan: The stages.
-        before: Number of replay workers before.
-        after: Number of replay workers after.
         headers: Merged header of all workers before, by stage.
     """
 
@@ -69,12 +62,7 @@ class Rescaling:
 
     @classmethod
     def create(cls, plan: Plan, headers: Headers, before: int, after: int) -> Rescaling:
-        """Create the rescale of the state with these headers.
-
-        Raises:
-            NotWhole: Headers are missing, or the workers are not at one point.
-            NotKeyed: The workers have different timers.
-        """
+        """Create the rescale of the state with these headers."""
         require_headers(plan, headers, before)
         return cls(
             plan,
@@ -84,13 +72,7 @@ class Rescaling:
         )
 
     def split(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
-        """Convert rows of state, except headers, to those of the workers after the rescale.
-
-        Raises:
-            NotKeyed: A state is not keyed.
-            Misplaced: A worker did not own a key.
-            SnapshotCorrupt: The data of a chunk have changed.
-        """
+        """Convert rows of state, except headers, to those of the workers after the rescale."""
         for row in rows:
             if row.kind is StateKind.AHEAD:
                 yield replace(row, worker=row.worker % self.after)
@@ -110,10 +92,6 @@ class Rescaling:
 
         Args:
             rows: Results of `split` and `seeds`; all rows of a worker must be included.
-
-        Raises:
-            Misplaced: A worker does not own a key.
-            SnapshotCorrupt: The data of a chunk have changed.
         """
         arrivals: dict[tuple[int, int], Arrivals] = {}
         headers: dict[tuple[int, int], StateHeader] = {}
@@ -133,12 +111,7 @@ class Rescaling:
             yield StateRow.from_header(number, worker, arrived.header(header))
 
     def require_none_lost(self, headers: Headers) -> None:
-        """Check that the workers have exactly the rows and keys from before.
-
-        Raises:
-            Misplaced: Rows or keys were lost or duplicated.
-            NotWhole: A worker has no header.
-        """
+        """Check that the workers have exactly the rows and keys from before."""
         require_headers(self.plan, headers, self.after)
         for number, before in self.headers.items():
             require_none_lost(self.plan.stages[number], before, headers[number].values())
@@ -149,16 +122,9 @@ def rescale(frame: DataFrame, plan: Plan, before: int, after: int) -> DataFrame:
 
     Args:
         frame: Final state of one run, rows of `state_rows.COLUMNS`.
-        plan: The stages of the state.
-        before: Number of workers before.
-        after: Number of workers after.
 
     Returns:
         Rows of state, each worker's in its own partition; persisted, for the caller to unpersist.
-
-    Raises:
-        StateError: The state is incomplete, or cannot be rescaled.
-        Misplaced: A key was not with its owner before; or afterwards, which would be a defect.
     """
     rescaling = Rescaling.create(plan, headers_of(_collect_headers(frame)), before, after)
     schema = frame.schema

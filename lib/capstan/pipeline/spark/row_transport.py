@@ -57,7 +57,6 @@ class Reader:
 
     Attributes:
         number: Number of its part, among those that the stage's tasks read.
-        column: Column of the frame with its rows, each a struct.
         key: Fields of the struct that partition the rows: empty when all rows go to one worker,
             None when rows stay where they are.
     """
@@ -74,8 +73,6 @@ class Rows:
     Attributes:
         frame: Has the column `time BIGINT`, structs of rows, and `kind` and `note` when notes are
             passed on. Optional `o_worker`, `o_batch` and `o_pos` order rows of the same time.
-        readers: The inputs.
-        notes: Notes that are passed on.
     """
 
     frame: DataFrame
@@ -84,12 +81,7 @@ class Rows:
 
 
 def spark_type(pipeline: Pipeline, node: str, schema: pa.Schema) -> StructType:
-    """Return the columns of a node in Spark.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` for a type without equivalent in Spark; names node and
-            column.
-    """
+    """Return the columns of a node in Spark."""
     for field in schema:
         try:
             from_arrow_schema(pa.schema([field]))
@@ -104,10 +96,6 @@ def from_records(
     pipeline: Pipeline, source: str, schema: pa.Schema, records: DataFrame, reach: Reach
 ) -> DataFrame:
     """Convert records of a stream to rows of a source: `time`, `p0` and the columns of their order.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` when a column that the source declares is missing or has
-            another type.
     """
     time = integers(F.col(TIME), reach.time_type).getItem(reach.coordinate)
     declared = spark_type(pipeline, source, schema)
@@ -138,9 +126,6 @@ def from_all(
     """Convert records of the streams of a source, as `from_records`, to rows of one.
 
     Of rows at the same time, those of an earlier stream come first.
-
-    Raises:
-        InvalidRequestError: As `from_records`.
     """
     frames = [from_records(pipeline, source, schema, records, reach) for records in streams]
     first = _ORDERED[0]
@@ -163,8 +148,6 @@ def incoming(
     Notes come before all rows; notes about watermarks go to every task.
 
     Args:
-        inputs: The inputs of the stage.
-        schema: Columns that a task reads.
         peers: Number of tasks, if the stage has a key.
         state: Rows of state (`state_rows.COLUMNS`) that the tasks continue from, each for its
             worker.

@@ -31,11 +31,7 @@ Records: TypeAlias = "DataFrame | Mapping[str, DataFrame | Sequence[DataFrame]]"
 
 
 def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
-    """Return the columns of a sink's rows in `PipelineRun.sinks`, without running anything.
-
-    Raises:
-        InvalidRequestError: As `play`.
-    """
+    """Return the columns of a sink's rows in `PipelineRun.sinks`, without running anything."""
     schema = pipeline.plan([node]).dag.node(node).schema
     columns = row_transport.spark_type(pipeline, node, schema)
     fields = [field for field in columns.fields if field.name != TIME]
@@ -50,12 +46,6 @@ def require_fit(records: Records, pipeline: Pipeline, sink: str, reach: Reach) -
 
     Args:
         records: The streams' records, as for `play`.
-        pipeline: The pipeline.
-        sink: The sink to compute.
-        reach: Times to read.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE`; names the column.
     """
     plan = pipeline.plan([sink])
     for name, frames in _streams(pipeline, plan, records).items():
@@ -84,11 +74,9 @@ def play(
     The multiset of output rows depends neither on `peers` nor on the partitioning of the records.
 
     Args:
-        spark: The session.
         records: Result of `played_records`: `_worker`, `_time`, optionally `_label`, `_batch` and
             `_pos`, then the stream's own columns. For several streams, by the names of their
             sources; a source may have several, whose records it reads as one stream.
-        pipeline: The registered pipeline.
         reach: Times to read and write, from `reach_of`. `records` must not have times outside of
             `reach.reads`, or incomplete times.
         sinks: Sinks to compute; only what they depend on runs. None for all.
@@ -97,13 +85,6 @@ def play(
             once, or the pipeline runs again.
         carried: State to continue from, of the same number of `peers`, with the records that follow
             (`resuming`); and whether to return the final state.
-
-    Raises:
-        OperatorFailed: An operator raised; node, time and worker are in its fields.
-        LateOutput: A row has a time that an earlier run has already written.
-        StateError: The state is incomplete, or does not match.
-        InvalidRequestError: `CAP-PIPELINE` when the stream lacks columns that the pipeline reads;
-            `CAP-DAG-...` when the graph is invalid.
     """
     if peers < 1:
         raise pipeline.refusal(f"needs at least one replay worker, not {peers}")

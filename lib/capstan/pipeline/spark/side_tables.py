@@ -18,16 +18,11 @@ def side_rows(pipeline: Pipeline, table: SideTable, schema: pa.Schema, reach: Re
     """Return the rows of a side table that a run reads, with the columns of its source.
 
     Args:
-        pipeline: The pipeline of the table.
-        table: The table.
         schema: Columns that the source declares; `_time` is the table's time as an integer.
         reach: Times to read; rows at other times are left out.
 
     Returns:
         A column `time`, and the rows as a struct `p0`.
-
-    Raises:
-        InvalidRequestError: `CAP-PIPELINE` when its function does not return such rows.
     """
     result = resolve(pipeline, table.function)()
     if not isinstance(result, pa.Table):

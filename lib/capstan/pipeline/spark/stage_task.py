@@ -100,11 +100,6 @@ class StageWork:
             batches: Rows with the columns `incoming`. Notes come first; those for other stages are
                 forwarded.
             worker: The replay worker, unless a note states it.
-
-        Raises:
-            OperatorFailed: An operator raised; node, time and worker are in its fields.
-            LateOutput: A row has a time that an earlier run has already written.
-            NotWhole: The saved state is incomplete, or does not match.
         """
         task = _Task(self, worker)
         for batch in batches:

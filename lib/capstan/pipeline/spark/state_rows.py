@@ -37,17 +37,10 @@ class StateRow:
     """A row of state.
 
     Attributes:
-        stage: Number of the stage.
-        worker: The replay worker.
-        kind: Kind of the row.
         node: Operator of the state, or sink of the rows; None for a header.
         part_of: The table of the operator's state.
-        part: Position of the chunk in the table.
-        rows: Number of rows.
         hashes: Sum of the hashes of their keys; see `Chunk`.
         digest: Digest of `data`.
-        head: The header as JSON.
-        data: The rows.
     """
 
     stage: int
@@ -133,13 +126,7 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[StateRow]:
 def final_state(
     stage: Stage, worker: int, executor: DagExecutor, ahead: Mapping[str, Iterable[TimedRows]]
 ) -> Iterator[StateRow]:
-    """Yield a worker's final state, if the stage has a key, and the output for a later run.
-
-    Raises:
-        NotWhole: The executor still has pending events or outputs.
-        OperatorFailed: An operator cannot return its state.
-        NoHash: A key of the state has no stable hash.
-    """
+    """Yield a worker's final state, if the stage has a key, and the output for a later run."""
     if stage.key is not None:
         header, chunks = split(stage, worker, executor.checkpoint())
         yield StateRow.from_header(stage.number, worker, header)
@@ -159,7 +146,6 @@ class Resumption:
     """The state that a task continues from.
 
     Attributes:
-        stage: The stage of the task.
         peers: Number of replay workers of the stage.
     """
 
@@ -179,13 +165,7 @@ class Resumption:
                 yield row.node or "", (batch.drop_columns([_TIME]), batch.column(_TIME))
 
     def checkpoint(self, worker: int) -> DagCheckpoint:
-        """Return the saved checkpoint of a worker.
-
-        Raises:
-            NotWhole: The state is incomplete, or of another graph.
-            Misplaced: Another worker owns some of it.
-            SnapshotCorrupt: The data of a chunk have changed.
-        """
+        """Return the saved checkpoint of a worker."""
         if len(self._heads) != 1:
             text = f"stage {self.stage.number} has {len(self._heads)} headers on worker {worker}"
             raise NotWhole.create(text, reason="not exactly one header", worker=worker)

@@ -34,12 +34,7 @@ def in_task() -> Iterator[None]:
 
 @contextmanager
 def on_driver() -> Iterator[None]:
-    """Raise the error with which a task of a job inside has failed.
-
-    Raises:
-        OperatorFailed: An operator raised; node, time and worker are in its fields.
-        CapstanError: Any other Capstan error that a task raised.
-    """
+    """Raise the error with which a task of a job inside has failed."""
     try:
         yield
     except PySparkException as failure:

@@ -49,14 +49,7 @@ class NoteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeMetrics:
-    """Counters of a node on one worker.
-
-    Attributes:
-        stage: Stage of the node.
-        worker: The replay worker.
-        node: Name of the node.
-        counters: Its counters.
-    """
+    """Counters of a node on one worker."""
 
     stage: int
     worker: int

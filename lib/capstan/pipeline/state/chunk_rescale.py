@@ -35,17 +35,6 @@ def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterat
     """Split a chunk into chunks of the workers that own its keys after the rescale.
 
     Rows that are the same on every worker go to all of them.
-
-    Args:
-        stage: The stage.
-        chunk: The chunk.
-        before: Number of workers before.
-        after: Number of workers after.
-
-    Raises:
-        NotKeyed: The state is not keyed.
-        Misplaced: The worker did not own a key of the chunk.
-        SnapshotCorrupt: The data of the chunk have changed.
     """
     chunk.require_intact()
     state = StateTables.at(stage, chunk.node)
@@ -68,13 +57,7 @@ def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterat
 
 
 def merge_headers(stage: Stage, headers: Mapping[int, StateHeader]) -> StateHeader:
-    """Merge the headers of all workers; totals and numbers of keys are added up.
-
-    Raises:
-        NotWhole: The workers are not at one point, or the states are of another graph.
-        StateChanged: Another operator saved a state; names the node.
-        NotKeyed: The workers have different timers.
-    """
+    """Merge the headers of all workers; totals and numbers of keys are added up."""
     nodes = _merge_nodes(stage, headers)
     # Workers with different state versions are not at one point either.
     versions = {
@@ -98,8 +81,6 @@ class Arrivals:
     """The chunks that have arrived at a worker of a stage in a rescale.
 
     Attributes:
-        stage: The stage.
-        worker: The worker.
         peers: Number of workers after the rescale.
     """
 
@@ -110,12 +91,7 @@ class Arrivals:
     _hashes: dict[str, list[pa.Array]] = field(default_factory=dict)
 
     def add(self, chunk: Chunk) -> None:
-        """Count a chunk, and check that the worker owns the keys of its rows.
-
-        Raises:
-            Misplaced: Another worker owns some of them.
-            SnapshotCorrupt: The data of the chunk have changed.
-        """
+        """Count a chunk, and check that the worker owns the keys of its rows."""
         chunk.require_intact()
         place = chunk.node, chunk.table
         state = StateTables.at(self.stage, chunk.node)
@@ -138,14 +114,6 @@ def require_none_lost(stage: Stage, before: StateHeader, after: Iterable[StateHe
     """Check that all workers together have the same rows and keys as before.
 
     Every worker owns the keys that it has, so no key is on two workers.
-
-    Args:
-        stage: The stage.
-        before: The merged header from before the rescale.
-        after: The headers of the workers after it.
-
-    Raises:
-        Misplaced: Rows or keys were lost or duplicated.
     """
     headers = list(after)
     for place, total in before.totals.items():

@@ -41,12 +41,9 @@ class Chunk:
     """Rows of one table of an operator's state on one worker.
 
     Attributes:
-        worker: The worker.
-        node: Name of the operator.
         table: Position of the table, or `WHOLE` for a state that does not consist of tables.
         part: Position of the chunk in the table; chunks of several workers can have the same
             position.
-        rows: Number of rows.
         hashes: Sum of the hashes of their keys, modulo 2^64 and signed. For rows that are the same
             on every worker, the digest of their content.
         data: The rows as an Arrow stream, or the state.
@@ -68,11 +65,7 @@ class Chunk:
         return cls(*place, rows, hashes, data, _digest(data))
 
     def require_intact(self) -> None:
-        """Check that its data are unchanged.
-
-        Raises:
-            SnapshotCorrupt: The data do not match the digest.
-        """
+        """Check that its data are unchanged."""
         if _digest(self.data) != self.digest:
             reason = "the digest differs"
             text = f"a chunk of the state of {self.node} on worker {self.worker}: {reason}"
@@ -81,12 +74,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Totals of the chunks of a table.
-
-    Attributes:
-        rows: Number of rows.
-        hashes: Sum of the hashes of their keys, as in a chunk.
-    """
+    """Totals of the chunks of a table."""
 
     rows: int
     hashes: int
@@ -106,7 +94,6 @@ class StateHeader:
 
     Attributes:
         nodes: Node checkpoints by name, without the data of their states.
-        totals: Totals of the tables.
         keys: Number of keys with state by operator, for operators with keyed state.
     """
 
@@ -148,11 +135,7 @@ class StateHeader:
 def split(
     stage: Stage, worker: int, checkpoint: DagCheckpoint, rows: int = CHUNK_ROWS
 ) -> tuple[StateHeader, list[Chunk]]:
-    """Split a worker's state of a stage into a header and chunks of at most `rows` rows.
-
-    Raises:
-        NotWhole: Events are queued at a node, or outputs have not been taken.
-    """
+    """Split a worker's state of a stage into a header and chunks of at most `rows` rows."""
     if checkpoint.outputs or any(saved.queue for saved in checkpoint.nodes.values()):
         reason = "events or outputs are still pending"
         raise NotWhole.create(f"cannot split the state of worker {worker}: {reason}", reason=reason)
@@ -176,14 +159,7 @@ def split(
 def assemble(
     stage: Stage, worker: int, peers: int, head: StateHeader, chunks: Iterable[Chunk]
 ) -> DagCheckpoint:
-    """Assemble a worker's state of a stage from its header and all of its chunks, in any order.
-
-    Raises:
-        NotWhole: A chunk is missing, duplicated, or of another graph.
-        StateChanged: Another operator saved a state; names the node.
-        Misplaced: Another of the `peers` workers owns a key.
-        SnapshotCorrupt: The data of a chunk have changed.
-    """
+    """Assemble a worker's state of a stage from its header and all of its chunks, in any order."""
     if set(head.nodes) != {node.name for node in stage.dag.nodes}:
         names = ", ".join(node.name for node in stage.dag.nodes)
         text = f"the state has the nodes {', '.join(head.nodes)}, the stage has {names}"

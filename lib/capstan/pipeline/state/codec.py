@@ -66,20 +66,12 @@ class PlainCodec:
     name = "plain"
 
     def encode(self, value: object) -> bytes:
-        """Encode a value.
-
-        Raises:
-            ValueError: Names the unsupported type.
-        """
+        """Encode a value."""
         text = json.dumps(_tagged(value), ensure_ascii=False, separators=(",", ":"))
         return text.encode()
 
     def decode(self, data: bytes) -> object:
-        """Decode a value that `encode` wrote.
-
-        Raises:
-            ValueError: The bytes are not an encoded value.
-        """
+        """Decode a value that `encode` wrote."""
         try:
             return _untagged(json.loads(data))
         except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
@@ -147,22 +139,14 @@ _CODECS: dict[str, Codec] = {PLAIN.name: PLAIN}
 
 
 def register_codec(codec: Codec) -> None:
-    """Register a codec under its name.
-
-    Raises:
-        ValueError: Another codec has this name.
-    """
+    """Register a codec under its name."""
     if _CODECS.setdefault(codec.name, codec) is not codec:
         message = f"another codec has the name {codec.name}"
         raise ValueError(message)
 
 
 def codec_named(name: str) -> Codec:
-    """Return the codec with this name.
-
-    Raises:
-        NoCodec: No codec has this name.
-    """
+    """Return the codec with this name."""
     codec = _CODECS.get(name)
     if codec is None:
         known = ", ".join(sorted(_CODECS))

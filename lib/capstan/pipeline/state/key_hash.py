@@ -66,14 +66,7 @@ def hash_long(value: int, seed: int) -> int:
 
 
 def key_hash(key: Hashable) -> int:
-    """Return the stable hash of a key, signed; a tuple is a key of several columns.
-
-    Raises:
-        NoHash: A part of the key has no canonical value.
-
-    >>> key_hash(("a", 1)) == key_hash(("a", True))
-    True
-    """
+    """Return the stable hash of a key, signed; a tuple is a key of several columns."""
     seed = _hash_int(1, _SEED)
     for ordinal, value in enumerate(key if isinstance(key, tuple) else (key,)):
         if value is None:
@@ -85,11 +78,7 @@ def key_hash(key: Hashable) -> int:
 
 
 def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
-    """Return the stable hashes (int64) of the keys in some columns, row by row.
-
-    Raises:
-        NoHash: A column has a type without canonical values.
-    """
+    """Return the stable hashes (int64) of the keys in some columns, row by row."""
     rows = len(columns[0]) if columns else 0
     seeds = np.full(rows, _hash_int(1, _SEED), np.uint64)
     for ordinal, column in enumerate(columns):

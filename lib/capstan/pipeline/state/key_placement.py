@@ -40,23 +40,14 @@ class Rendezvous:
     )
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """Return the owner of `key`.
-
-        Raises:
-            ValueError: `workers` is empty.
-            NoHash: The key has no stable hash.
-        """
+        """Return the owner of `key`."""
         chained = hash_long(key_hash(key), _SEED)
         return max(
             _required(workers), key=lambda worker: (signed(hash_long(worker, chained)), worker)
         )
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners (int64) of keys with these hashes (int64).
-
-        Raises:
-            ValueError: `workers` is empty.
-        """
+        """Return the owners (int64) of keys with these hashes (int64)."""
         numbers = hashes.to_numpy(zero_copy_only=False)
         first, *others = sorted(_required(workers))
         best, owner = mix(numbers, first), np.full(len(numbers), first, np.int64)
@@ -78,21 +69,12 @@ class Modulo:
     sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """Return the owner of `key`.
-
-        Raises:
-            ValueError: `workers` is empty.
-            NoHash: The key has no stable hash.
-        """
+        """Return the owner of `key`."""
         ordered = sorted(_required(workers))
         return ordered[key_hash(key) % len(ordered)]
 
     def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners (int64) of keys with these hashes (int64).
-
-        Raises:
-            ValueError: `workers` is empty.
-        """
+        """Return the owners (int64) of keys with these hashes (int64)."""
         ordered = np.array(sorted(_required(workers)), np.int64)
         return pa.array(ordered[hashes.to_numpy(zero_copy_only=False) % len(ordered)])
 

@@ -25,8 +25,6 @@ class StateTables:
     """Description of the tables of an operator's state.
 
     Attributes:
-        node: Name of the operator.
-        key: Columns that partition the tables.
         ports: For each table the port whose key columns partition it; None for a table that is the
             same on every worker.
     """
@@ -37,11 +35,7 @@ class StateTables:
 
     @classmethod
     def at(cls, stage: Stage, name: str) -> StateTables:
-        """Describe the tables of a node as its stage partitions them.
-
-        Raises:
-            NotKeyed: The state is not keyed.
-        """
+        """Describe the tables of a node as its stage partitions them."""
         node = stage.dag.node(name)
         key, ports = stage.partitioning().get(name, node.key), ports_of(stage.dag, node)
         if ports is None or key is None:
@@ -61,11 +55,7 @@ class StateTables:
         return PLACEMENT.owners(hashes, range(peers))
 
     def require_owned(self, worker: int, hashes: pa.Array, peers: int) -> None:
-        """Check that a worker owns all of its rows.
-
-        Raises:
-            Misplaced: Other workers own some of them.
-        """
+        """Check that a worker owns all of its rows."""
         wrong = pc.sum(pc.not_equal(self.owners(hashes, peers), worker)).as_py()
         if wrong:
             text = f"{self.node}: worker {worker} has {wrong} rows that another worker owns"

@@ -51,7 +51,6 @@ def add_modules(spark: SparkSession, modules: Iterable[Path]) -> None:
     """Let Python tasks of a Spark application import modules that are installed nowhere.
 
     Args:
-        spark: A session of the application.
         modules: Python files, and folders that are packages.
     """
     for module in modules:

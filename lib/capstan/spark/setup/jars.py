@@ -45,10 +45,8 @@ class Jars:
     """Jars that are fetched together.
 
     Attributes:
-        name: Their folder in the cache.
         connector: The name for `capstan setup`; empty for the jars that every session needs.
         packages: Their coordinates, `group:artifact:version`.
-        excludes: The dependencies that are left out.
         hashes: The file that has their SHA-256, like `HASHES`.
     """
 

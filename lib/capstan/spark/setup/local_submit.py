@@ -32,17 +32,7 @@ def run_submit(
     seconds: float,
     environment: Mapping[str, str] = os.environ,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program and its arguments with `spark-submit`, and return when it has ended.
-
-    Args:
-        master: A local master.
-        settings: Spark's settings.
-        program: The path of the program, and its arguments.
-        java: The Java of the driver.
-        folder: The working folder.
-        seconds: The maximum duration.
-        environment: The variables that the program inherits.
-    """
+    """Run a program and its arguments with `spark-submit`, and return when it has ended."""
     home = pyspark_home()
     options = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
     return subprocess.run(

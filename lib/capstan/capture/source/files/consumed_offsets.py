@@ -34,8 +34,6 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
     the same selection has the same records.
 
     Args:
-        checkpoint: The folder of the checkpoint.
-        source: The stream's source.
         batch: The checkpoint's number of the micro-batch.
     """
     parts = _consumed(checkpoint, source, batch)
@@ -69,10 +67,6 @@ def consumed_by_query(checkpoint: str, batch: int) -> tuple[Consumed, ...]:
 
     Sources of files number their files anew after a loss of their log, so a hash of the names and
     times of the files is added.
-
-    Args:
-        checkpoint: The folder of the query's checkpoint.
-        batch: The query's number of the micro-batch.
     """
     ends = _ends(checkpoint, batch)
     if not ends:
@@ -139,7 +133,6 @@ def started_at(checkpoint: str, batch: int) -> int | None:
     """The start of a micro-batch's first attempt, in microseconds since 1970.
 
     Args:
-        checkpoint: The folder of the checkpoint.
         batch: The checkpoint's number of the micro-batch.
 
     Returns:

@@ -85,8 +85,6 @@ class Listing:
 
     Attributes:
         scheme: The URI scheme, such as `s3a://`; empty for local files.
-        root: The folder, or the file.
-        files: The files by path.
         rule: The pattern that files must match if the path has wildcards; else None.
         dangling: The paths of symbolic links to nothing.
     """
@@ -167,7 +165,6 @@ class SkippedFiles:
     """Files that captures have skipped.
 
     Attributes:
-        counts: The number of files by reason.
         files: A sample of them by reason: paths below the source's folder.
     """
 
@@ -271,9 +268,6 @@ def _skipped(
     """The skipped files, with their reasons.
 
     Args:
-        source: The stream's source.
-        listing: The files.
-        read: The files that were read.
         aged: The reason for files that options may exclude by age.
     """
     options = source.options_by_name

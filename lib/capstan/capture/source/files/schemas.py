@@ -66,8 +66,6 @@ def columns_of(
     """The columns of a stream's rows from now on; None if only Spark can determine them.
 
     Args:
-        listing: The files of its source.
-        fresh: The paths of the files to be read.
         known: The columns on tape; None before the first capture.
     """
     declared = declared_columns(stream)

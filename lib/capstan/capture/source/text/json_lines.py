@@ -27,12 +27,10 @@ class CheckedLines:
     """The files of a source of JSON lines whose lines were looked at before they are read.
 
     Attributes:
-        source: The source.
         listing: Its files; None if they cannot be listed.
         as_text: Whether they are to be read as text, since one has a line of which Spark's source
             of JSON would lose something; or without a look, since they are whole files, have a
             declared encoding, or cannot be listed.
-        files: The paths of the files that were looked at.
     """
 
     source: Source
@@ -97,7 +95,6 @@ def as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str])
 
     Args:
         options: The options of their source, with names in lower case.
-        places: Their paths or URIs.
     """
     reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
     if "linesep" in options:

@@ -39,11 +39,7 @@ _OF_TEXTS = frozenset(
 
 
 def has_rest(text: Column, options: Mapping[str, str]) -> Column:
-    """Whether anything but blanks and comments stands in a text beside one JSON value.
-
-    Args:
-        options: The options of its parser.
-    """
+    """Whether anything but blanks and comments stands in a text beside one JSON value."""
     known = _of_values(options)
     trimmed = F.trim(text, F.lit(BLANKS))
     is_short_array = trimmed.startswith("[") & (F.instr(trimmed, "]") == F.length(trimmed))
@@ -83,7 +79,6 @@ def is_misread(line: Column, options: Mapping[str, str]) -> Column:
     """Whether Spark's source of JSON would lose something of a line, or make no row of it.
 
     Args:
-        line: The text.
         options: The options of the source, with names in lower case.
     """
     known = _of_values(options)

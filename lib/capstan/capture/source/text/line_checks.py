@@ -42,13 +42,7 @@ def check_lines(
     fresh: Sequence[str],
     lines: CheckedLines | None,
 ) -> None:
-    """Check the text files that a capture is about to read; other formats pass.
-
-    Args:
-        listing: The files of its source.
-        fresh: The paths of the files to be read.
-        lines: For a source of JSON, what is known of its lines.
-    """
+    """Check the text files that a capture is about to read; other formats pass."""
     options, is_csv = stream.source.options_by_name, stream.source.format.lower() == "csv"
     if json_text.is_whole(options) or (lines is None and not is_csv):
         return
@@ -66,7 +60,6 @@ def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
     """Whether a line of CSV may end inside quotes; true for every line that does.
 
     Args:
-        line: The text.
         options: The options of its source, with names in lower case.
     """
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")

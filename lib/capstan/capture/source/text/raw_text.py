@@ -71,7 +71,6 @@ def without_corrupt_record(inferred: StructType, known: StructType | None) -> St
     """The columns that Spark inferred, without the one that it adds for malformed records.
 
     Args:
-        inferred: The inferred columns.
         known: The columns on tape; a column captured under that name stays.
     """
     if known is not None and _SPARK_COLUMN in known.names:
@@ -91,8 +90,6 @@ class Text:
     """A source of text.
 
     Attributes:
-        source: The stream's source.
-        columns: The columns of its records.
         parsed: The columns parsed from the text, without those from folder names.
         keeps: Whether Capstan keeps the text of malformed records, not the options of the source.
     """
@@ -107,9 +104,7 @@ class Text:
         """A source of text; None for others.
 
         Args:
-            source: The stream's source.
             listing: The files of the source, if they could be listed.
-            columns: The columns of its records.
         """
         options = source.options_by_name
         has_mode = options.get("mode", "permissive").lower() != "permissive"

@@ -25,12 +25,7 @@ _CORRUPT_OPTION = "columnnameofcorruptrecord"
 
 @dataclass(frozen=True, slots=True)
 class TextParser:
-    """A parser in an analysed plan, for which text that does not parse is null.
-
-    Attributes:
-        node: The expression.
-        options: Its options, with names in lower case.
-    """
+    """A parser in an analysed plan, for which text that does not parse is null."""
 
     node: Any
     options: dict[str, str]

@@ -16,12 +16,7 @@ _OPENING, _CLOSING = "<(", ">)"
 
 @dataclass(frozen=True, slots=True)
 class RowColumn:
-    """A column of the rows that change.
-
-    Attributes:
-        name: Its name.
-        kind: Its type, as SQL writes it.
-    """
+    """A column of the rows that change."""
 
     name: str
     kind: str

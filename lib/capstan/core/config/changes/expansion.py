@@ -19,7 +19,6 @@ def preset_of(changes: Changes, *, kafka: bool) -> Preset:
     """The declarations that a preset stands for.
 
     Args:
-        changes: The preset.
         kafka: Whether the source is a topic of Kafka, whose columns are then known.
     """
     if kafka and changes.format != "delta":

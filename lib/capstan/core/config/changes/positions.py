@@ -17,8 +17,6 @@ class Position:
         fields: The fields of `source` that tell it. All are read as text, because their types
             differ between versions of Debezium.
         columns: The columns that order changes, each with SQL over the envelope `e`.
-        known: The condition that an envelope has a position.
-        always: Whether snapshots have one too.
     """
 
     fields: tuple[str, ...]

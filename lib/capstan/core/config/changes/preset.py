@@ -10,14 +10,11 @@ class Preset:
     """The declarations that a preset stands for.
 
     Attributes:
-        keys: The columns that identify a row.
         select: The expressions of `source.select`.
         where: The condition of `source.where`.
         sequence_by: The columns that order the changes of a key.
-        delete_when: The condition that a change deletes its key.
         truncate_when: The condition that a change deletes all rows before it; None when none does.
         unchanged: The text for a value that stays as it was; None when there is none.
-        options: Options that the source needs.
     """
 
     keys: tuple[str, ...]

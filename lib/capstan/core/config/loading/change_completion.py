@@ -22,7 +22,6 @@ def preset_settings(given: Any, streams: Mapping[str, Stream]) -> dict[str, obje
 
     Args:
         given: A request or a declared replay. A pipeline has an order of its own.
-        streams: The declared streams.
     """
     stream = streams.get(given.stream)
     preset = None if stream is None or given.pipeline is not None else stream.source.preset

@@ -58,11 +58,7 @@ class ProjectConfig:
     """The declarations of one file, by name.
 
     Attributes:
-        path: The file.
-        streams: Streams to capture.
         transforms: Transforms of this file; `registry` also has those registered in Python.
-        targets: Targets with declared columns.
-        replays: Named replays.
         pipelines: References to pipelines as `package.module:function`; loading the file does not
             import them.
         mistakes: Errors of a file that was loaded in part. Each leaves out only the declaration it

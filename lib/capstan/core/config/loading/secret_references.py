@@ -45,7 +45,6 @@ class Reference:
     """A reference in an option.
 
     Attributes:
-        key: The option.
         kind: `env` or `conn`.
         name: The variable; or the connection and the field, separated by a colon.
     """
@@ -71,12 +70,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class LiteralSecret:
-    """An option that seems to have a secret as its value.
-
-    Attributes:
-        stream: The stream.
-        key: The option.
-    """
+    """An option that seems to have a secret as its value."""
 
     stream: str
     key: str
@@ -101,7 +95,6 @@ def resolve(stream: Stream, environment: Mapping[str, str] | None = None) -> Str
     """The stream with the values of its references, which are masked from now on.
 
     Args:
-        stream: The stream as declared.
         environment: The variables; by default those of this process.
     """
     variables = os.environ if environment is None else environment

@@ -30,7 +30,6 @@ class Document:
     """The content of a declaration file.
 
     Attributes:
-        path: The file, as the user gave it.
         data: The content: dicts, lists, text and None.
         lines: The line of every key and list item, from 1, by its place: `("streams", "a")`.
     """

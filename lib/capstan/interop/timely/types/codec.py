@@ -142,11 +142,7 @@ class CoordinateCodec(Codec):
 
 
 def end_of(data: bytes, at: int, size: int) -> int:
-    """The position after `size` bytes from `at`.
-
-    Raises:
-        ShortError: `data` is shorter.
-    """
+    """The position after `size` bytes from `at`."""
     end = at + size
     if end > len(data):
         message = f"{size} bytes expected, {max(len(data) - at, 0)} available"

@@ -123,22 +123,13 @@ def is_product(codec: Codec) -> bool:
 
 
 def list_of(part: Codec) -> Codec:
-    """Any number of values of `part`, such as a `Vec`; a tuple in a program, a list in JSON.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, `part` takes no bytes: a few bytes could then stand for any
-            number of values.
-    """
+    """Any number of values of `part`, such as a `Vec`; a tuple in a program, a list in JSON."""
     name = f"Vec<{_sized(part).name}>"
     return _List(name, 8, Shape.LIST, (part,), plain=part.plain)
 
 
 def array_of(part: Codec, length: int) -> Codec:
-    """Exactly `length` values of `part`, such as `[u8; 4]`.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, `part` takes no bytes, or `length` is not from 1 to 65,536.
-    """
+    """Exactly `length` values of `part`, such as `[u8; 4]`."""
     if not 1 <= length <= _LONGEST_ARRAY or length * _sized(part).least > _LONGEST_ARRAY * 16:
         raise _refused(f"[{part.name}; {length}]", "an array has 1 to 65,536 values")
     name = f"[{part.name}; {length}]"
@@ -147,10 +138,6 @@ def array_of(part: Codec, length: int) -> Codec:
 
 def option_of(part: Codec) -> Codec:
     """An optional value of `part`: a byte 1 or 0, then the value; None in a program, null in JSON.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, `part` itself has None among its values, so the two would
-            be indistinguishable.
     """
     if part.shape in {Shape.NONE, Shape.OPTION}:
         raise _refused(f"Option<{part.name}>", "its None would be ambiguous")

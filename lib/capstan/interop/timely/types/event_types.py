@@ -190,11 +190,7 @@ class EventTypes:
 
 
 def records_of(messages: Messages) -> tuple[object, ...]:
-    """The records of an event.
-
-    Raises:
-        MisfitError: The event only counts its records: they are stored elsewhere.
-    """
+    """The records of an event."""
     if messages.data is None:
         message = f"an event of {messages.records} records without the records"
         raise MisfitError(message)
