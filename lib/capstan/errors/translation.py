@@ -305,8 +305,7 @@ def with_path(path: str) -> Iterator[None]:
 
 
 def to_capstan_error(error: BaseException, hint: str = _UNKNOWN_HINT) -> CapstanError:
-    """Translate any exception: a known one by `translate`, others to `CAP-BROKEN` with the cause.
-    """
+    """Translate a known exception by `translate`, any other to `CAP-BROKEN` with the cause."""
     known = translate(error)
     if known is not None:
         return known

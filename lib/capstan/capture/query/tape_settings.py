@@ -74,8 +74,7 @@ def retain_commit_times(tape: Tape, stream: Stream) -> None:
 
 
 def first_difference(stored: object, declared: object, path: str = "") -> str:
-    """The first setting that differs, with both values: `late fail, but is declared with advance`.
-    """
+    """The first setting that differs, as `late fail, but is declared with advance`."""
     if isinstance(stored, Mapping) and isinstance(declared, Mapping):
         for key in [*stored, *declared]:
             if stored.get(key) != declared.get(key):

@@ -130,8 +130,7 @@ def result_columns(
     ties: Sequence[str],
     between: Sequence[pa.Field] = (),
 ) -> pa.Schema:
-    """Return the output columns of aggregates by key: keys, `between`, results, `_time` if timed.
-    """
+    """Return the columns of aggregates by key: keys, `between`, results, `_time` if timed."""
     (schema,) = input_schemas(inputs)
     keys = [field_of(schema, column) for column in by]
     check_sortable(schema, by)

@@ -95,8 +95,7 @@ def spark_type(pipeline: Pipeline, node: str, schema: pa.Schema) -> StructType:
 def from_records(
     pipeline: Pipeline, source: str, schema: pa.Schema, records: DataFrame, reach: Reach
 ) -> DataFrame:
-    """Convert records of a stream to rows of a source: `time`, `p0` and the columns of their order.
-    """
+    """Convert records of a stream to rows of a source, with `time`, `p0` and their order."""
     time = integers(F.col(TIME), reach.time_type).getItem(reach.coordinate)
     declared = spark_type(pipeline, source, schema)
     fields: list[Column] = []

@@ -137,8 +137,7 @@ def array_of(part: Codec, length: int) -> Codec:
 
 
 def option_of(part: Codec) -> Codec:
-    """An optional value of `part`: a byte 1 or 0, then the value; None in a program, null in JSON.
-    """
+    """An optional `part`: a byte 1 or 0, then the value; None in a program, null in JSON."""
     if part.shape in {Shape.NONE, Shape.OPTION}:
         raise _refused(f"Option<{part.name}>", "its None would be ambiguous")
     return _Option(f"Option<{part.name}>", 1, Shape.OPTION, (part,), plain=part.plain)
