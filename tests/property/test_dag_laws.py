@@ -19,9 +19,7 @@ from capstan.pipeline import (
     DagCheckpoint,
     DagExecutor,
     Event,
-    SinkRecorder,
     plan_stages,
-    watermark_of,
 )
 from capstan.pipeline.operators import (
     Deduplicate,
@@ -45,6 +43,7 @@ from capstan.pipeline.operators import (
     min_of,
     sum_of,
 )
+from tests.reference.sink_recorder import SinkRecorder, watermark_of
 from tests.support.graph_samples import (
     batches,
     event_of,

@@ -11,8 +11,6 @@ from capstan.pipeline.engine.barriers import Aligned, BarrierAligner, Checkpoint
 from capstan.pipeline.engine.checkpoint import DagCheckpoint, NodeCheckpoint
 from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetrics
-from capstan.pipeline.engine.recording_bridge import IntoExecutors, SinkCapture
-from capstan.pipeline.engine.sink_recorder import Recorded, SinkRecorder, watermark_of
 from capstan.pipeline.engine.watermarks import WatermarkTracker
 from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.changelog import Change, Changelog
@@ -67,7 +65,6 @@ __all__ = [
     "DagExecutorMetrics",
     "Edge",
     "Event",
-    "IntoExecutors",
     "Key",
     "KeyedAggregate",
     "KeyedLogic",
@@ -88,11 +85,8 @@ __all__ = [
     "Pipelines",
     "Plan",
     "Reach",
-    "Recorded",
     "SideTable",
     "Sink",
-    "SinkCapture",
-    "SinkRecorder",
     "Stage",
     "StageInput",
     "StatefulLogic",
@@ -108,5 +102,4 @@ __all__ = [
     "reach_of",
     "stateful_map",
     "ttl_map",
-    "watermark_of",
 ]

@@ -17,12 +17,12 @@ from capstan.pipeline import (
     Changelog,
     CheckpointBarrier,
     DagBuilder,
-    DagExecutor,
     Event,
     Operator,
     OutputKind,
 )
 from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.executor import ScenarioExecutor
 from tests.reference.multicast_buffer import MulticastBuffer
 
 CASES = json.loads(
@@ -218,7 +218,7 @@ class Run:
         self.do_new_executor({})
 
     def do_new_executor(self, step):
-        self.executor = DagExecutor.from_dag(self.dag)
+        self.executor = ScenarioExecutor.from_dag(self.dag)
         for name, described in self.case.get("operators", {}).items():
             self.executor.register_operator(name, operator(**described))
 

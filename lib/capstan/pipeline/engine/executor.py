@@ -8,7 +8,6 @@ and a sink's outputs always precede the watermark that completes them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,7 +19,7 @@ from capstan.pipeline.engine.node import NodeContext
 from capstan.pipeline.engine.scheduler import Engine
 from capstan.pipeline.engine.source_gate import SourceGate
 from capstan.pipeline.graph.changelog import Changelog
-from capstan.pipeline.graph.errors import BackpressureFull, OperatorFailed
+from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.graph.events import END, Event, OutputKey, OutputKind
 from capstan.pipeline.graph.graph import Dag, NodeId, NodeRef
 from capstan.pipeline.graph.operator import Operator
@@ -43,7 +42,7 @@ class DagExecutor:
             reader has made room, which counts as a stall.
     """
 
-    __slots__ = ("_engine", "_gate", "_registered", "capacity", "dag", "worker")
+    __slots__ = ("_engine", "_gate", "capacity", "dag", "worker")
 
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
         if capacity < 1:
@@ -54,7 +53,6 @@ class DagExecutor:
         self.capacity = capacity
         self._engine = Engine(dag, worker, capacity)
         self._gate = SourceGate(dag.sources, capacity)
-        self._registered: set[str] = set()
 
     @property
     def changelog(self) -> Changelog:
@@ -95,34 +93,10 @@ class DagExecutor:
         """
         return replace(self._at(node).metrics)
 
-    def reset_metrics(self) -> None:
-        """Reset all counters to zero."""
-        self._engine.counters = DagExecutorMetrics()
-        for node in self._engine.nodes:
-            node.metrics = OperatorNodeMetrics()
-
-    def input_count(self, node: NodeRef) -> int:
-        """Return the number of a node's inputs.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
-        return len(self.dag.inputs(node))
-
     @classmethod
     def from_dag(cls, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> DagExecutor:
         """Create an executor of `dag`, with the operators that its nodes declare."""
         return cls(dag, worker=worker, capacity=capacity)
-
-    def register_operator(self, node: NodeRef, operator: Operator) -> None:
-        """Make `operator` handle the events of a node from now on.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
-        context = self._at(node)
-        context.operator = operator
-        self._registered.add(context.node)
 
     def process_event(self, node: NodeRef, event: Event) -> None:
         """Process an event at a node, usually a source, until all queues are empty.
@@ -168,30 +142,6 @@ class DagExecutor:
         for source in self.dag.sources:
             moved += self.process_watermark(source, END)
         return moved
-
-    def fire_timers(self, up_to: int) -> None:
-        """Fire the timers of all nodes up to a time, whatever their watermarks, and run.
-
-        Raises:
-            OperatorFailed: An operator raised, now or earlier.
-        """
-        self._engine.check()
-        self._engine.fire(up_to)
-
-    def inject_events(self, node: NodeRef, events: Iterable[Event], port: int = 0) -> None:
-        """Queue events at a node; they are processed before the next event given to it.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-            BackpressureFull: The queue cannot hold all of them; none was queued.
-        """
-        entry, events = self._ready(node), list(events)
-        if len(entry.queue) + len(events) > self.capacity:
-            message = (
-                f"the queue of {entry.node} holds {self.capacity} events; {len(events)} do not fit"
-            )
-            raise BackpressureFull.create(message, capacity=self.capacity)
-        entry.queue.extend((port, event) for event in events)
 
     def take_sink_outputs(self, node: NodeRef) -> list[Event]:
         """Remove and return the outputs collected at a node, in order.
@@ -289,17 +239,6 @@ class DagExecutor:
         """Return the watermarks by node id; None for nodes without one."""
         return self._engine.tracker.marks()
 
-    def restore_watermarks(self, marks: Sequence[int | None]) -> None:
-        """Restore the result of `checkpoint_watermarks`; no timer fires.
-
-        Raises:
-            RestoreFailed: The number of watermarks is not that of the nodes.
-        """
-        self._engine.tracker.restore(marks)
-        for node, mark in zip(self._engine.nodes, marks, strict=True):
-            node.watermark = mark
-        self._engine.settle()
-
     def _at(self, node: NodeRef) -> NodeContext:
         return self._engine.nodes[self.dag.node_id(node)]
 
@@ -318,6 +257,4 @@ class DagExecutor:
             raise
 
     def _signatures(self) -> Signatures:
-        # The graph does not describe operators that were registered by hand.
-        signatures = self.dag.signatures
-        return {name: s for name, s in signatures.items() if name not in self._registered}
+        return self.dag.signatures

@@ -13,7 +13,6 @@ from capstan.pipeline import (
     DagBuilder,
     Event,
     OperatorState,
-    SinkRecorder,
     WatermarkTracker,
 )
 from capstan.pipeline.graph.errors import (
@@ -27,6 +26,7 @@ from capstan.pipeline.graph.events import END, TIME
 from tests.reference.checkpoint_coordinator import CheckpointCoordinator
 from tests.reference.errors import CheckpointIncomplete, CheckpointNotFound, NoCheckpointInProgress
 from tests.reference.multicast_buffer import MulticastBuffer
+from tests.reference.sink_recorder import SinkRecorder
 
 
 def event(time, value=0):

@@ -12,7 +12,6 @@ from capstan.pipeline import (
     CheckpointBarrier,
     DagBuilder,
     DagCheckpoint,
-    DagExecutor,
     Event,
     Operator,
     OutputKey,
@@ -29,6 +28,7 @@ from capstan.pipeline.graph.errors import (
     SchemaMismatch,
 )
 from tests.reference.checkpoint_coordinator import CheckpointCoordinator
+from tests.reference.executor import ScenarioExecutor
 
 
 def rows(*values):
@@ -80,7 +80,7 @@ def joined():
 
 
 def running(dag, capacity=2048, worker=0, **operators):
-    executor = DagExecutor.from_dag(dag, capacity=capacity, worker=worker)
+    executor = ScenarioExecutor.from_dag(dag, capacity=capacity, worker=worker)
     for name, operator in operators.items():
         executor.register_operator(name, operator)
     return executor

@@ -46,6 +46,7 @@ from capstan.pipeline.operators import (
     last_of,
     sum_of,
 )
+from tests.reference.executor import ScenarioExecutor
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
 OUT = pa.schema([("total", pa.int64())])
@@ -288,7 +289,7 @@ def test_operators_of_ones_own_have_signatures_as_well():
 
 def test_a_registered_operator_has_no_signature():
     dag, other = graph(Own(1)), graph(Own(2))
-    executor, taking = DagExecutor.from_dag(dag), DagExecutor.from_dag(other)
+    executor, taking = ScenarioExecutor.from_dag(dag), DagExecutor.from_dag(other)
     executor.register_operator("op", Counts())
     assert executor.checkpoint().operators["op"].signature is None
     taking.restore(executor.checkpoint())

@@ -41,6 +41,7 @@ from capstan.pipeline.state.codec import PLAIN, Encoded, codec_named, register_c
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
 from capstan.pipeline.state.key_placement import Rendezvous
 from capstan.pipeline.state.state_tables import PLACEMENT
+from tests.reference.executor import ScenarioExecutor
 from tests.reference.keyed_snapshot import KeyedSnapshot
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
@@ -264,7 +265,7 @@ class Breaks(Operator):
 def with_a_row():
     """An executor with a row, its operator, and what it knew before it."""
     dag = DagBuilder().source("in", SCHEMA).operator("op", key=GLOBAL).connect("in", "op").build()
-    made, operator = DagExecutor.from_dag(dag), Breaks()
+    made, operator = ScenarioExecutor.from_dag(dag), Breaks()
     made.register_operator("op", operator)
     before = made.checkpoint()
     made.process_event("in", ROW)

@@ -20,9 +20,10 @@ from capstan.interop.timely import (
     extract,
     replay_into,
 )
-from capstan.pipeline import TIME, DagBuilder, DagExecutor, IntoExecutors, SinkCapture
+from capstan.pipeline import TIME, DagBuilder, DagExecutor
 from capstan.pipeline.graph.errors import LateOutput, SchemaMismatch
 from capstan.pipeline.operators import Window, count_rows, sum_of
+from tests.reference.recording_bridge import IntoExecutors, SinkCapture
 from tests.support.reference_checker import check
 
 ROWS = pa.schema([(TIME, pa.int64()), ("worker", pa.string()), ("n", pa.int64())])

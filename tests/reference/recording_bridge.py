@@ -15,10 +15,10 @@ from capstan.core.protocol import Messages
 from capstan.core.times import Antichain
 from capstan.interop.timely import Capture, Captured, EventPusher
 from capstan.pipeline.engine.executor import DagExecutor
-from capstan.pipeline.engine.sink_recorder import SinkRecorder, watermark_of
 from capstan.pipeline.graph.errors import SchemaMismatch
 from capstan.pipeline.graph.events import TIME, Event
 from capstan.pipeline.graph.graph import Node, NodeRef
+from tests.reference.sink_recorder import SinkRecorder, watermark_of
 
 
 class SinkCapture:
