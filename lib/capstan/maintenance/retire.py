@@ -25,12 +25,12 @@ from capstan.errors.translation import with_path
 from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import time_bounds
 from capstan.storage.delta.file_rewrite import exchange, rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.retirements import State, read_retired, write_retired
 from capstan.storage.tape import index
+from capstan.storage.tape.bounds import box_of, fit
 from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
@@ -208,7 +208,7 @@ def _files_with(tape: Tape, box: Box) -> RetiredFiles:
     files = RetiredFiles()
     actions = delta.open_table(tape.paths.records).get_add_actions(flatten=True)
     for row in pa.table(actions).to_pylist():
-        inside = _is_inside(row, tape, box)
+        inside = fit(box_of(row, tape.time_type), Region(box))
         if not row["num_records"] or inside is False:
             continue
         (files.whole if inside else files.partly)[row["path"]] = int(row["num_records"])
@@ -217,17 +217,3 @@ def _files_with(tape: Tape, box: Box) -> RetiredFiles:
         else:
             files.partly_bytes += int(row["size_bytes"])
     return files
-
-
-def _is_inside(row: Mapping[str, object], tape: Tape, box: Box) -> bool | None:
-    """Whether all of a file's records are in a box (True), or none (False); None if unknown."""
-    inside: bool | None = True
-    for coordinate, until in zip(tape.time_type.coordinates, box.until, strict=True):
-        if until is None:
-            continue
-        low, end = time_bounds(row, coordinate)
-        if low is not None and low >= until:
-            return False
-        if low is None or end is None or end > until:
-            inside = None
-    return inside

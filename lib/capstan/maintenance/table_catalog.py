@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from capstan.maintenance.compaction_policy import INDEX, File, Sizes
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import bound_integer
 from capstan.storage.lake import LEDGERS, Lake, is_table
+from capstan.storage.tape.bounds import interval
 from capstan.storage.tape.tape import Tape
 
 
@@ -67,10 +67,10 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
     """
     files, partitions = [], dict[tuple[object, ...], int]()
     for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
-        low, high = (bound_integer(row.get(f"{side}.{key}")) for side in ("min", "max"))
+        low, end = interval(row, key)
         count = row.get("num_records")
         workers = (row.get("min.worker"), row.get("max.worker")) if by_worker else (0, 0)
-        if low is None or high is None or count is None or None in workers:
+        if low is None or end is None or count is None or None in workers:
             if count == 0:
                 continue
             return None
@@ -78,5 +78,5 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
         values = tuple(value for name, value in row.items() if name.startswith("partition."))
         partition = partitions.setdefault(values, len(partitions))
         size = int(row["size_bytes"])
-        files.append(File(row["path"], size, int(count), low, high, pair, partition))
+        files.append(File(row["path"], size, int(count), low, end - 1, pair, partition))
     return files

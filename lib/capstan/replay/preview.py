@@ -26,13 +26,13 @@ from capstan.replay.target.overlap import (
 )
 from capstan.replay.target.standing import is_stale
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import files_of
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.ledger.tables import stored_target
+from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index import ContentSummary
 
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from capstan.core.config import Mode
-from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target.foreign_changes import region_of, workers_of
@@ -28,6 +27,7 @@ from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
 from capstan.storage.tape import index
+from capstan.storage.tape.bounds import fit
 from capstan.storage.tape.tape import newest_cut, open_tape
 
 if TYPE_CHECKING:
@@ -105,12 +105,7 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
     """Whether all rows of a file lie in a strip."""
     if strip.workers is not None and not (file.workers and set(file.workers) <= strip.workers):
         return False
-    return any(
-        region.above is None
-        and (region.below is None or not region.below.elements)
-        and region.box.intersect(file.region.box) == file.region.box
-        for region in map(Region.simplified, strip.regions)
-    )
+    return any(fit(file.region.box, region) for region in strip.regions)
 
 
 def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:

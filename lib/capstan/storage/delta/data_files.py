@@ -7,8 +7,7 @@ already selected a few files, Spark reads those directly.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -16,8 +15,6 @@ import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from capstan.core.sql_names import quoted
-from capstan.core.times import Coordinate, Kind, TimeType
-from capstan.core.times.region import Region
 from capstan.errors import SystemFailureError
 from capstan.errors.translation import DAMAGED_FILE_HINT
 from capstan.storage.delta import delta
@@ -29,41 +26,6 @@ if TYPE_CHECKING:
 
 MAX_DIRECT = 32
 """Up to this many files Spark lists on the driver; beyond it starts a job."""
-
-Row = Mapping[str, object]
-
-
-def files_of(
-    table: OpenedTable,
-    time_type: TimeType,
-    *,
-    workers: Collection[int] | None = None,
-    batch: int | None = None,
-    region: Region | None = None,
-) -> list[str]:
-    """Paths, as in the log, of the files that can have matching rows, by their bounds.
-
-    Args:
-        table: The table, with columns `worker`, `batch` and `time`.
-        time_type: The coordinates of its times.
-        workers: Only rows of these workers; None for all.
-        batch: Only rows of this batch and earlier ones; None for all.
-        region: Only rows of these times; None for all.
-    """
-    box = None if region is None else region.simplified().box
-    coordinates = time_type.coordinates
-    ranges = [] if box is None else list(zip(coordinates, box.since, box.until, strict=True))
-
-    def may_match(row: Row) -> bool:
-        if workers is not None and not _has_any(row, workers):
-            return False
-        first = bound_integer(row.get("min.batch"))
-        if batch is not None and first is not None and first > batch:
-            return False
-        return all(_overlaps(row, *bounds) for bounds in ranges)
-
-    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    return [row["path"] for row in rows if may_match(row)]
 
 
 def files_between(
@@ -95,40 +57,6 @@ def prune(files: pa.Table, column: str, least: object, most: object = None) -> p
     if most is not None and low in files.column_names:
         files = files.filter(pc.fill_null(pc.less_equal(files[low], most), True))
     return files
-
-
-def _has_any(row: Row, workers: Collection[int]) -> bool:
-    low, high = (bound_integer(row.get(f"{side}.worker")) for side in ("min", "max"))
-    if low is None or high is None:
-        return True
-    return any(low <= worker <= high for worker in workers)
-
-
-def _overlaps(row: Row, axis: Coordinate, since: int | None, until: int | None) -> bool:
-    low, end = time_bounds(row, axis)
-    before = end is not None and since is not None and end <= since
-    after = low is not None and until is not None and low >= until
-    return not before and not after
-
-
-def time_bounds(row: Row, axis: Coordinate) -> tuple[int | None, int | None]:
-    """The first value of a time's coordinate in a file, and a value after its last; as integers.
-
-    Bounds of timestamps are truncated to milliseconds, so the real maximum may be larger.
-    """
-    low, high = (bound_integer(row.get(f"{side}.time.{axis.name}")) for side in ("min", "max"))
-    slack = 1000 if axis.kind is Kind.TIMESTAMP else 1
-    return low, None if high is None else high + slack
-
-
-def bound_integer(bound: object) -> int | None:
-    """A bound of a file's times as an integer: the value, days or microseconds."""
-    if isinstance(bound, datetime):
-        aware = bound if bound.tzinfo else bound.replace(tzinfo=UTC)
-        return (aware - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-    if isinstance(bound, date):
-        return (bound - date(1970, 1, 1)).days
-    return bound if isinstance(bound, int) else None
 
 
 def read_all(spark: SparkSession, path: str) -> DataFrame:

@@ -18,9 +18,7 @@ from capstan.errors import SystemFailureError
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import LedgerRow, append_rows, read_rows
-
-Bounds = Mapping[str, object]
-"""Column bounds of a file's rows: `min.<column>`, `max.<column>`, `partition.<column>`."""
+from capstan.storage.tape.bounds import Bounds
 
 _LEDGER = "changes"
 _MAX_FILES = 64

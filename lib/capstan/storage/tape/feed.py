@@ -12,12 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
+from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import FencedError
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.arrow_scan import read_columns
@@ -25,6 +26,7 @@ from capstan.storage.delta.data_files import prune
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
+from capstan.storage.tape.bounds import fit, interval, only_value
 from capstan.storage.tape.schema import FEED
 from capstan.storage.tape.tape import Cut, Tape, replaced
 
@@ -241,63 +243,22 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
     For a file with only one reason the log has the count; only other files are read.
     """
     table = delta.open_table(tape.paths.late)
-    actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
-    files = [_LateFile.from_action(action) for action in actions]
-    before = reinjected_before(tape, cut) if any(file.may_be_late for file in files) else 0
+    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    reasons = [only_value(file, "reason") for file in files]
+    before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
     counts: Counter[str] = Counter()
     rest: list[str] = []
-    for file in files:
-        if file.has_none(cut, before):
-            continue
-        if file.has_all(cut, before):
-            counts[str(file.reason)] += file.rows
-        else:
-            rest.append(delta.resolve_path(tape.paths.late, file.path))
+    for file, reason in zip(files, reasons, strict=True):
+        since = before if reason == "late" else 0
+        first, end = interval(file, "batch")
+        counted = fit(Box((first,), (end,)), Region(Box((since,), (cut.batch + 1,))))
+        if counted and reason is not None:
+            counts[str(reason)] += file["num_records"] or 0
+        elif counted is not False:
+            rest.append(delta.resolve_path(tape.paths.late, file["path"]))
     rows = read_columns(tape.paths.late, ["reason", "batch"], table, rest)
     counts.update(rows.filter(_kept(cut, before))["reason"].to_pylist())
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-@dataclass(frozen=True, slots=True)
-class _LateFile:
-    """A file of `late`, from the log.
-
-    Attributes:
-        path: Its path as in the log.
-        rows: Its number of rows.
-        reason: The reason of all rows; None for several or an unknown one.
-        first: The first batch; None if unknown.
-        last: The last one.
-    """
-
-    path: str
-    rows: int
-    reason: str | None
-    first: int | None
-    last: int | None
-
-    @classmethod
-    def from_action(cls, row: Mapping[str, Any]) -> _LateFile:
-        least, most = row.get("min.reason"), row.get("max.reason")
-        reason = least if least == most else None
-        batches = row.get("min.batch"), row.get("max.batch")
-        return cls(row["path"], row["num_records"] or 0, reason, *batches)
-
-    @property
-    def may_be_late(self) -> bool:
-        return self.reason in (None, "late")
-
-    def has_none(self, cut: Cut, before: int) -> bool:
-        """Whether none of its records counts: they came after the cut or were re-injected."""
-        if self.first is None or self.last is None:
-            return False
-        return self.first > cut.batch or (self.reason == "late" and self.last < before)
-
-    def has_all(self, cut: Cut, before: int) -> bool:
-        """Whether all its records count and have one reason."""
-        if self.reason is None or self.first is None or self.last is None:
-            return False
-        return self.last <= cut.batch and (self.reason != "late" or self.first >= before)
 
 
 def count_reinjected(tape: Tape, cut: Cut) -> int:

@@ -20,7 +20,8 @@ from capstan.core.worker_choice import WorkerChoice
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
-from capstan.storage.delta.data_files import files_between, files_of
+from capstan.storage.delta.data_files import files_between
+from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index_totals import integers, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 

@@ -14,11 +14,12 @@ from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage.delta import arrow_writer, delta
-from capstan.storage.delta.data_files import MAX_DIRECT, columns_of, files_of, read_few
+from capstan.storage.delta.data_files import MAX_DIRECT, columns_of, read_few
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.tape import schema
+from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.region_sql import region_sql, workers_sql
 
 if TYPE_CHECKING:
