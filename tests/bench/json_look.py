@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.files.listing import SourceListing
 from capstan.capture.source.text.json_lines import CheckedLines
 from capstan.core.config import Source
 from capstan.storage.lake import Lake
@@ -58,7 +58,7 @@ def _declared(bench: Bench, shape: str, rows: int) -> Stream:
 
 
 def _looked(bench: Bench, declared: Stream) -> Cost:
-    listing = Listing.of(declared.source)
+    listing = SourceListing.of(declared.source)
     lines = CheckedLines.of(declared.source, listing)
     assert lines is not None
     assert listing is not None

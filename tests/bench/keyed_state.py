@@ -30,7 +30,7 @@ from capstan.pipeline import (
     StatefulLogic,
 )
 from capstan.pipeline.keyed.messages import Data
-from capstan.pipeline.keyed.stateful_functions import Output
+from capstan.pipeline.keyed.stateful_functions import LogicOutput
 from capstan.pipeline.operators import SessionWindow, sum_of
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench
@@ -48,7 +48,7 @@ _SCHEMA: Final = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME,
 class _Sum(StatefulLogic[int, int, int]):
     """Emits the running sum for each record."""
 
-    def on_data(self, message: Data[int], state: int | None, output: Output[int]) -> int:
+    def on_data(self, message: Data[int], state: int | None, output: LogicOutput[int]) -> int:
         total = (state or 0) + message.value
         output.emit(message.key, total, message.time)
         return total

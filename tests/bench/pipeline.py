@@ -12,7 +12,16 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline import TIME, Context, Dag, DagBuilder, DagExecutor, Event, Operator, Stateless
+from capstan.pipeline import (
+    TIME,
+    Dag,
+    DagBuilder,
+    DagExecutor,
+    Event,
+    Operator,
+    OperatorContext,
+    Stateless,
+)
 from capstan.pipeline.operators import Filter, Project
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench
@@ -40,7 +49,7 @@ def pipelines(bench: Bench) -> list[Line]:
 class _Pass(Operator):
     """Passes its input on."""
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         context.emit(batch)
 
 

@@ -22,9 +22,9 @@ from capstan.pipeline import (
     KeyedAggregate,
     Pipeline,
     Pipelines,
-    Plan,
     Sink,
     Stage,
+    StagePlan,
 )
 from capstan.pipeline.operators import count_rows, sum_of
 from capstan.pipeline.spark.rescale import rescale
@@ -182,7 +182,7 @@ def _restore(stage: Stage, executors: Mapping[int, DagExecutor]) -> None:
         again.restore(assemble(stage, worker, _BEFORE, head, chunks))
 
 
-def _rescale(rows: DataFrame, plan: Plan) -> None:
+def _rescale(rows: DataFrame, plan: StagePlan) -> None:
     rescale(rows, plan, _BEFORE, _AFTER).unpersist()
 
 

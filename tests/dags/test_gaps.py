@@ -16,7 +16,7 @@ from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
 from capstan.airflow.operators.backfill import SubmitBackfillOperator
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.tasks.failures import TaskRefusedError
-from capstan.backfill.interval import State
+from capstan.backfill.interval import IntervalState
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
@@ -96,7 +96,7 @@ def test_gaps_are_reported_and_nothing_is_filled_by_default(look: Any) -> None:
     result, shown, goes_on = look()
     assert not goes_on
     counts = {each["replay"]: each["counts"] for each in result["replays"]}
-    none = dict.fromkeys(State, 0)
+    none = dict.fromkeys(IntervalState, 0)
     # Of the replays that have a range or a schedule; the fifth of May has no end yet.
     assert counts == {
         "by_day": {**none, "gap": 3, "incomplete": 2},

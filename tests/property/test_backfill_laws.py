@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capstan.backfill.evidence import Evidence
-from capstan.backfill.interval import State
+from capstan.backfill.interval import IntervalState
 from capstan.backfill.interval_grid import Even, Scheduled, cut
 from capstan.backfill.interval_state import IntervalClassifier, classify_intervals
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
@@ -218,11 +218,11 @@ def test_the_state_of_an_interval_is_that_of_its_times(
         assert each.stale == tuple(LABELS[w] for w in sorted(old))
         assert set(each.runs) == {writer.run for writer in last.values() if writer}
         if times[-1] >= frontier:
-            assert each.state is State.INCOMPLETE
+            assert each.state is IntervalState.INCOMPLETE
         elif lacking:
-            assert each.state is State.GAP
+            assert each.state is IntervalState.GAP
         else:
-            assert each.state is (State.STALE if old else State.COVERED)
+            assert each.state is (IntervalState.STALE if old else IntervalState.COVERED)
 
 
 @given(works, frontier_times, st.integers(1, 4), asks, st.booleans())
@@ -242,10 +242,10 @@ def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
     after = survey_of([*written, *ran], frontier, every, keeps_worker=keeps_worker)
 
     wanted = {
-        BackfillMode.GAPS: {State.GAP},
-        BackfillMode.STALE: {State.STALE},
+        BackfillMode.GAPS: {IntervalState.GAP},
+        BackfillMode.STALE: {IntervalState.STALE},
         BackfillMode.FAILED: set(),
-    }.get(asked.what, {State.GAP, State.STALE})
+    }.get(asked.what, {IntervalState.GAP, IntervalState.STALE})
     assert wanted.isdisjoint(each.state for each in after.intervals)
     for old, new in zip(before.intervals, after.intervals, strict=True):
         if asked.what is not BackfillMode.ALL and old.state not in wanted:
@@ -282,7 +282,7 @@ def test_runs_are_chunks_of_adjacent_intervals_in_order(
         own = [each for start, each in known.items() if since <= start < until]
         assert own[-1].until == request.until
         assert asked.chunk is None or len(own) <= asked.chunk
-        assert State.INCOMPLETE not in {each.state for each in own}
+        assert IntervalState.INCOMPLETE not in {each.state for each in own}
         assert request.as_of == 3
     if asked.chunk is None:
         # One run over each stretch: no two that could be one.

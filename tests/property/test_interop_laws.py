@@ -26,7 +26,7 @@ from capstan.interop.timely import (
     Lines,
     MisfitError,
     Replayer,
-    Shape,
+    TypeShape,
     codec_of,
     encode_event,
     extract,
@@ -81,10 +81,10 @@ def values(codec):
     }
     if codec.name in scalar:
         return scalar[codec.name]
-    if codec.shape is Shape.TUPLE:
+    if codec.shape is TypeShape.TUPLE:
         return st.tuples(*map(values, codec.parts))
     (part,) = map(values, codec.parts)
-    if codec.shape is Shape.OPTION:
+    if codec.shape is TypeShape.OPTION:
         return st.none() | part
     length = getattr(codec, "length", None)
     return st.lists(part, min_size=length or 0, max_size=length or 3).map(tuple)

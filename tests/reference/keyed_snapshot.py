@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from capstan.pipeline.state.codec import Encoded
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.pipeline.state.key_placement import Placement
+from tests.reference.key_placement import KeyPlacement
 
 OperatorStates = Mapping[int, Mapping[Hashable, Encoded]]
 """States by operator and key."""
@@ -52,7 +52,7 @@ class KeyedSnapshot:
         """Workers that took the snapshot."""
         return tuple(sorted(self.states))
 
-    def rescaled(self, workers: Sequence[int], placement: Placement) -> KeyedSnapshot:
+    def rescaled(self, workers: Sequence[int], placement: KeyPlacement) -> KeyedSnapshot:
         """Move the states to other workers, each key to its owner.
 
         Raises:
@@ -78,7 +78,7 @@ class KeyedSnapshot:
 def prove(
     before: Mapping[int, OperatorStates] | None,
     after: Mapping[int, OperatorStates],
-    placement: Placement,
+    placement: KeyPlacement,
     workers: Sequence[int],
 ) -> Proof:
     """Verify that each key is with its owner exactly once, and that no previous key is missing.

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from capstan.capture.batch import classify
-from capstan.capture.query.source_reconciliation import Difference, reconcile
+from capstan.capture.query.source_reconciliation import SourceDifference, reconcile
 from capstan.capture.run import capture
 from capstan.capture.source.source import read_source
 from capstan.core.config import (
@@ -494,7 +494,7 @@ class TestKafka:
             assert (found.agrees, found.records, found.gone) == (True, 17, 0)
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 3")
         found = reconcile(spark, tape, stream)
-        assert found.findings == (Difference(0, None, "missing", 17, 16),)
+        assert found.findings == (SourceDifference(0, None, "missing", 17, 16),)
 
 
 FUNCTIONS = """

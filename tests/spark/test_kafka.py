@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrameWriter
 
-from capstan.capture.query.source_reconciliation import Difference, reconcile
+from capstan.capture.query.source_reconciliation import SourceDifference, reconcile
 from capstan.capture.run import capture, close, put_back
 from capstan.cli import main
 from capstan.core.config import ByKey, EventTime, Source, Stream
@@ -163,7 +163,7 @@ def test_offsets_that_no_batch_has_consumed_are_found(
         "WHERE batch = 2 AND part = 'web/0'"
     )
     found = reconcile(spark, tape, captured[1])
-    assert found.findings == (Difference(2, "web/0", "gap", 2, 0),)
+    assert found.findings == (SourceDifference(2, "web/0", "gap", 2, 0),)
     assert not found.agrees
 
 
@@ -234,13 +234,13 @@ def test_a_record_that_was_lost_or_changed_is_found(
     tape = open_tape(lake, "lost")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
     found = reconcile(spark, tape, stream)
-    assert found.findings == (Difference(0, "lost/0", "missing", 10, 9),)
+    assert found.findings == (SourceDifference(0, "lost/0", "missing", 10, 9),)
     spark.sql(
         f"UPDATE delta.`{tape.paths.records}` SET data.value = X'00' "
         "WHERE data.offset = 5 AND worker = 1"
     )
     deep = reconcile(spark, tape, stream, deep=True)
-    assert deep.findings[1] == Difference(0, "lost/1", "changed", 10, 10)
+    assert deep.findings[1] == SourceDifference(0, "lost/1", "changed", 10, 10)
     # What the topic has let go of says nothing of the tape.
     forget(spark, kafka, "lost", before=3)
     later = reconcile(spark, tape, stream, deep=True)

@@ -22,9 +22,9 @@ from capstan.demo import pipelines as flight_pipelines
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import (
     TIME,
-    Context,
     DagBuilder,
     Operator,
+    OperatorContext,
     Pipeline,
     Reach,
     Sink,
@@ -315,7 +315,7 @@ def diverting() -> Stateless:
     """An operator that puts rows of key `b` aside; local, as tasks cannot import this module."""
 
     class Running(Operator):
-        def process(self, batch: pa.RecordBatch, context: Context) -> None:
+        def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
             bees = pc.equal(batch.column("key"), "b")
             context.side("bees", batch.filter(bees))
             context.emit(batch.filter(pc.invert(bees)))

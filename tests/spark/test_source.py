@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import orc, parquet
 
-from capstan.capture.query.source_reconciliation import Difference, reconcile
+from capstan.capture.query.source_reconciliation import SourceDifference, reconcile
 from capstan.capture.run import capture, put_back
 from capstan.capture.source.files.listing import SkippedFiles
 from capstan.core.config import (
@@ -223,8 +223,8 @@ def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: 
     spark.sql(f"UPDATE delta.`{tape.paths.late}` SET data.amount = 77 WHERE data.id = 500")
     found = reconcile(spark, tape, made[1], deep=True)
     assert found.findings == (
-        Difference(5, None, "missing", 10, 9),
-        Difference(12, None, "changed", 2, 2),
+        SourceDifference(5, None, "missing", 10, 9),
+        SourceDifference(12, None, "changed", 2, 2),
     )
 
 
@@ -241,8 +241,8 @@ def test_files_that_were_changed_or_are_gone(
 
     found = reconcile(spark, tape, stream)
     assert found.findings == (
-        Difference(1, None, "missing", 12, 10),
-        Difference(2, None, "extra", 7, 10),
+        SourceDifference(1, None, "missing", 12, 10),
+        SourceDifference(2, None, "extra", 7, 10),
     )
     assert (found.batches, found.gone, found.differing) == (12, 1, 2)
     assert not found.agrees

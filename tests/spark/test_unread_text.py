@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from capstan.capture import run as capture_run
 from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import capture
-from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.files.listing import SourceListing
 from capstan.capture.source.text.json_lines import CheckedLines, first_bytes
 from capstan.capture.source.text.json_text import has_rest
 from capstan.core.config import ByKey, EventTime, Source
@@ -164,7 +164,7 @@ def test_only_files_with_more_than_objects_are_read_as_text(
     text = "\n".join([*lines, *[NESTED] * padding])
     (tmp_path / "0.json").write_text(text, encoding="utf-8")
     source = Source(format="json", path=str(tmp_path))
-    listing = Listing.of(source)
+    listing = SourceListing.of(source)
     found = CheckedLines.of(source, listing)
     assert found is not None
     assert listing is not None

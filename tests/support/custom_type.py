@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 
-from capstan.interop.timely import Codec, register_type
+from capstan.interop.timely import TypeCodec, register_type
 from capstan.interop.timely.types.codec import end_of, misfit
 
 _PARTS = struct.Struct("<dd")
 
 
-class Complex(Codec):
+class Complex(TypeCodec):
     """Two floats, laid out as in Rust's `num_complex`; `[re, im]` in JSON."""
 
     __slots__ = ()

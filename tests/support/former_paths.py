@@ -22,6 +22,7 @@ _MODULES: Final = {
 }
 _NAMES: Final = {
     "BadRequest": "InvalidRequestError",
+    "Context": "OperatorContext",
     "Declarations": "ProjectConfig",
     "load": "load_config",
 }

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from capstan.core.times import Box, TimeType
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.stage_planner import Plan, Stage, StageInput
+from capstan.pipeline.graph.stage_planner import Stage, StageInput, StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.operators.ordering import ordered
 from capstan.pipeline.spark import wire_format
@@ -103,7 +103,7 @@ class _LocalStages:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: StagePlan,
         reach: Reach,
         peers: int,
         size: int,

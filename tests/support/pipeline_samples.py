@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from capstan.pipeline import (
     TIME,
-    Context,
     DagBuilder,
     Operator,
+    OperatorContext,
     OperatorSpec,
     Sink,
     Stateless,
@@ -57,7 +57,7 @@ class Each(Stateless):
         adds: A column that it adds.
     """
 
-    does: Callable[[pa.RecordBatch, Context], None]
+    does: Callable[[pa.RecordBatch, OperatorContext], None]
     adds: tuple[pa.Field, ...] = field(default=())
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
@@ -78,14 +78,14 @@ class Each(Stateless):
 
 
 class _Doing(Operator):
-    def __init__(self, does: Callable[[pa.RecordBatch, Context], None]) -> None:
+    def __init__(self, does: Callable[[pa.RecordBatch, OperatorContext], None]) -> None:
         self._does = does
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         self._does(batch, context)
 
 
-def _set_aside(batch: pa.RecordBatch, context: Context) -> None:
+def _set_aside(batch: pa.RecordBatch, context: OperatorContext) -> None:
     amount = batch.column("amount")
     tens = pc.equal(pc.multiply(pc.divide(amount, 5), 5), amount)
     kept = pc.invert(pc.fill_null(tens, True))
@@ -93,14 +93,14 @@ def _set_aside(batch: pa.RecordBatch, context: Context) -> None:
     context.emit(batch.filter(kept))
 
 
-def _break_down(batch: pa.RecordBatch, context: Context) -> None:
+def _break_down(batch: pa.RecordBatch, context: OperatorContext) -> None:
     if 100 in batch.column("id").to_pylist():
         message = "a hundred"
         raise ValueError(message)
     context.emit(batch)
 
 
-def _name_worker(batch: pa.RecordBatch, context: Context) -> None:
+def _name_worker(batch: pa.RecordBatch, context: OperatorContext) -> None:
     workers = pa.array([context.worker] * batch.num_rows, pa.int64())
     context.emit(batch.append_column("replay_worker", workers))
 

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from capstan.capture.batch import classify
-from capstan.capture.query.source_reconciliation import Difference, Reconciliation
+from capstan.capture.query.source_reconciliation import Reconciliation, SourceDifference
 from capstan.core.protocol import Rule
 from capstan.core.times import Kind, TimeType
 from capstan.interop.kafka import export_topics
@@ -288,13 +288,13 @@ def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
     coded = keys_of("maintenance/retire.py", "to_json") | {"retired"}
     assert set(names(rows(section("Retirement"), "key"))) == coded
     cells = {row[0].strip("`"): row[2] for row in rows(section("`retired`"), "column")}
-    assert words(cells["state"]) == {state.value for state in retirements.State}
+    assert words(cells["state"]) == {state.value for state in retirements.RetirementState}
 
 
 def test_source_keys_are_those_of_the_code() -> None:
     listed = set(names(rows(section("Source"), "key")))
     assert listed == {field.name for field in fields(Reconciliation)} | {"agrees"}
-    assert {field.name for field in fields(Difference)} <= words(section("Source"))
+    assert {field.name for field in fields(SourceDifference)} <= words(section("Source"))
 
 
 def test_messages_of_topics_have_the_fields_that_are_written() -> None:

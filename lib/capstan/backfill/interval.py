@@ -8,7 +8,7 @@ from enum import StrEnum
 from itertools import groupby
 
 
-class State(StrEnum):
+class IntervalState(StrEnum):
     """The state of an interval."""
 
     COVERED = "covered"
@@ -46,7 +46,7 @@ class Interval:
 
     since: str
     until: str
-    state: State
+    state: IntervalState
     runs: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     stale: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from capstan.backfill.evidence import Evidence, recorded_extent
-from capstan.backfill.interval import Interval, State
+from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.region_owner import RegionOwner, region_owner
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
@@ -55,19 +55,19 @@ class IntervalClassifier:
         stale = [worker for worker, owner in owners.items() if owner.stale]
         writers = {run for owner in owners.values() for run in owner.runs}
         runs = [written.run for written in near if written.run in writers]
-        state = State.STALE if stale else State.COVERED
+        state = IntervalState.STALE if stale else IntervalState.COVERED
         if not complete:
-            state = State.INCOMPLETE
+            state = IntervalState.INCOMPLETE
         elif (missing or stale) and self._is_retired(bounds):
-            state = State.RETIRED
+            state = IntervalState.RETIRED
         elif waits := self._waits({*missing, *stale}, region):
-            state = State.WAITING
+            state = IntervalState.WAITING
             runs += waits
         elif missing:
             failed = self.evidence.failed(Scope(self.plan.target, tuple(missing), region))
             changed = any(owner.changes for owner in missing.values())
-            state = State.CHANGED if changed else State.GAP
-            state = state if failed is None else State.FAILED
+            state = IntervalState.CHANGED if changed else IntervalState.GAP
+            state = state if failed is None else IntervalState.FAILED
             runs += [] if failed is None else [failed]
         render = self.plan.tape.time_type.coordinates[-1].render
         return Interval(

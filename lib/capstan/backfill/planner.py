@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from capstan.backfill.interval import Interval, State
+from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.interval_grid import parse_every
 from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, check_name
@@ -38,10 +38,11 @@ class Order(StrEnum):
 
 
 _STATES = {
-    BackfillMode.GAPS: frozenset({State.GAP, State.CHANGED, State.FAILED}),
-    BackfillMode.STALE: frozenset({State.STALE}),
-    BackfillMode.FAILED: frozenset({State.FAILED}),
-    BackfillMode.ALL: frozenset(State) - {State.INCOMPLETE, State.RETIRED, State.WAITING},
+    BackfillMode.GAPS: frozenset({IntervalState.GAP, IntervalState.CHANGED, IntervalState.FAILED}),
+    BackfillMode.STALE: frozenset({IntervalState.STALE}),
+    BackfillMode.FAILED: frozenset({IntervalState.FAILED}),
+    BackfillMode.ALL: frozenset(IntervalState)
+    - {IntervalState.INCOMPLETE, IntervalState.RETIRED, IntervalState.WAITING},
 }
 
 

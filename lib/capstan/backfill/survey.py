@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from capstan.backfill.evidence import gather, recorded_extent, worker_starts
-from capstan.backfill.interval import Interval, State
+from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.interval_grid import Every, Grid, cut, grids
 from capstan.backfill.interval_state import IntervalClassifier, classify_intervals, whole_target
 from capstan.core.config import Mode, ProjectConfig, Replay
@@ -23,7 +23,7 @@ from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 
-__all__ = ["Every", "Interval", "State", "Survey", "bound_text", "survey"]
+__all__ = ["Every", "Interval", "IntervalState", "Survey", "bound_text", "survey"]
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -45,7 +45,7 @@ class Survey:
     def counts(self) -> Mapping[str, int]:
         """The number of intervals in each state, for all states in order."""
         states = [interval.state for interval in self.intervals]
-        return {str(state): states.count(state) for state in State}
+        return {str(state): states.count(state) for state in IntervalState}
 
     @property
     def whole(self) -> bool:

@@ -21,8 +21,8 @@ from capstan.capture.query.tape_start import start_tape
 from capstan.capture.query.turns import in_turn
 from capstan.capture.source.files.listing import (
     FilesRead,
-    Listing,
     SkippedFiles,
+    SourceListing,
     fresh_files,
     require_none_renamed,
     seen_files,
@@ -136,7 +136,7 @@ def _capture(
     reseat: bool,
     rescale: int | None,
 ) -> CaptureResult:
-    listing = Listing.of(stream.source)
+    listing = SourceListing.of(stream.source)
     lines = None if frame is not None else CheckedLines.of(stream.source, listing)
     columns = known_columns = None
     seen: FilesRead = {}

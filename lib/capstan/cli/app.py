@@ -24,7 +24,7 @@ from capstan.cli.commands import (
     state,
 )
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.output import Output
+from capstan.cli.output import CommandOutput
 from capstan.core.environment import DEFAULT_LAKE
 from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError, translation
 from capstan.errors.redaction import print_exception
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(hoisted(sys.argv[1:] if arguments is None else arguments))
     flags = tuple(takewhile(_FLAGS.__contains__, words))
-    shell = Shell(Output.of(as_json="--json" in flags), debug="--debug" in flags)
+    shell = Shell(CommandOutput.of(as_json="--json" in flags), debug="--debug" in flags)
     try:
         with logging() as log:
             return _run(words, shell, log)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from capstan.api.context import Context
-from capstan.cli.output import Output
+from capstan.cli.output import CommandOutput
 from capstan.cli.progress import Watch, Work, watching
 from capstan.core.config import ProjectConfig
 
@@ -31,7 +31,7 @@ class CommandContext(Context):
         output: The output of notes.
     """
 
-    def __init__(self, place: str | None, config: str | None, output: Output) -> None:
+    def __init__(self, place: str | None, config: str | None, output: CommandOutput) -> None:
         super().__init__(place, config=config)
         self.watch: Watch | None = None
         self._output = output
@@ -68,7 +68,7 @@ class Shell:
         debug: Whether errors show a traceback.
     """
 
-    output: Output
+    output: CommandOutput
     place: str | None = None
     config: str | None = None
     debug: bool = False

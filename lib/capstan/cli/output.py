@@ -22,7 +22,7 @@ _WIDE = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class CommandOutput:
     """The output of answers and errors.
 
     Attributes:
@@ -36,7 +36,7 @@ class Output:
     notes: Console
 
     @classmethod
-    def of(cls, *, as_json: bool) -> Output:
+    def of(cls, *, as_json: bool) -> CommandOutput:
         """Create an output to the current standard streams."""
         for stream in (sys.stdout, sys.stderr):
             # Characters that the terminal's encoding lacks are escaped: never an error.

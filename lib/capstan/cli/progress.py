@@ -16,7 +16,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from capstan.cli.output import Output
+from capstan.cli.output import CommandOutput
 from capstan.telemetry.instrumentation import subscribe
 from capstan.telemetry.structured_logging import owns_standard_error
 
@@ -173,7 +173,7 @@ class Watch:
     """
 
     work: Work
-    output: Output
+    output: CommandOutput
     bar: Progress | None
     tally: _Tally = field(default_factory=_Tally)
 
@@ -203,7 +203,7 @@ class Watch:
 
 
 @contextmanager
-def watching(output: Output, work: Work) -> Iterator[Watch]:
+def watching(output: CommandOutput, work: Work) -> Iterator[Watch]:
     """Show the progress of the `with` block: one moving line, or one line per finished step.
 
     Nothing is shown with `--json`, nor when standard error carries the JSON log.
@@ -222,7 +222,7 @@ def watching(output: Output, work: Work) -> Iterator[Watch]:
             yield watch
 
 
-def _bar(output: Output, work: Work) -> Progress:
+def _bar(output: CommandOutput, work: Work) -> Progress:
     text = TextColumn("{task.description}", markup=False)
     columns: list[ProgressColumn] = [SpinnerColumn(), text]
     if work.points:

@@ -52,7 +52,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """A step of the demo."""
 
     name: str
@@ -151,12 +151,12 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
 
 
 STEPS = (
-    Step("feed", "write the flights of 2013 as files, in order of arrival", _feed),
-    Step("capture", "capture them as stream flights", _capture),
-    Step("verify", "verify the recordings", _verify),
-    Step("replay", f"replay EWR and LGA of March into {MARCH}", _replay(march)),
-    Step("transform", f"replay the year by airport and day into {BY_DAY}", _replay(by_day)),
-    Step("pipelines", "replay March through three pipelines, operator by operator", _pipelines),
+    DemoStep("feed", "write the flights of 2013 as files, in order of arrival", _feed),
+    DemoStep("capture", "capture them as stream flights", _capture),
+    DemoStep("verify", "verify the recordings", _verify),
+    DemoStep("replay", f"replay EWR and LGA of March into {MARCH}", _replay(march)),
+    DemoStep("transform", f"replay the year by airport and day into {BY_DAY}", _replay(by_day)),
+    DemoStep("pipelines", "replay March through three pipelines, operator by operator", _pipelines),
 )
 """The steps of the demo, in order."""
 

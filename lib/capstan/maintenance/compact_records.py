@@ -18,9 +18,9 @@ from capstan.errors import CheckFailedError
 from capstan.errors.shell_command import command
 from capstan.maintenance.compaction import TableResult, repeat_until_done, replace_files
 from capstan.maintenance.compaction_policy import (
-    File,
     Run,
     Sizes,
+    TapeFile,
     runs_of,
     stretches,
     worth_writing,
@@ -72,8 +72,8 @@ def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -
 
 
 def _groups(
-    tape: Tape, files: Sequence[File], sizes: Sizes, damaged: Collection[int]
-) -> list[tuple[File, ...]]:
+    tape: Tape, files: Sequence[TapeFile], sizes: Sizes, damaged: Collection[int]
+) -> list[tuple[TapeFile, ...]]:
     """The settled files worth rewriting, without damaged batches."""
     cut = newest_cut(tape)
     states = worker_states(tape, cut)
@@ -98,7 +98,7 @@ def _groups(
 def _cluster(
     spark: SparkSession,
     tape: Tape,
-    group: Sequence[File],
+    group: Sequence[TapeFile],
     retired: Sequence[Box],
     sizes: Sizes,
     result: TableResult,
@@ -132,7 +132,7 @@ def _cluster(
 
 
 def _damaged(
-    spark: SparkSession, tape: Tape, group: Sequence[File], retired: Sequence[Box]
+    spark: SparkSession, tape: Tape, group: Sequence[TapeFile], retired: Sequence[Box]
 ) -> set[int]:
     """The batches of a group whose records differ from the index."""
     low, high = _bounds(group)
@@ -153,7 +153,7 @@ def _content(records: int, h1: int | None, h2: int | None) -> tuple[int, int, in
     return records, (h1 or 0) % _ALL, (h2 or 0) % _ALL
 
 
-def _bounds(group: Sequence[File]) -> tuple[int, int]:
+def _bounds(group: Sequence[TapeFile]) -> tuple[int, int]:
     return min(file.low for file in group), max(file.high for file in group)
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from capstan.errors import RangeLockedError
-from capstan.maintenance.compaction_policy import File, runs_of, worth_writing
+from capstan.maintenance.compaction_policy import TapeFile, runs_of, worth_writing
 from capstan.maintenance.table_catalog import GrowingTable, files_of
 from capstan.storage.delta.file_rewrite import exchange, rows_of_files
 from capstan.telemetry.instrumentation import emit
@@ -43,7 +43,7 @@ class TableResult:
     checkpoint: bool = False
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
-    def observe(self, files: Sequence[File]) -> None:
+    def observe(self, files: Sequence[TapeFile]) -> None:
         """Record the present files of the table."""
         self.files, self.bytes = len(files), sum(file.bytes for file in files)
         self.files_before = self.files_before or self.files
@@ -108,7 +108,7 @@ def repeat_until_done(path: str, step: Callable[[], bool | None]) -> None:
 def replace_files(
     spark: SparkSession,
     path: str,
-    group: Sequence[File],
+    group: Sequence[TapeFile],
     rows: DataFrame,
     result: TableResult,
     check: Callable[[], None] | None = None,

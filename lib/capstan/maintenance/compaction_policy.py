@@ -53,7 +53,7 @@ INDEX = Sizes(many=32, fan=4)
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class TapeFile:
     """A data file of a table, as described by its log.
 
     Attributes:
@@ -79,7 +79,7 @@ class File:
 class Run:
     """Files that cover adjacent batches; see `runs_of`."""
 
-    files: tuple[File, ...]
+    files: tuple[TapeFile, ...]
 
     @cached_property
     def low(self) -> int:
@@ -113,9 +113,9 @@ class Run:
         return self.bytes >= sizes.whole(workers) and self.is_sound(sizes)
 
 
-def runs_of(files: Iterable[File]) -> list[Run]:
+def runs_of(files: Iterable[TapeFile]) -> list[Run]:
     """The runs of a table, in the order of their batches."""
-    runs: list[list[File]] = []
+    runs: list[list[TapeFile]] = []
     high = -1
     for file in sorted(files, key=lambda file: (file.low, file.high)):
         if runs and file.low <= high:
@@ -129,7 +129,7 @@ def runs_of(files: Iterable[File]) -> list[Run]:
 
 def worth_writing(
     runs: Sequence[Run], sizes: Sizes, workers: int = 1, *, ended: bool = False
-) -> list[tuple[File, ...]]:
+) -> list[tuple[TapeFile, ...]]:
     """The groups of files to rewrite, each in one commit.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from capstan.maintenance.compaction_policy import File, Sizes
+from capstan.maintenance.compaction_policy import Sizes, TapeFile
 
 Cells = Sequence[tuple[tuple[int, ...], int]]
 """The times of one worker in ascending order, each with its number of records."""
@@ -27,7 +27,7 @@ class FileAssignment:
     count: int
 
 
-def row_bytes(files: Sequence[File], workers: Iterable[int]) -> dict[int, float]:
+def row_bytes(files: Sequence[TapeFile], workers: Iterable[int]) -> dict[int, float]:
     """The estimated size of a record of each worker, from the files that may hold its records.
 
     If a worker's records are larger than its neighbours', their shared file exceeds its intended

@@ -28,7 +28,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.file_rewrite import exchange, rows_of_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
-from capstan.storage.ledger.retirements import State, read_retired, write_retired
+from capstan.storage.ledger.retirements import RetirementState, read_retired, write_retired
 from capstan.storage.tape import index
 from capstan.storage.tape.bounds import box_of, fit
 from capstan.storage.tape.grains import require_whole_steps
@@ -130,7 +130,7 @@ def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> Retirem
     with with_path(tape.paths.root):
         _require_idle(lake, tape)
         if all(retirement.box != box for retirement in read_retired(lake, tape)):
-            write_retired(lake, tape, box, plan.cut, plan.records, State.BEGUN)
+            write_retired(lake, tape, box, plan.cut, plan.records, RetirementState.BEGUN)
         emit("retire.begun", stream=stream, records=plan.records)
         finish_retirements(spark, lake, tape)
     return plan
@@ -147,7 +147,7 @@ def finish_retirements(spark: SparkSession, lake: Lake, tape: Tape) -> int:
         _delete(spark, tape, retirement.box)
         emit("retire.deleted", stream=tape.name, records=retirement.records)
         cut = Cut(retirement.cut, -1)
-        write_retired(lake, tape, retirement.box, cut, retirement.records, State.DONE)
+        write_retired(lake, tape, retirement.box, cut, retirement.records, RetirementState.DONE)
         emit("retire.done", stream=tape.name, records=retirement.records)
     return sum(retirement.records for retirement in started)
 

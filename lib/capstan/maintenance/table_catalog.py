@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from capstan.maintenance.compaction_policy import INDEX, File, Sizes
+from capstan.maintenance.compaction_policy import INDEX, Sizes, TapeFile
 from capstan.storage.delta import delta
 from capstan.storage.lake import LEDGERS, Lake, is_table
 from capstan.storage.tape.bounds import interval
@@ -58,7 +58,7 @@ def aside_tables(lake: Lake) -> list[GrowingTable]:
     ]
 
 
-def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | None:
+def files_of(path: str, key: str, *, by_worker: bool = False) -> list[TapeFile] | None:
     """The files of a table, from its log alone; None if a file has no row bounds.
 
     Args:
@@ -78,5 +78,5 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[File] | No
         values = tuple(value for name, value in row.items() if name.startswith("partition."))
         partition = partitions.setdefault(values, len(partitions))
         size = int(row["size_bytes"])
-        files.append(File(row["path"], size, int(count), low, end - 1, pair, partition))
+        files.append(TapeFile(row["path"], size, int(count), low, end - 1, pair, partition))
     return files

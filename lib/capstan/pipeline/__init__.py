@@ -28,19 +28,19 @@ from capstan.pipeline.graph.graph import (
 )
 from capstan.pipeline.graph.operator import (
     GLOBAL,
-    Context,
     Key,
     Operator,
+    OperatorContext,
     OperatorSpec,
     OperatorState,
     Stateless,
     check_version,
 )
-from capstan.pipeline.graph.stage_planner import Plan, Stage, StageInput, plan_stages
+from capstan.pipeline.graph.stage_planner import Stage, StageInput, StagePlan, plan_stages
 from capstan.pipeline.input_range import Reach, reach_of
 from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
 from capstan.pipeline.keyed.keyed_logic import KeyedLogic
-from capstan.pipeline.keyed.stateful_functions import Output as LogicOutput
+from capstan.pipeline.keyed.stateful_functions import LogicOutput as LogicOutput
 from capstan.pipeline.keyed.stateful_functions import StatefulLogic, stateful_map, ttl_map
 from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.registry import Pipelines, pipeline, pipelines
@@ -57,7 +57,6 @@ __all__ = [
     "Changelog",
     "ChannelKind",
     "CheckpointBarrier",
-    "Context",
     "Dag",
     "DagBuilder",
     "DagCheckpoint",
@@ -76,6 +75,7 @@ __all__ = [
     "NodeKind",
     "NodeRef",
     "Operator",
+    "OperatorContext",
     "OperatorNodeMetrics",
     "OperatorSpec",
     "OperatorState",
@@ -83,12 +83,12 @@ __all__ = [
     "OutputKind",
     "Pipeline",
     "Pipelines",
-    "Plan",
     "Reach",
     "SideTable",
     "Sink",
     "Stage",
     "StageInput",
+    "StagePlan",
     "StatefulLogic",
     "Stateless",
     "Timer",

@@ -16,7 +16,7 @@ from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.signature import Signatures
-from capstan.pipeline.graph.stage_planner import Plan, plan_stages
+from capstan.pipeline.graph.stage_planner import StagePlan, plan_stages
 from capstan.pipeline.lookup import Lookup
 from capstan.pipeline.operators.time_buffer import Length, units
 from capstan.pipeline.stored_names import stored, stored_hash
@@ -157,7 +157,7 @@ class Pipeline:
             self._check_worker_source(sink, sources - set(tables))
         return dag
 
-    def plan(self, sinks: Iterable[str] | None = None) -> Plan:
+    def plan(self, sinks: Iterable[str] | None = None) -> StagePlan:
         """Plan the stages of the graph, or of the part of it that some sinks depend on.
 
         Raises:

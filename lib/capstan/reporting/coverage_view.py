@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from itertools import groupby, takewhile
 
-from capstan.backfill.interval import Interval, State
+from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
@@ -295,7 +295,7 @@ def _doubling(declared: Replay) -> Doubling:
         return lambda _: False
     if declared.follow is not None:
         return lambda _: True
-    return lambda part: any(one.state is State.STALE or one.partly for one in part)
+    return lambda part: any(one.state is IntervalState.STALE or one.partly for one in part)
 
 
 def _workers_to_replay(interval: Interval) -> tuple[str, ...]:

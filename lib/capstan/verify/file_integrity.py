@@ -13,7 +13,7 @@ from capstan.storage.tape.tape import Tape
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class FileDamage:
     """A missing or truncated file.
 
     Attributes:
@@ -36,7 +36,7 @@ class Damage:
         return {"path": self.path, "written": self.written, "there": self.present}
 
 
-def find_damage(tape: Tape) -> list[Damage]:
+def find_damage(tape: Tape) -> list[FileDamage]:
     """Files of a tape's tables whose length differs from the log, by table and path.
 
     Checks the newest version of each table, without a JVM and without opening a file.
@@ -52,7 +52,7 @@ def find_damage(tape: Tape) -> list[Damage]:
         expected = dict(zip(locations, files["size_bytes"].to_pylist(), strict=True))
         sizes = sizes_of(sorted(expected))
         damaged += [
-            Damage(path, written, sizes[path])
+            FileDamage(path, written, sizes[path])
             for path, written in sorted(expected.items())
             if sizes[path] != written
         ]

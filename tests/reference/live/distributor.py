@@ -21,8 +21,8 @@ from capstan.pipeline.keyed.messages import (
     Rescale,
     SuspendMarker,
 )
-from capstan.pipeline.state.key_placement import Placement
 from tests.reference.errors import ConcurrentOperation
+from tests.reference.key_placement import KeyPlacement
 from tests.reference.live.alignment import Alignment
 from tests.reference.live.rescaling import WINDOW, Rescaling
 from tests.reference.live.routing import Phase, Router
@@ -72,7 +72,7 @@ class Distributor:
         self,
         me: int,
         workers: Sequence[int],
-        placement: Placement,
+        placement: KeyPlacement,
         put: Callable[[Message], None],
         send: Callable[[int, Wire], None],
         operators: Iterable[int] = (),

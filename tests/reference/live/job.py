@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from capstan.pipeline.graph.graph import operator_id
 from capstan.pipeline.keyed.messages import Data, Message
 from capstan.pipeline.keyed.stateful_functions import SomeLogic
-from capstan.pipeline.state.key_placement import Placement, Rendezvous
 from tests.reference.errors import DuplicateOperator
+from tests.reference.key_placement import KeyPlacement, Rendezvous
 from tests.reference.live.rescaling import WINDOW
 
 
@@ -75,7 +75,7 @@ class Job:
     """
 
     elements: tuple[Element, ...]
-    placement: Placement = field(default_factory=Rendezvous)
+    placement: KeyPlacement = field(default_factory=Rendezvous)
     window: int = WINDOW
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Job:
 
     @classmethod
     def of(
-        cls, *elements: Element, placement: Placement | None = None, window: int = WINDOW
+        cls, *elements: Element, placement: KeyPlacement | None = None, window: int = WINDOW
     ) -> Job:
         """Create a job of these elements."""
         return cls(elements, Rendezvous() if placement is None else placement, window)

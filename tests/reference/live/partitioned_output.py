@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from capstan.pipeline.keyed.messages import Data, Epoch, Message, SuspendMarker
-from capstan.pipeline.state.key_placement import Placement, Rendezvous
 from tests.reference.errors import Suspended
+from tests.reference.key_placement import KeyPlacement, Rendezvous
 
 
 class Partitioner(Protocol):
@@ -34,7 +34,7 @@ def round_robin() -> Partitioner:
     return next_of
 
 
-def by_key(placement: Placement | None = None) -> Partitioner:
+def by_key(placement: KeyPlacement | None = None) -> Partitioner:
     """Create a partitioner that sends records with equal keys to one reader.
 
     Args:

@@ -28,7 +28,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from capstan.pipeline.state.key_placement import Placement
+from tests.reference.key_placement import KeyPlacement
 
 
 class Phase(StrEnum):
@@ -59,7 +59,7 @@ class Router:
     """
 
     me: int
-    placement: Placement
+    placement: KeyPlacement
     old: tuple[int, ...]
     new: tuple[int, ...]
     version: int = 0

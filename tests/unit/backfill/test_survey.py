@@ -13,7 +13,7 @@ import pytest
 from capstan.backfill.interval_grid import Scheduled
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
 from capstan.backfill.run import prepare
-from capstan.backfill.survey import Every, Interval, State, Survey, survey
+from capstan.backfill.survey import Every, Interval, IntervalState, Survey, survey
 from capstan.cli import main
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.core.times import Antichain, Box, Kind, TimeType
@@ -114,11 +114,11 @@ def spans(found: list[Request]) -> list[tuple[str, str]]:
 def test_unreplayed_times_are_a_gap_up_to_the_frontier(place: Place) -> None:
     found = intervals(place.lake, declarations(), "days")
 
-    assert [each.state for each in found] == [State.GAP] * 3 + [State.INCOMPLETE]
+    assert [each.state for each in found] == [IntervalState.GAP] * 3 + [IntervalState.INCOMPLETE]
     assert found[0] == Interval(
         "2024-05-01T00:00:00.000000Z",
         "2024-05-02T00:00:00.000000Z",
-        State.GAP,
+        IntervalState.GAP,
         missing=("a", "b"),
         workers=("a", "b"),  # Worker c was opened a day later.
     )
@@ -130,14 +130,14 @@ def test_a_frontier_on_the_border_completes_the_interval(tmp_path: Path) -> None
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "a", [(FIRST,)], (day(2),))
     found = intervals(lake, declarations(), "days")
-    assert [each.state for each in found] == [State.GAP, State.GAP]
+    assert [each.state for each in found] == [IntervalState.GAP, IntervalState.GAP]
 
 
 def test_a_closed_stream_ends_with_its_last_record(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "a", [(FIRST,), (day(1.5),)], None)
     found = intervals(lake, declarations(), "days")
-    assert [each.state for each in found] == [State.GAP, State.GAP]
+    assert [each.state for each in found] == [IntervalState.GAP, IntervalState.GAP]
 
 
 def test_an_empty_tape_has_no_intervals(tmp_path: Path) -> None:
@@ -148,14 +148,14 @@ def test_an_empty_tape_has_no_intervals(tmp_path: Path) -> None:
     assert intervals(lake, declarations(), "weekly", since="2024-05-01") == []
     given = {"since": "2024-05-01", "until": "2024-05-03"}
     found = intervals(lake, declarations(), "days", **given)
-    assert [each.state for each in found] == [State.INCOMPLETE] * 2
+    assert [each.state for each in found] == [IntervalState.INCOMPLETE] * 2
 
 
 def test_a_tape_without_workers_is_not_complete(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "", [], None)
     found = intervals(lake, declarations(), "days", since="2024-05-01", until="2024-05-02")
-    assert [each.state for each in found] == [State.INCOMPLETE]
+    assert [each.state for each in found] == [IntervalState.INCOMPLETE]
 
 
 def test_published_intervals_are_covered_until_a_rollback(place: Place) -> None:
@@ -315,7 +315,7 @@ def test_adjacent_published_output_hides_no_failed_attempt(place: Place) -> None
     books.failed("bad", [0, 1, 2], days(0, 1))
     books.published("half", [0, 1, 2], days(0, 0.5))
     found = place.survey("copy").intervals[0]
-    assert (found.state, found.runs) == (State.FAILED, ("half", "bad"))
+    assert (found.state, found.runs) == (IntervalState.FAILED, ("half", "bad"))
 
 
 def test_an_attempt_that_released_its_lock_is_ignored(place: Place) -> None:
@@ -460,7 +460,7 @@ def test_output_of_an_earlier_cut_does_not_cover_later_records(tmp_path: Path) -
 def test_a_target_without_times_is_covered_by_its_last_replacement_alone(place: Place) -> None:
     books = place.books("whole", "mixed", MIXED.code_hash)
     [only] = place.survey("whole").intervals
-    assert (only.state, only.until) == (State.GAP, "2024-05-04T12:00:00.000000Z")
+    assert (only.state, only.until) == (IntervalState.GAP, "2024-05-04T12:00:00.000000Z")
     books.published("all", None, days(None, 3.5), kept=days(None, None))
     assert place.states("whole") == ["covered"]
     books.published("less", None, days(None, 3), kept=days(None, None))

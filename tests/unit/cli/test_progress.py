@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from capstan.cli import progress
-from capstan.cli.output import Output
+from capstan.cli.output import CommandOutput
 from capstan.cli.progress import Work, replay_work, watching
 from capstan.telemetry.instrumentation import emit
 
@@ -20,11 +20,11 @@ ROOM = Path(progress.__file__).parents[1]
 
 @pytest.mark.parametrize(("failed", "ended"), [(False, "is done"), (True, "failed")])
 def test_each_run_of_a_backfill_is_shown(failed: bool, ended: str, capsys) -> None:
-    with watching(Output.of(as_json=False), Work("backfill r", ("backfill.run",) * 3)):
+    with watching(CommandOutput.of(as_json=False), Work("backfill r", ("backfill.run",) * 3)):
         emit("backfill.run", replay="r", number=2, of=3, failed=failed)
         emit("too.small", number=1)
     assert capsys.readouterr().err == f"backfill r: run 2 of 3 {ended}\n"
-    with watching(Output.of(as_json=True), Work("backfill r")):
+    with watching(CommandOutput.of(as_json=True), Work("backfill r")):
         emit("backfill.run", replay="r", number=2, of=3, failed=failed)
     assert capsys.readouterr() == ("", "")
 
@@ -43,7 +43,7 @@ def test_every_package_with_points_shows_progress() -> None:
 
 
 def test_a_terminal_has_a_progress_line_with_a_total(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = Output.of(as_json=False)
+    out = CommandOutput.of(as_json=False)
     notes = Console(file=io.StringIO(), force_terminal=True, width=120)
     work = replay_work("replay r")
     with watching(replace(out, notes=notes), work) as watch:

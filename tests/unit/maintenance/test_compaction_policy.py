@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureError
-from capstan.maintenance.compaction_policy import File, Run, Sizes, runs_of, worth_writing
+from capstan.maintenance.compaction_policy import Run, Sizes, TapeFile, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
 from capstan.maintenance.file_layout import assign, row_bytes
 from capstan.maintenance.run import (
@@ -38,20 +38,20 @@ from tests.support.recorded_tapes import Recorded
 SIZES = Sizes(file=1000, full=640, share=40, least=10, many=8, fan=4, most=10_000)
 
 
-def file(low: int, high: int | None = None, bytes_: int = 10, **more: object) -> File:
+def file(low: int, high: int | None = None, bytes_: int = 10, **more: object) -> TapeFile:
     high = low if high is None else high
-    return File(f"{low}-{high}-{bytes_}", bytes_, bytes_, low, high, **more)  # type: ignore[arg-type]
+    return TapeFile(f"{low}-{high}-{bytes_}", bytes_, bytes_, low, high, **more)  # type: ignore[arg-type]
 
 
-def written(group: tuple[File, ...]) -> File:
+def written(group: tuple[TapeFile, ...]) -> TapeFile:
     """The files of a rewritten group in a table without workers."""
     total = sum(f.bytes for f in group)
     return file(min(f.low for f in group), max(f.high for f in group), total)
 
 
 def maintained(
-    files: list[File], sizes: Sizes = SIZES, *, ended: bool = False
-) -> tuple[list[File], int]:
+    files: list[TapeFile], sizes: Sizes = SIZES, *, ended: bool = False
+) -> tuple[list[TapeFile], int]:
     """The files after maintenance, and the bytes written."""
     rewritten = 0
     for _ in range(20):
@@ -103,7 +103,7 @@ def test_one_large_batch_is_laid_out_by_worker() -> None:
     turns=st.lists(st.integers(1, 60), max_size=40),
 )
 def test_rows_are_rewritten_about_once(batches: list[int], turns: list[int]) -> None:
-    files: list[File] = []
+    files: list[TapeFile] = []
     total = rewritten = 0
     waiting = [file(n, bytes_=size) for n, size in enumerate(batches)]
     for turn in turns:
@@ -122,7 +122,7 @@ def test_rows_are_rewritten_about_once(batches: list[int], turns: list[int]) -> 
 
 
 def test_batches_worth_a_run_a_day_are_written_once() -> None:
-    files: list[File] = []
+    files: list[TapeFile] = []
     rewritten = 0
     for day in range(30):
         files += [file(24 * day + hour, bytes_=40) for hour in range(24)]
@@ -133,7 +133,7 @@ def test_batches_worth_a_run_a_day_are_written_once() -> None:
 
 
 def test_files_stay_bounded_however_small_the_batches() -> None:
-    files: list[File] = []
+    files: list[TapeFile] = []
     rewritten = 0
     for batch in range(2000):
         files, more = maintained([*files, file(batch, bytes_=1)])
@@ -174,12 +174,12 @@ def test_workers_with_few_rows_share_a_file() -> None:
 
 def test_record_sizes_are_estimated_from_files() -> None:
     files = [
-        File("a", 100, 10, 0, 0, (0, 2)),
-        File("b", 50, 50, 0, 0, (4, 4)),
-        File("c", 20, 10, 0, 0, (2, 3)),
+        TapeFile("a", 100, 10, 0, 0, (0, 2)),
+        TapeFile("b", 50, 50, 0, 0, (4, 4)),
+        TapeFile("c", 20, 10, 0, 0, (2, 3)),
     ]
     assert row_bytes(files, [0, 1, 2, 3, 4, 5]) == {0: 10, 1: 10, 2: 6, 3: 2, 4: 1, 5: 0}
-    assert row_bytes([File("a", 0, 0, 0, 0, (0, 2))], []) == {}
+    assert row_bytes([TapeFile("a", 0, 0, 0, 0, (0, 2))], []) == {}
 
 
 @given(
@@ -195,7 +195,7 @@ def test_the_layout_converges_for_workers_with_different_record_sizes(
     rows, size = zip(*sizes, strict=True)
     workers = range(len(sizes))
     total = sum(map(operator.mul, rows, size))
-    files = [File(f"{n}", total, sum(rows), n, n, (0, workers[-1])) for n in range(batches)]
+    files = [TapeFile(f"{n}", total, sum(rows), n, n, (0, workers[-1])) for n in range(batches)]
     for _ in range(len(sizes) + 2):
         groups = worth_writing(runs_of(files), wide, len(sizes), ended=True)
         if not groups:
@@ -204,7 +204,7 @@ def test_the_layout_converges_for_workers_with_different_record_sizes(
         cells = {worker: [((), batches * rows[worker])] for worker in workers}
         first = assign(cells, row_bytes(group, cells), wide).first
         files = [
-            File(
+            TapeFile(
                 f"{seat}",
                 sum(batches * rows[w] * size[w] for w in own),
                 sum(batches * rows[w] for w in own),

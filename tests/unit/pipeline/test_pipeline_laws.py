@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.pipeline import (
     TIME,
-    Context,
     DagBuilder,
     DagExecutor,
     Event,
     Key,
     KeyedLogic,
     Operator,
+    OperatorContext,
     Pipeline,
     Reach,
     Sink,
@@ -36,7 +36,7 @@ from capstan.pipeline.definition import register
 from capstan.pipeline.graph.errors import LateOutput, OperatorFailed, RestoreFailed, StateChanged
 from capstan.pipeline.input_range import resuming
 from capstan.pipeline.keyed.messages import Data
-from capstan.pipeline.keyed.stateful_functions import Output
+from capstan.pipeline.keyed.stateful_functions import LogicOutput
 from capstan.pipeline.operators import (
     Deduplicate,
     DivertLate,
@@ -181,7 +181,7 @@ class _Recent(Operator):
     def __init__(self) -> None:
         self.times: dict[str | None, list[int]] = {}
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         times = (
             batch.column(TIME).to_pylist()
             if TIME in batch.schema.names
@@ -191,7 +191,7 @@ class _Recent(Operator):
             self.times.setdefault(key, []).append(time)
             context.set_timer(time + 3, "null" if key is None else f"key {key}")
 
-    def on_timer(self, timer: Timer, context: Context) -> None:
+    def on_timer(self, timer: Timer, context: OperatorContext) -> None:
         key = None if timer.tag == "null" else timer.tag.removeprefix("key ")
         self.times[key] = [time for time in self.times[key] if time >= timer.time - 3]
         made = {"key": [key], "rows": [len(self.times[key])], TIME: [timer.time]}
@@ -237,13 +237,16 @@ class Quiet(StatefulLogic[int, tuple[int, int], int]):
     """The sum of the rows of a key that come less than two units apart, when it has been quiet."""
 
     def on_data(
-        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+        self, message: Data[int], state: tuple[int, int] | None, output: LogicOutput[int]
     ) -> tuple[int, int]:
         assert message.time is not None
         return (state or (0, 0))[0] + (message.value or 0), message.time
 
     def on_epoch(
-        self, epoch: int, states: MutableMapping[Hashable, tuple[int, int]], output: Output[int]
+        self,
+        epoch: int,
+        states: MutableMapping[Hashable, tuple[int, int]],
+        output: LogicOutput[int],
     ) -> None:
         for key, (total, last) in list(states.items()):
             if last + 2 <= epoch:
@@ -498,7 +501,7 @@ def test_no_run_goes_on_from_the_state_of_another_operator(
 class Sums(StatefulLogic[int, int, int]):
     """The sum of each key so far."""
 
-    def on_data(self, message: Data[int], state: int | None, output: Output[int]) -> int:
+    def on_data(self, message: Data[int], state: int | None, output: LogicOutput[int]) -> int:
         total = (state or 0) + message.value
         output.emit(message.key, total, message.time)
         return total
@@ -510,7 +513,7 @@ class SumsInPairs(StatefulLogic[int, tuple[int, int], int]):
     version = 2
 
     def on_data(
-        self, message: Data[int], state: tuple[int, int] | None, output: Output[int]
+        self, message: Data[int], state: tuple[int, int] | None, output: LogicOutput[int]
     ) -> tuple[int, int]:
         total, count = state or (0, 0)
         output.emit(message.key, total + message.value, message.time)
@@ -615,7 +618,7 @@ def trimmed(ran: LocalRun) -> list[str]:
 class _Divert(Operator):
     """Puts rows of key `b` aside by name, and passes the others."""
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         other = pc.equal(batch.column("key"), "b")
         context.side("bees", batch.filter(other))
         context.late(batch.filter(pc.equal(batch.column("number"), 3)))

@@ -128,7 +128,7 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
     from capstan.backfill.interval import stretches
-    from capstan.backfill.survey import State, survey
+    from capstan.backfill.survey import IntervalState, survey
     from capstan.errors import CapstanError
     from capstan.storage.lake import Lake
 
@@ -143,7 +143,7 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     about["stretches"] = [
         {**stretch[0].to_json(), "until": stretch[-1].until, "intervals": len(stretch)}
         for stretch in stretches(found.intervals)
-        if stretch[0].state not in (State.COVERED, State.INCOMPLETE)
+        if stretch[0].state not in (IntervalState.COVERED, IntervalState.INCOMPLETE)
     ]
     if replay.approve:
         return {**about, "not_filled": "its runs need approval"}

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F
 from capstan.capture.batch import checkpoint_guard
 from capstan.capture.source.counts import Counts
 from capstan.capture.source.files.listing import (
-    Listing,
     Reason,
     SkippedFiles,
+    SourceListing,
     captured_files,
     skipped_files,
 )
@@ -42,7 +42,7 @@ _SAMPLE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class SourceDifference:
     """A batch for which source and tape differ.
 
     Attributes:
@@ -86,7 +86,7 @@ class Reconciliation:
     unknown: int
     retired: int
     differing: int
-    findings: tuple[Difference, ...]
+    findings: tuple[SourceDifference, ...]
     passed: SkippedFiles | None = None
     otherwise: int = 0
     no_row: int = 0
@@ -141,7 +141,7 @@ def _reconcile(
     if stream.source.function is not None:
         raise _only_the_function_knows(tape)
     kind, first = _kind(tape, cut)
-    listing = Listing.of(stream.source)
+    listing = SourceListing.of(stream.source)
     counts = Counts(spark, tape, stream, listing, cut, deep, retired)
     gaps = _gaps(replace(counts, retired=())) if kind == "kafka" else []
     sides = _kafka(counts) if kind == "kafka" else _files(counts)
@@ -180,7 +180,7 @@ def _reconcile(
     )
 
 
-def _skipped(tape: Tape, source: Source, listing: Listing | None) -> SkippedFiles | None:
+def _skipped(tape: Tape, source: Source, listing: SourceListing | None) -> SkippedFiles | None:
     read = None if listing is None else captured_files(tape)
     return None if listing is None or read is None else skipped_files(source, listing, read)
 
@@ -304,7 +304,7 @@ def _join(source: DataFrame, stored: DataFrame) -> DataFrame:
     )
 
 
-def _gaps(counts: Counts) -> list[Difference]:
+def _gaps(counts: Counts) -> list[SourceDifference]:
     """Offsets of a partition that lie between two batches and that neither consumed."""
     rows = counts.consumed().where("part IS NOT NULL")
     before = F.expr("lag(until) OVER (PARTITION BY part ORDER BY batch)")
@@ -316,12 +316,12 @@ def _gaps(counts: Counts) -> list[Difference]:
         .collect()
     )
     return [
-        Difference(row["batch"], row["part"], "gap", row["since"] - row["before"], 0)
+        SourceDifference(row["batch"], row["part"], "gap", row["since"] - row["before"], 0)
         for row in gaps
     ]
 
 
-def _difference(row: Row) -> Difference:
+def _difference(row: Row) -> SourceDifference:
     source, stored = row["source"], row["stored"]
     kind = "changed" if source == stored else "missing" if source > stored else "extra"
-    return Difference(row["batch"], row["part"], kind, source, stored)
+    return SourceDifference(row["batch"], row["part"], kind, source, stored)

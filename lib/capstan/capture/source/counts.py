@@ -14,7 +14,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.capture.source.files.consumed_offsets import SELECT
-from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.files.listing import SourceListing
 from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.selection import HIDDEN, selected
 from capstan.capture.source.source import file_path, load, options_of
@@ -61,7 +61,7 @@ class Counts:
     spark: SparkSession
     tape: Tape
     stream: Stream
-    listing: Listing | None
+    listing: SourceListing | None
     cut: Cut
     deep: bool
     retired: Sequence[Box]

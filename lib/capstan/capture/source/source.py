@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
 from pyspark.sql.types import StructType
 
-from capstan.capture.source.files.listing import FILES, Listing
+from capstan.capture.source.files.listing import FILES, SourceListing
 from capstan.capture.source.files.path_patterns import is_glob
 from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.function import call_source
@@ -40,7 +40,7 @@ _ANY_AGE = "1000000d"
 def read_source(
     spark: SparkSession,
     stream: Stream,
-    listing: Listing | None = None,
+    listing: SourceListing | None = None,
     columns: StructType | None = None,
     known: StructType | None = None,
     *,
@@ -75,7 +75,7 @@ def read_source(
 def _rows(
     spark: SparkSession,
     stream: Stream,
-    listing: Listing | None,
+    listing: SourceListing | None,
     columns: StructType | None,
     known: StructType | None,
     as_text: bool,
@@ -113,7 +113,7 @@ def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | N
         raise
 
 
-def require_match(stream: Stream, listing: Listing, seen: Mapping[str, object]) -> None:
+def require_match(stream: Stream, listing: SourceListing, seen: Mapping[str, object]) -> None:
     """Check that a path with wildcards has matched a file, now or before."""
     path = stream.source.path
     if listing.rule is None or listing.files or seen or path is None or exists(path):
@@ -129,7 +129,7 @@ def require_match(stream: Stream, listing: Listing, seen: Mapping[str, object]) 
 def load(
     reader: DataFrameReader | DataStreamReader,
     stream: Stream,
-    listing: Listing | None,
+    listing: SourceListing | None,
     columns: StructType,
     *,
     as_text: bool,
@@ -141,7 +141,7 @@ def load(
     return text.rows(reader, as_text=as_text)
 
 
-def _require_place(stream: Stream, listing: Listing | None) -> None:
+def _require_place(stream: Stream, listing: SourceListing | None) -> None:
     """Check that a local path exists; a pattern may match nothing."""
     path = stream.source.path
     if path is None or "://" in path or (is_glob(path) and not exists(path)):
@@ -168,7 +168,7 @@ def in_tape_order(known: StructType, inferred: StructType) -> StructType:
     return StructType([*first, *added.values()])
 
 
-def options_of(source: Source, listing: Listing | None) -> dict[str, str]:
+def options_of(source: Source, listing: SourceListing | None) -> dict[str, str]:
     """The options for reading a source: the declared ones, and how files are found.
 
     Files are read at any age and any depth. With folders named like partitions (`day=2024-05-01`)

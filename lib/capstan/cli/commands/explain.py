@@ -11,7 +11,7 @@ from capstan.cli.context import shell_of
 from capstan.cli.output import facts
 
 if TYPE_CHECKING:
-    from capstan.pipeline import Pipeline, Pipelines, Plan
+    from capstan.pipeline import Pipeline, Pipelines, StagePlan
 
 
 def explain(
@@ -69,7 +69,7 @@ def known(references: Mapping[str, str] | None = None) -> Pipelines:
     return pipelines(references=references)
 
 
-def described(pipeline: Pipeline, plan: Plan) -> dict[str, object]:
+def described(pipeline: Pipeline, plan: StagePlan) -> dict[str, object]:
     """A pipeline, its graph and its stages as one JSON object; durations as text."""
     graph = plan.dag
     names = [node.name for node in graph.nodes]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from capstan.cli.scaffold.project import FileStatus, WrittenFile, write_project
+from capstan.cli.scaffold.project import FileStatus, ProjectFile, write_project
 
-__all__ = ["FileStatus", "WrittenFile", "write_project"]
+__all__ = ["FileStatus", "ProjectFile", "write_project"]

@@ -34,7 +34,7 @@ class FileStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
+class ProjectFile:
     """A file of the project.
 
     Attributes:
@@ -46,7 +46,7 @@ class WrittenFile:
     status: FileStatus
 
 
-def write_project(folder: Path, *, airflow: Path | None = None) -> list[WrittenFile]:
+def write_project(folder: Path, *, airflow: Path | None = None) -> list[ProjectFile]:
     """Write the files of a new project; files that exist are never changed.
 
     Args:
@@ -85,10 +85,10 @@ def _relative(path: Path, folder: Path) -> str:
     return Path(os.path.relpath(path.absolute(), folder.absolute())).as_posix()
 
 
-def _write(path: Path, content: str) -> WrittenFile:
+def _write(path: Path, content: str) -> ProjectFile:
     if path.exists():
         same = path.read_text(encoding="utf-8", errors="replace") == content
-        return WrittenFile(path, FileStatus.UNCHANGED if same else FileStatus.KEPT)
+        return ProjectFile(path, FileStatus.UNCHANGED if same else FileStatus.KEPT)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -96,7 +96,7 @@ def _write(path: Path, content: str) -> WrittenFile:
         # A second `capstan init` at the same time must not replace what the first one wrote.
         path.hardlink_to(unfinished)
     except FileExistsError:
-        return WrittenFile(path, FileStatus.KEPT)
+        return ProjectFile(path, FileStatus.KEPT)
     finally:
         unfinished.unlink(missing_ok=True)
-    return WrittenFile(path, FileStatus.CREATED)
+    return ProjectFile(path, FileStatus.CREATED)

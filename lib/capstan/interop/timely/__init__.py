@@ -30,11 +30,11 @@ from capstan.interop.timely.replay import (
 )
 from capstan.interop.timely.sockets import Listener, SocketWriter, connect
 from capstan.interop.timely.types.codec import (
-    Codec,
     CoordinateCodec,
     MisfitError,
-    Shape,
     ShortError,
+    TypeCodec,
+    TypeShape,
 )
 from capstan.interop.timely.types.decoder import MAX_FRAME, Damage, Torn
 from capstan.interop.timely.types.event_types import EventTypes, TimeCodec
@@ -46,7 +46,6 @@ __all__ = [
     "Advanced",
     "Capture",
     "Captured",
-    "Codec",
     "Consumer",
     "CoordinateCodec",
     "Damage",
@@ -67,12 +66,13 @@ __all__ = [
     "ReplayWorker",
     "Replayed",
     "Replayer",
-    "Shape",
     "ShortError",
     "SocketWriter",
     "Step",
     "TimeCodec",
     "Torn",
+    "TypeCodec",
+    "TypeShape",
     "capture_into",
     "case_beside",
     "codec_of",

@@ -12,11 +12,11 @@ from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
-    Codec,
     Encoding,
     EventTypes,
     Frames,
     Lines,
+    TypeCodec,
     case_beside,
     recordings_in,
     types_of,
@@ -117,7 +117,7 @@ class Form:
         return {"minimum": self.minimum, **types}
 
     @property
-    def record(self) -> Codec | None:
+    def record(self) -> TypeCodec | None:
         """The type of records; None for arbitrary JSON."""
         return None if self.types is None else self.types.record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capstan.pipeline.graph.graph import Dag, Node, NodeKind
-from capstan.pipeline.graph.stage_planner import Plan, Stage, plan_stages
+from capstan.pipeline.graph.stage_planner import Stage, StagePlan, plan_stages
 
 _SHAPES = {
     NodeKind.SOURCE: ("([", "])"),
@@ -41,7 +41,7 @@ def explain(dag: Dag) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mermaid(plan: Plan) -> str:
+def mermaid(plan: StagePlan) -> str:
     """Render the graph as a Mermaid flowchart: a box per stage, a thick edge per shuffle."""
     lines = ["flowchart LR"]
     ids = {node.name: f"n{node.id}" for node in plan.dag.nodes}

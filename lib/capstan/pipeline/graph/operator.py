@@ -63,7 +63,7 @@ GLOBAL: Final = Key()
 """The key of an operator that needs all rows together."""
 
 
-class Context(Protocol):
+class OperatorContext(Protocol):
     """An operator's view of its node, and its outputs.
 
     Attributes:
@@ -135,18 +135,18 @@ class Operator(ABC):
         return str(self.version)
 
     @abstractmethod
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         """Process the rows of one event, from `context.port`, at `context.time`."""
 
     # Not abstract: most operators have no timers, ignore watermarks and keep no state.
-    def on_timer(self, timer: Timer, context: Context) -> None:  # noqa: B027
+    def on_timer(self, timer: Timer, context: OperatorContext) -> None:  # noqa: B027
         """Handle a due timer; the timers of a node fire in order of time and tag.
 
         If any operator of a stage has this method, the stage processes one time after another, and
         fires due timers in between. The other operators of the stage emit in that order.
         """
 
-    def on_watermark(self, watermark: int, context: Context) -> None:  # noqa: B027
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:  # noqa: B027
         """Handle a watermark: rows before it are complete. Comes after all rows and timers."""
 
     def hold(self) -> int | None:

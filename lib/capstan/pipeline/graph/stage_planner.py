@@ -82,7 +82,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class StagePlan:
     """The stages of a graph.
 
     Attributes:
@@ -103,7 +103,7 @@ class Plan:
         return next(stage for stage in self.stages if name in stage.nodes)
 
 
-def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> Plan:
+def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> StagePlan:
     """Cut a graph into stages.
 
     Each source begins a stage, with the nodes after it up to the first stateful operator. A
@@ -128,7 +128,7 @@ def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> Plan:
         groups.setdefault(placement.places[number], []).append(number)
     ranked = sorted(groups.values(), key=lambda group: placement.places[group[0]].depth)
     stages = [_stage(dag, n, group, placement) for n, group in enumerate(ranked)]
-    return Plan(dag, tuple(stages))
+    return StagePlan(dag, tuple(stages))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME, runs_of
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.keyed.aggregate_table import AggregateTable
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import result_columns
@@ -99,12 +99,12 @@ class _KeyedAggregateOperator(Operator):
         self.state_ports = (0,) * (1 + self._table.tables)
         self.version = 2 if self._table.widens else 1
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._every or 1)
         if rows is not None:
             self._rows.add(rows.select(self._rows.schema.names))
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         if self._every is None:
             self._table.add(self._rows.take_before(watermark))
             if watermark == END:
@@ -147,5 +147,5 @@ class _KeyedAggregateOperator(Operator):
         for first, in_step in runs_of(rows.drop_columns([_STEP]), rows.column(_STEP)):
             yield in_step, first + self._every - 1
 
-    def _emit(self, results: pa.Table, context: Context) -> None:
+    def _emit(self, results: pa.Table, context: OperatorContext) -> None:
         emit_timed(results.select(self._names), context, timed=self._timed)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.graph import operator_id
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.keyed.keyed_operator import KeyedOperator
 from capstan.pipeline.keyed.messages import Data, Epoch, Message
 from capstan.pipeline.keyed.stateful_functions import SomeLogic, StatefulLogic
@@ -117,12 +117,12 @@ class _KeyedLogicOperator(Operator):
     def form(self) -> str:
         return f"{self.version}, of the logic {self._spec.logic.version}"
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, 1)
         if rows is not None:
             self._rows.add(rows.select(self._rows.schema.names))
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         rows = self._rows.take_before(watermark)
         handle = self._operator.handle
         if rows.num_rows:

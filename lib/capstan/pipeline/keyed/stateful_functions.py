@@ -20,7 +20,7 @@ Entry = TypeVar("Entry")
 Put_contra = TypeVar("Put_contra", contravariant=True)
 
 
-class Output(Protocol[Put_contra]):
+class LogicOutput(Protocol[Put_contra]):
     """Output of a logic."""
 
     def emit(self, key: Hashable, value: Put_contra, time: int | None) -> None:
@@ -44,7 +44,9 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
     codec: ClassVar[Codec] = PLAIN
 
     @abstractmethod
-    def on_data(self, message: Data[In], state: State | None, output: Output[Out]) -> State | None:
+    def on_data(
+        self, message: Data[In], state: State | None, output: LogicOutput[Out]
+    ) -> State | None:
         """Handle a record.
 
         Args:
@@ -58,7 +60,7 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
 
     # Not abstract: many logics need neither time nor schedule.
     def on_epoch(
-        self, epoch: int, states: MutableMapping[Hashable, State], output: Output[Out]
+        self, epoch: int, states: MutableMapping[Hashable, State], output: LogicOutput[Out]
     ) -> None:
         """Handle an epoch, before downstream operators do: nothing at or before it follows.
 
@@ -75,7 +77,9 @@ class StatefulLogic(ABC, Generic[In, State, Out]):
             output: Output for records.
         """
 
-    def on_schedule(self, states: MutableMapping[Hashable, State], output: Output[Out]) -> None:
+    def on_schedule(
+        self, states: MutableMapping[Hashable, State], output: LogicOutput[Out]
+    ) -> None:
         """Act independently of records and time; called at intervals."""
 
     def migrate(self, version: int, state: object) -> State:
@@ -101,7 +105,9 @@ class _StatefulMap(StatefulLogic[In, State, Out]):
     ) -> None:
         self._mapper = mapper
 
-    def on_data(self, message: Data[In], state: State | None, output: Output[Out]) -> State | None:
+    def on_data(
+        self, message: Data[In], state: State | None, output: LogicOutput[Out]
+    ) -> State | None:
         value, state = self._mapper(message.key, message.value, state)
         output.emit(message.key, value, message.time)
         return state
@@ -132,7 +138,7 @@ class _TtlMap(StatefulLogic[In, Expiring[Entry], Out]):
         self._mapper = mapper
 
     def on_data(
-        self, message: Data[In], state: Expiring[Entry] | None, output: Output[Out]
+        self, message: Data[In], state: Expiring[Entry] | None, output: LogicOutput[Out]
     ) -> Expiring[Entry] | None:
         if message.time is None:
             text = "entries that expire need records with times"
@@ -146,7 +152,7 @@ class _TtlMap(StatefulLogic[In, Expiring[Entry], Out]):
         self,
         epoch: int,
         states: MutableMapping[Hashable, Expiring[Entry]],
-        output: Output[Out],
+        output: LogicOutput[Out],
     ) -> None:
         for key, entries in list(states.items()):
             kept = {name: entry for name, entry in entries.items() if entry[1] > epoch}

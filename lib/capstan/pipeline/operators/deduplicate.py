@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.operators.ordering import check_sortable, first_of_each, group_ids, ordered
 from capstan.pipeline.operators.time_buffer import (
     Length,
@@ -88,12 +88,12 @@ class _DeduplicateOperator(Operator):
         self._rows = RowBuffer(with_time(schema))
         self._seen = self._rows.schema.empty_table().select([*self._by, TIME])
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._within or 1)
         if rows is not None:
             self._rows.add(rows)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         rows = self._rows.take_before(watermark)
         if not rows.num_rows:
             return

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Key, Operator
+from capstan.pipeline.graph.operator import Key, Operator, OperatorContext
 from capstan.pipeline.operators.hash_join import How, Sides, unmatched, unpaired
 from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
 from capstan.pipeline.operators.time_buffer import (
@@ -144,12 +144,12 @@ class _JoinOperator(BufferedOperator):
         self._waiting = (RowBuffer(sides.left), RowBuffer(sides.right))
         self._buffers = self._waiting
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._reach)
         if rows is not None:
             self._waiting[context.port].add(rows)
 
-    def _emit(self, parts: list[pa.Table], context: Context) -> None:
+    def _emit(self, parts: list[pa.Table], context: OperatorContext) -> None:
         rows = pa.concat_tables(parts)
         if rows.num_rows:
             emit_timed(ordered(rows, [(TIME, "ascending")]), context, timed=self._sides.timed)
@@ -171,7 +171,7 @@ class _IntervalJoinOperator(_JoinOperator):
         self._right = RowBuffer(self._sides.right)
         self._buffers = (*self._waiting, self._matched, self._single, self._right)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         parts = [self._pairs(watermark)]
         # Later rows of either side are at the watermark or after it.
         expired = self._single.take_before(watermark - max(self._upper, 0))
@@ -251,7 +251,7 @@ class _WindowJoinOperator(_JoinOperator):
         self._size, self._offset = units(spec.size), units(spec.offset)
         self._outer = spec.how == "left"
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         edge = (watermark - self._offset) // self._size * self._size + self._offset
         left, right = (self._closed(buffer, edge) for buffer in self._waiting)
         if not left.num_rows:

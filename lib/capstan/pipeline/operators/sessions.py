@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Operator, check_version
+from capstan.pipeline.graph.operator import Operator, OperatorContext, check_version
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import Reducer
 from capstan.pipeline.operators.ordering import group_ids
@@ -95,14 +95,14 @@ class _SessionOperator(Operator):
         self._due: int | None = None
         self.version = 1 + self._reducer.partial + self._reducer.widens
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._gap)
         if rows is not None:
             self._rows.add(rows.select(self._columns))
             end = pc.min(rows.column(TIME)).as_py() + self._gap
             self._due = end if self._due is None else min(self._due, end)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         if self._due is None or self._due > watermark:
             return
         sessions = self._with_sessions(self._stretches())

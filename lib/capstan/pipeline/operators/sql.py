@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, Stateless
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, Stateless
 from capstan.pipeline.operators.duckdb_sql import check_query, connect, run_query
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
@@ -139,7 +139,7 @@ class _SqlOperator(Operator):
         self._query = query
         self._duckdb = connect()
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         for result in run_query(self._duckdb, self._query, {INPUT: batch}).to_batches():
             context.emit(result)
 
@@ -155,12 +155,12 @@ class _SqlWindowOperator(BufferedOperator):
         self.state_ports = tuple(range(len(inputs)))
         self._duckdb = connect()
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._size)
         if rows is not None:
             self._buffers[context.port].add(rows)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         edge = watermark // self._size * self._size
         closed = [buffer.take_before(edge) for buffer in self._buffers]
         closed = [ordered(rows, [(TIME, "ascending")]).combine_chunks() for rows in closed]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, Operator, Stateless
+from capstan.pipeline.graph.operator import Operator, OperatorContext, Stateless
 from capstan.pipeline.operators.time_buffer import (
     field_of,
     input_schemas,
@@ -213,7 +213,7 @@ class _BatchFunction(Operator):
     def __init__(self, function: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
         self._function = function
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         context.emit(self._function(batch))
 
 
@@ -223,7 +223,7 @@ class _LateFilter(Operator):
     def __init__(self, timed: bool) -> None:
         self._timed = timed
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context)
         if rows is not None:
             context.emit(rows if self._timed else batch)

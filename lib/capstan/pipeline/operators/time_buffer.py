@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME, runs_of
-from capstan.pipeline.graph.operator import Context, Operator, check_version
+from capstan.pipeline.graph.operator import Operator, OperatorContext, check_version
 
 NO_TIME: Final = "no-time"
 """Side output of rows whose `_time` is null."""
@@ -101,7 +101,9 @@ def floor_to(times: pa.Array, width: int, offset: int = 0) -> pa.Array:
     return pc.subtract_checked(times, remainder)
 
 
-def on_time(batch: pa.RecordBatch, context: Context, reach: int = 0) -> pa.RecordBatch | None:
+def on_time(
+    batch: pa.RecordBatch, context: OperatorContext, reach: int = 0
+) -> pa.RecordBatch | None:
     """Return the rows with their times; divert those that are late or have no time.
 
     A row is late when its time is before the watermark of the node.
@@ -113,7 +115,7 @@ def on_time(batch: pa.RecordBatch, context: Context, reach: int = 0) -> pa.Recor
     return rows
 
 
-def _on_time(batch: pa.RecordBatch, context: Context) -> pa.RecordBatch | None:
+def _on_time(batch: pa.RecordBatch, context: OperatorContext) -> pa.RecordBatch | None:
     watermark = context.watermark
     if not is_timed(batch.schema):
         if watermark is not None and context.time < watermark:
@@ -135,7 +137,7 @@ def _on_time(batch: pa.RecordBatch, context: Context) -> pa.RecordBatch | None:
     return batch if batch.num_rows else None
 
 
-def emit_timed(rows: pa.Table, context: Context, *, timed: bool) -> None:
+def emit_timed(rows: pa.Table, context: OperatorContext, *, timed: bool) -> None:
     """Emit rows that have `_time`: as they are, or split by time if the output is not timed.
 
     An untimed output needs an event for each distinct time.

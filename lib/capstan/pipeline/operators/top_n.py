@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.operators.ordering import (
     Direction,
     check_sortable,
@@ -116,7 +116,7 @@ class _TopNOperator(Operator):
         self._count = 0
         self._compact = _COMPACT
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._window or 0)
         if rows is None:
             return
@@ -131,7 +131,7 @@ class _TopNOperator(Operator):
             self._replace(self._first(self._rows.table()).select(self._rows.schema.names))
             self._compact = max(_COMPACT, 2 * self._count)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         least = self._rows.least
         if least is None or (self._window is None and watermark < END):
             return

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Context, KeyedBy, Operator, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import Reducer, result_columns
 from capstan.pipeline.operators.ordering import ordered
@@ -165,7 +165,7 @@ class _WindowOperator(Operator):
         self._closed: int | None = None
         self.version = 2 if self._reducer.widens else 1
 
-    def process(self, batch: pa.RecordBatch, context: Context) -> None:
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
         rows = on_time(batch, context, self._size)
         if rows is None:
             return
@@ -178,7 +178,7 @@ class _WindowOperator(Operator):
             self._store([merged])
             self._compact = max(_COMPACT, 2 * merged.num_rows)
 
-    def on_watermark(self, watermark: int, context: Context) -> None:
+    def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         closed, self._closed = self._closed, watermark
         if self._least is None or self._first_end(self._least) > watermark:
             return

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from capstan.pipeline.graph.stage_planner import Plan
+from capstan.pipeline.graph.stage_planner import StagePlan
 from capstan.pipeline.spark.state_rows import StateKind, StateRow, batch_of, rows_of
 from capstan.pipeline.spark.task_errors import in_task, on_driver
 from capstan.pipeline.state.chunk_rescale import (
@@ -38,7 +38,7 @@ def headers_of(rows: Iterable[StateRow]) -> dict[int, dict[int, StateHeader]]:
     return headers
 
 
-def require_headers(plan: Plan, headers: Headers, peers: int) -> None:
+def require_headers(plan: StagePlan, headers: Headers, peers: int) -> None:
     """Check that exactly the stages with a key have headers, one of each worker."""
     keyed = {stage.number for stage in plan.stages if stage.key is not None}
     workers = {number: set(by_worker) for number, by_worker in headers.items()}
@@ -55,13 +55,13 @@ class Rescaling:
         headers: Merged header of all workers before, by stage.
     """
 
-    plan: Plan
+    plan: StagePlan
     before: int
     after: int
     headers: Mapping[int, StateHeader]
 
     @classmethod
-    def create(cls, plan: Plan, headers: Headers, before: int, after: int) -> Rescaling:
+    def create(cls, plan: StagePlan, headers: Headers, before: int, after: int) -> Rescaling:
         """Create the rescale of the state with these headers."""
         require_headers(plan, headers, before)
         return cls(
@@ -117,7 +117,7 @@ class Rescaling:
             require_none_lost(self.plan.stages[number], before, headers[number].values())
 
 
-def rescale(frame: DataFrame, plan: Plan, before: int, after: int) -> DataFrame:
+def rescale(frame: DataFrame, plan: StagePlan, before: int, after: int) -> DataFrame:
     """Rescale rows of state to other replay workers, and verify that none is lost.
 
     Args:

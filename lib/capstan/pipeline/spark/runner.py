@@ -15,7 +15,7 @@ from pyspark.sql.types import StructField, StructType
 from capstan.core.times import TimeType
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.stage_planner import Plan
+from capstan.pipeline.graph.stage_planner import StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun, StageBuilder
@@ -103,7 +103,9 @@ def play(
         raise
 
 
-def _streams(pipeline: Pipeline, plan: Plan, records: Records) -> dict[str, Sequence[DataFrame]]:
+def _streams(
+    pipeline: Pipeline, plan: StagePlan, records: Records
+) -> dict[str, Sequence[DataFrame]]:
     tables = {table.source for table in pipeline.tables}
     names = [plan.dag.nodes[number].name for number in plan.dag.sources]
     required = [name for name in names if name not in tables]

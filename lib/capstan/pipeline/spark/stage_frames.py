@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from capstan.core.sql_names import quoted
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.stage_planner import Plan, Stage
+from capstan.pipeline.graph.stage_planner import Stage, StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.row_transport import Notes, Reader, Rows
@@ -87,7 +87,7 @@ class StageBuilder:
         self,
         spark: SparkSession,
         pipeline: Pipeline,
-        plan: Plan,
+        plan: StagePlan,
         reach: Reach,
         peers: int,
         keep: Keep,

@@ -20,8 +20,8 @@ from capstan.pipeline.spark.state_rows import StateKind
 from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.snapshots.catalog import Taken
 from capstan.replay.snapshots.ledger import (
-    Event,
     Snapshot,
+    SnapshotAction,
     SnapshotEvent,
     delete_parts,
     parts_of,
@@ -140,7 +140,7 @@ def rescale_state(
         emit("state.parts", snapshot=made.name)
     finally:
         rescaled.unpersist()
-    write_events(lake, now.pipeline, [SnapshotEvent(taken.name, Event.RESCALED, made)])
+    write_events(lake, now.pipeline, [SnapshotEvent(taken.name, SnapshotAction.RESCALED, made)])
     emit("state.rescaled", snapshot=made.name, peers=peers)
     return made
 
@@ -149,7 +149,7 @@ def _choose(lake: Lake, taken: Taken, peers: int) -> Snapshot:
     """An existing snapshot for this number of workers, made the one to resume from."""
     snapshot = taken.on(peers)
     if taken.newest != peers:
-        event = SnapshotEvent(taken.name, Event.RESCALED, snapshot)
+        event = SnapshotEvent(taken.name, SnapshotAction.RESCALED, snapshot)
         write_events(lake, snapshot.pipeline, [event])
     return snapshot
 

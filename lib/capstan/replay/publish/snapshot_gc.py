@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from capstan.replay.snapshots.catalog import list_taken
 from capstan.replay.snapshots.ledger import (
-    Event,
+    SnapshotAction,
     SnapshotEvent,
     delete_parts,
     parts_of,
@@ -65,7 +65,7 @@ def clear_old(
     if not obsolete or len(obsolete) <= slack:
         return []
     counted = {snapshot.name for snapshot in taken if not snapshot.cleared}
-    cleared = [SnapshotEvent(name, Event.CLEARED) for name in obsolete if name in counted]
+    cleared = [SnapshotEvent(name, SnapshotAction.CLEARED) for name in obsolete if name in counted]
     # Recorded first, so that no run mistakes a half-deleted snapshot for a damaged one.
     if cleared:
         write_events(lake, pipeline, cleared)

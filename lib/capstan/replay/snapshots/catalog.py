@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from capstan.replay.snapshots.ledger import Event, Snapshot, SnapshotEvent, read_events
+from capstan.replay.snapshots.ledger import Snapshot, SnapshotAction, SnapshotEvent, read_events
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import runs
 from capstan.storage.ledger.runs import History
@@ -89,11 +89,13 @@ def list_taken(lake: Lake, pipeline: str, **equal: object) -> list[Taken]:
 
 def _taken(snapshot: Snapshot, history: History, events: Iterable[SnapshotEvent]) -> Taken:
     rows = [row for row in events if row.snapshot == snapshot.name]
-    rescaled = [row.rescaled for row in rows if row.event is Event.RESCALED and row.rescaled]
+    rescaled = [
+        row.rescaled for row in rows if row.event is SnapshotAction.RESCALED and row.rescaled
+    ]
     return Taken(
         snapshot,
         history,
         {other.peers: other for other in rescaled},
         rescaled[-1].peers if rescaled else snapshot.peers,
-        any(row.event is Event.CLEARED for row in rows),
+        any(row.event is SnapshotAction.CLEARED for row in rows),
     )

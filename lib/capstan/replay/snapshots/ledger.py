@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class Event(StrEnum):
+class SnapshotAction(StrEnum):
     """An event of a snapshot after it was taken."""
 
     RESCALED = "rescaled"
@@ -116,7 +116,7 @@ class SnapshotEvent:
     """
 
     snapshot: str
-    event: Event
+    event: SnapshotAction
     rescaled: Snapshot | None = None
 
 
@@ -194,5 +194,7 @@ def read_events(lake: Lake, pipeline: str) -> list[SnapshotEvent]:
     for row in read_rows(lake, "snapshots", pipeline=pipeline):
         detail = row["detail"]
         rescaled = None if detail is None else Snapshot.from_json(json.loads(str(detail)))
-        events.append(SnapshotEvent(str(row["snapshot"]), Event(str(row["event"])), rescaled))
+        events.append(
+            SnapshotEvent(str(row["snapshot"]), SnapshotAction(str(row["event"])), rescaled)
+        )
     return events

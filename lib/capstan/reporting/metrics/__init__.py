@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from capstan.reporting.metrics.collect import lake_samples, run_samples, stream_samples
-from capstan.reporting.metrics.metrics import METRICS, Kind, Metric, Sample
+from capstan.reporting.metrics.metrics import METRICS, Metric, MetricKind, Sample
 from capstan.reporting.metrics.prometheus import dotted, prometheus
 
 __all__ = [
     "METRICS",
-    "Kind",
     "Metric",
+    "MetricKind",
     "Sample",
     "dotted",
     "lake_samples",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """The type of a metric; a counter never decreases."""
 
     COUNTER = "counter"
@@ -27,7 +27,7 @@ class Metric:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     about: str
     labels: tuple[str, ...]
 
@@ -39,73 +39,80 @@ METRICS: Final = {
     for metric in (
         Metric(
             "stream_readable",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "1 if the tape of the stream can be read, else 0",
             _STREAM,
         ),
-        Metric("stream_closed", Kind.GAUGE, "1 if the stream is closed, else 0", _STREAM),
+        Metric("stream_closed", MetricKind.GAUGE, "1 if the stream is closed, else 0", _STREAM),
         Metric(
             "frontier_timestamp_seconds",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Event times before this moment are complete",
             _STREAM,
         ),
         Metric(
             "frontier_lag_seconds",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Lag of the frontier behind the greatest time on tape",
             _STREAM,
         ),
         Metric(
             "worker_frontier_lag_seconds",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Lag of the frontier of one worker",
             ("stream", "worker"),
         ),
-        Metric("frontier_value", Kind.GAUGE, "Times before this number are complete", _STREAM),
+        Metric(
+            "frontier_value", MetricKind.GAUGE, "Times before this number are complete", _STREAM
+        ),
         Metric(
             "frontier_lag_value",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Lag of the frontier behind the greatest number on tape",
             _STREAM,
         ),
         Metric(
             "worker_frontier_lag_value",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Lag of the frontier of one worker",
             ("stream", "worker"),
         ),
-        Metric("events_total", Kind.COUNTER, "Events on tape", _STREAM),
-        Metric("records_total", Kind.COUNTER, "Records on tape", _STREAM),
-        Metric("commits_total", Kind.COUNTER, "Commits of the tape", _STREAM),
+        Metric("events_total", MetricKind.COUNTER, "Events on tape", _STREAM),
+        Metric("records_total", MetricKind.COUNTER, "Records on tape", _STREAM),
+        Metric("commits_total", MetricKind.COUNTER, "Commits of the tape", _STREAM),
         Metric(
             "events_per_second",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Rate of events over the newest commits",
             _STREAM,
         ),
         Metric(
             "late_records_total",
-            Kind.COUNTER,
+            MetricKind.COUNTER,
             "Late records, which are not on tape, by reason",
             ("stream", "reason"),
         ),
-        Metric("files", Kind.GAUGE, "Data files of a table of the tape", ("stream", "table")),
+        Metric("files", MetricKind.GAUGE, "Data files of a table of the tape", ("stream", "table")),
         Metric(
             "bytes",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Size of the data files of a table of the tape",
             ("stream", "table"),
         ),
-        Metric("unverified_commits", Kind.GAUGE, "Commits since the last verified one", _STREAM),
-        Metric("unverified_events", Kind.GAUGE, "Events that were not verified yet", _STREAM),
         Metric(
-            "written_timestamp_seconds", Kind.GAUGE, "Time of the last write to the tape", _STREAM
+            "unverified_commits", MetricKind.GAUGE, "Commits since the last verified one", _STREAM
         ),
-        Metric("runs", Kind.GAUGE, "Runs by result", ("stream", "result")),
+        Metric("unverified_events", MetricKind.GAUGE, "Events that were not verified yet", _STREAM),
+        Metric(
+            "written_timestamp_seconds",
+            MetricKind.GAUGE,
+            "Time of the last write to the tape",
+            _STREAM,
+        ),
+        Metric("runs", MetricKind.GAUGE, "Runs by result", ("stream", "result")),
         Metric(
             "run_timestamp_seconds",
-            Kind.GAUGE,
+            MetricKind.GAUGE,
             "Time of the newest run with this result",
             ("stream", "result"),
         ),

@@ -30,7 +30,7 @@ WHOLE = (
 """The hint for commands that need a whole recording and have no time range."""
 
 
-class State(StrEnum):
+class RetirementState(StrEnum):
     """The progress of a retirement."""
 
     BEGUN = "begun"
@@ -56,7 +56,9 @@ class Retired:
     done: bool
 
 
-def write_retired(lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, state: State) -> None:
+def write_retired(
+    lake: Lake, tape: Tape, box: Box, cut: Cut, records: int, state: RetirementState
+) -> None:
     """Append a row to the ledger."""
     row = {
         "stream": tape.name,
@@ -86,7 +88,7 @@ def read_retired(lake: Lake, tape: Tape) -> list[Retired]:
             row["cut"],
             row["records"],
             row["at"] if first is None else first.at,
-            row["state"] == State.DONE or (first is not None and first.done),
+            row["state"] == RetirementState.DONE or (first is not None and first.done),
         )
     return list(by_region.values())
 

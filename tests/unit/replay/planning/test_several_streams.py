@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.airflow.lake_queries import streams_of
-from capstan.backfill.interval import State
+from capstan.backfill.interval import IntervalState
 from capstan.backfill.planner import BackfillRequest, plan_replays
 from capstan.backfill.survey import survey
 from capstan.cli import main
@@ -39,7 +39,7 @@ from capstan.reporting.table_view import view_tables
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
-from capstan.storage.ledger.retirements import State as Retirement
+from capstan.storage.ledger.retirements import IntervalState as Retirement
 from capstan.storage.ledger.retirements import write_retired
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.index import newest_cut
@@ -446,8 +446,8 @@ def test_no_stream_is_retired_while_a_run_reads_it(two: Two) -> None:
 def test_intervals_of_several_streams_are_surveyed_and_filled(two: Two) -> None:
     declared = replace(two.declarations, replays={"joined": JOINED})
     found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
-    states = {State.GAP: 6, State.INCOMPLETE: 4}
-    assert found.counts == {str(state): states.get(state, 0) for state in State}
+    states = {IntervalState.GAP: 6, IntervalState.INCOMPLETE: 4}
+    assert found.counts == {str(state): states.get(state, 0) for state in IntervalState}
     plan = two.plan()
     books = Books(two.lake, plan.stream, plan.target, plan.computation.name, plan.computation.code)
     whole = Box((None,), (3 * HOUR_US,))

@@ -15,7 +15,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable
 
 from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
-from capstan.backfill.survey import State, survey
+from capstan.backfill.survey import IntervalState, survey
 from capstan.core.config import ProjectConfig, Replay, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -273,4 +273,4 @@ def test_an_entry_that_is_gone_from_the_log_tells_nothing(target: Target) -> Non
     for version in range(4):
         (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
     # Of what was removed only the version before could tell where it lay.
-    assert {state for state, _ in target.states()} == {str(State.CHANGED)}
+    assert {state for state, _ in target.states()} == {str(IntervalState.CHANGED)}

@@ -12,12 +12,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Box, TimeType
-from capstan.core.times import Kind as TimeKind
+from capstan.core.times import MetricKind as TimeKind
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.reporting.frontier_history import Line, Progress
 from capstan.reporting.index_scan import Scanned
-from capstan.reporting.metrics import METRICS, Kind, Sample, dotted, lake_samples, prometheus
+from capstan.reporting.metrics import METRICS, MetricKind, Sample, dotted, lake_samples, prometheus
 from capstan.reporting.metrics.collect import events_per_second, frontier_samples
 from capstan.reporting.stream_view import StreamView
 from capstan.storage.lake import Lake
@@ -177,7 +177,7 @@ def test_the_text_is_read_by_the_client_of_prometheus(lake):
 
 def test_names_are_those_of_prometheus():
     for metric in METRICS.values():
-        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER)
+        assert metric.name.endswith("_total") == (metric.kind is MetricKind.COUNTER)
         assert not metric.about.endswith(".")
 
 

@@ -56,7 +56,7 @@ class Reason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SourceFile:
     """The state of a file, now or when it was read.
 
     Attributes:
@@ -67,20 +67,20 @@ class File:
     size: int | None
     modified: int
 
-    def matches(self, now: File) -> bool:
+    def matches(self, now: SourceFile) -> bool:
         """Whether the file may be unchanged, as far as its stored state shows."""
         return self == UNKNOWN or (self.modified == now.modified and self.size in (None, now.size))
 
 
-UNKNOWN = File(None, -1)
+UNKNOWN = SourceFile(None, -1)
 """The state of a file for which only the path was stored."""
 
-FilesRead = dict[str, File]
+FilesRead = dict[str, SourceFile]
 """The state of files when they were read, by path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SourceListing:
     """The files of a source.
 
     Attributes:
@@ -91,12 +91,12 @@ class Listing:
 
     scheme: str
     root: str
-    files: Mapping[str, File]
+    files: Mapping[str, SourceFile]
     rule: re.Pattern[str] | None = None
     dangling: Sequence[str] = ()
 
     @classmethod
-    def of(cls, source: Source) -> Listing | None:
+    def of(cls, source: Source) -> SourceListing | None:
         """List the files of a source at any depth; None if they cannot be listed.
 
         That is the case for a source without files and for storage that Arrow cannot access.
@@ -118,7 +118,9 @@ class Listing:
                 found = dict(_local_files(root))
             else:
                 found = {
-                    path_of(info.path): File(int(info.size or 0), int(info.mtime_ns or 0) // _MS)
+                    path_of(info.path): SourceFile(
+                        int(info.size or 0), int(info.mtime_ns or 0) // _MS
+                    )
                     for info in list_files(folder)
                 }
         except (SystemFailureError, OSError):
@@ -203,7 +205,7 @@ def captured_files(tape: Tape) -> FilesRead | None:
     captured = [row for row in rows if row["number"] is not None]
     if captured and min(row["batch"] for row in captured) > 0:
         return None
-    files: dict[str, File] = {}
+    files: dict[str, SourceFile] = {}
     for row in sorted(captured, key=lambda row: int(row["batch"])):
         files.update(_files_in(row))
     return files
@@ -215,16 +217,16 @@ def seen_files(tape: Tape) -> FilesRead:
     Spark keeps them in a log of few files, whatever their number.
     """
     logged = consumed_offsets.logged_files(tape.paths.checkpoint)
-    return {path_of(path): File(None, modified) for path, modified in logged}
+    return {path_of(path): SourceFile(None, modified) for path, modified in logged}
 
 
-def fresh_files(source: Source, listing: Listing, read: FilesRead) -> list[str]:
+def fresh_files(source: Source, listing: SourceListing, read: FilesRead) -> list[str]:
     """The paths of files that the next capture may read, in no order."""
     skipped = _skipped(source, listing, read, aged=Reason.UNREAD)
     return [path for path, reason in skipped if reason is Reason.UNREAD]
 
 
-def skipped_files(source: Source, listing: Listing, read: FilesRead) -> SkippedFiles:
+def skipped_files(source: Source, listing: SourceListing, read: FilesRead) -> SkippedFiles:
     """The files of a listing that no capture has read in their present state, by reason."""
     by_reason: dict[str, list[str]] = {}
     for path, reason in sorted(_skipped(source, listing, read)):
@@ -233,7 +235,7 @@ def skipped_files(source: Source, listing: Listing, read: FilesRead) -> SkippedF
     return SkippedFiles(counts, {reason: paths[:_SAMPLE] for reason, paths in by_reason.items()})
 
 
-def require_none_renamed(listing: Listing, seen: FilesRead, tape: Tape) -> None:
+def require_none_renamed(listing: SourceListing, seen: FilesRead, tape: Tape) -> None:
     """Check that no file was already read under a former name.
 
     Args:
@@ -263,7 +265,7 @@ def require_none_renamed(listing: Listing, seen: FilesRead, tape: Tape) -> None:
 
 
 def _skipped(
-    source: Source, listing: Listing, read: FilesRead, aged: Reason = Reason.EXCLUDED
+    source: Source, listing: SourceListing, read: FilesRead, aged: Reason = Reason.EXCLUDED
 ) -> Iterator[tuple[str, Reason]]:
     """The skipped files, with their reasons.
 
@@ -274,7 +276,7 @@ def _skipped(
     # In a folder with partitions the option has no effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned
     name_filter = path_patterns.rule_of(options.get("pathglobfilter", "*"))
-    found: dict[str, File | None] = {**listing.files, **dict.fromkeys(listing.dangling)}
+    found: dict[str, SourceFile | None] = {**listing.files, **dict.fromkeys(listing.dangling)}
     for path, file in found.items():
         names = listing.below(path)
         if _FOLDERS_OF_WRITERS.intersection(names) or _MARKS.fullmatch(names[-1]):
@@ -293,16 +295,16 @@ def _skipped(
             yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD
 
 
-def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, File]]:
+def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, SourceFile]]:
     """The files of a batch, from its row in the feed."""
     paths, detail = row["files"], json.loads(str(row["detail"] or "{}"))
     for number, path in enumerate(paths if isinstance(paths, list) else ()):
-        yield path_of(path), File(*detail["kept"][number]) if "kept" in detail else UNKNOWN
+        yield path_of(path), SourceFile(*detail["kept"][number]) if "kept" in detail else UNKNOWN
 
 
 def _local_files(
     folder: str, above: frozenset[str] = frozenset()
-) -> Iterator[tuple[str, File | None]]:
+) -> Iterator[tuple[str, SourceFile | None]]:
     """The files below a local folder, and None for each symbolic link to nothing.
 
     A link back to its own folder is refused, as it would never end.
@@ -325,7 +327,7 @@ def _local_files(
             elif entry.is_file():
                 with suppress(FileNotFoundError):
                     state = entry.stat()
-                    yield entry.path, File(state.st_size, state.st_mtime_ns // _MS)
+                    yield entry.path, SourceFile(state.st_size, state.st_mtime_ns // _MS)
 
 
 def _is_dangling(link: DirEntry[str]) -> bool:

@@ -19,7 +19,7 @@ from pyarrow import orc, parquet
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql.types import StringType, StructField, StructType
 
-from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.files.listing import SourceListing
 from capstan.core.config import Stream
 from capstan.errors import InvalidRequestError, translation
 from capstan.storage.lake import open_file, read_head
@@ -59,7 +59,7 @@ _POSITIONAL = (
 def columns_of(
     spark: SparkSession,
     stream: Stream,
-    listing: Listing,
+    listing: SourceListing,
     fresh: Sequence[str],
     known: StructType | None,
 ) -> StructType | None:
@@ -102,7 +102,7 @@ class _Files:
     """The files of a stream to be read, oldest first."""
 
     stream: Stream
-    listing: Listing
+    listing: SourceListing
     fresh: Sequence[str]
 
     def from_footers(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.source.files.listing import Listing, path_of
+from capstan.capture.source.files.listing import SourceListing, path_of
 from capstan.capture.source.text import json_text
 from capstan.storage.lake import read_head
 
@@ -34,12 +34,12 @@ class CheckedLines:
     """
 
     source: Source
-    listing: Listing | None
+    listing: SourceListing | None
     as_text: bool
     files: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, source: Source, listing: Listing | None) -> CheckedLines | None:
+    def of(cls, source: Source, listing: SourceListing | None) -> CheckedLines | None:
         """Of a source of JSON, before any look; None for any other source."""
         if source.format.lower() != "json":
             return None

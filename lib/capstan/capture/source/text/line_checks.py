@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.source.files.listing import Listing, path_of
+from capstan.capture.source.files.listing import SourceListing, path_of
 from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.text import json_text
 from capstan.capture.source.text.json_lines import HEAD_BYTES, CheckedLines, as_lines, first_bytes
@@ -38,7 +38,7 @@ _REPEATED = "capstan: repeated key"
 def check_lines(
     spark: SparkSession,
     stream: Stream,
-    listing: Listing,
+    listing: SourceListing,
     fresh: Sequence[str],
     lines: CheckedLines | None,
 ) -> None:
@@ -88,7 +88,7 @@ def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
 def _require_closed_quotes(
     spark: SparkSession,
     stream: Stream,
-    listing: Listing,
+    listing: SourceListing,
     fresh: Sequence[str],
     options: Mapping[str, str],
 ) -> None:
@@ -141,7 +141,9 @@ def _java_literal(text: str) -> str:
     return "".join(f"\\x{{{ord(character):x}}}" for character in text)
 
 
-def _require_distinct_keys(stream: Stream, listing: Listing, heads: Mapping[str, bytes]) -> None:
+def _require_distinct_keys(
+    stream: Stream, listing: SourceListing, heads: Mapping[str, bytes]
+) -> None:
     declared = declared_columns(stream)
     columns = None if declared is None else declared.names
     for path, head in heads.items():

@@ -15,7 +15,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from capstan.capture.source.files.listing import Listing
+from capstan.capture.source.files.listing import SourceListing
 from capstan.capture.source.text import json_text
 from capstan.capture.source.text.line_checks import has_odd_quotes
 from capstan.core.config import Source, Stream
@@ -100,7 +100,7 @@ class Text:
     keeps: bool
 
     @classmethod
-    def of(cls, source: Source, listing: Listing | None, columns: StructType) -> Text | None:
+    def of(cls, source: Source, listing: SourceListing | None, columns: StructType) -> Text | None:
         """A source of text; None for others.
 
         Args:

@@ -17,7 +17,7 @@ from typing import Final
 _COUNT: Final = struct.Struct("<Q")
 
 
-class Shape(StrEnum):
+class TypeShape(StrEnum):
     """The shape of a type's values in a program."""
 
     INTEGER = "integer"
@@ -44,7 +44,7 @@ class ShortError(MisfitError):
 
 
 @dataclass(frozen=True, slots=True)
-class Codec(ABC):
+class TypeCodec(ABC):
     """Bytes and JSON of the values of one type.
 
     Derive from this class for a type of your own and register it. A codec keeps values exactly:
@@ -63,8 +63,8 @@ class Codec(ABC):
 
     name: str
     least: int
-    shape: Shape = Shape.OTHER
-    parts: tuple[Codec, ...] = ()
+    shape: TypeShape = TypeShape.OTHER
+    parts: tuple[TypeCodec, ...] = ()
     letter: str | None = None
     plain: bool = True
 
@@ -127,7 +127,7 @@ class Codec(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class CoordinateCodec(Codec):
+class CoordinateCodec(TypeCodec):
     """A type of integers from -2^63 to 2^64-1, which can be a coordinate of a time.
 
     Every value takes exactly `least` bytes.

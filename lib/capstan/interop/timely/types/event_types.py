@@ -13,7 +13,13 @@ from capstan.core.protocol import Messages, Progress, transcript_minimum
 from capstan.core.protocol.events import Event
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely.types.codec import Codec, CoordinateCodec, MisfitError, Shape, misfit
+from capstan.interop.timely.types.codec import (
+    CoordinateCodec,
+    MisfitError,
+    TypeCodec,
+    TypeShape,
+    misfit,
+)
 from capstan.interop.timely.types.type_names import codec_of
 
 _DIFF: Final = "q"
@@ -44,7 +50,7 @@ class TimeCodec:
             InvalidRequestError: `CAP-TYPE`, the type is unknown, or not a type of times.
         """
         codec = codec_of(text)
-        return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not Shape.TUPLE)
+        return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not TypeShape.TUPLE)
 
     @cached_property
     def minimum(self) -> Time:
@@ -110,7 +116,7 @@ class EventTypes:
     """
 
     time: TimeCodec
-    record: Codec
+    record: TypeCodec
     minimum: Time
 
     @classmethod
@@ -197,10 +203,10 @@ def records_of(messages: Messages) -> tuple[object, ...]:
     return messages.data
 
 
-def _coordinates(codec: Codec) -> Iterator[CoordinateCodec]:
+def _coordinates(codec: TypeCodec) -> Iterator[CoordinateCodec]:
     if isinstance(codec, CoordinateCodec):
         yield codec
-    elif codec.shape is Shape.TUPLE:
+    elif codec.shape is TypeShape.TUPLE:
         for part in codec.parts:
             yield from _coordinates(part)
     else:

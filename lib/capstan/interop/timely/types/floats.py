@@ -10,14 +10,14 @@ import math
 import struct
 from typing import Final
 
-from capstan.interop.timely.types.codec import Codec, MisfitError, Shape, end_of, misfit
+from capstan.interop.timely.types.codec import MisfitError, TypeCodec, TypeShape, end_of, misfit
 
 _NAN: Final = "NaN"
 _INFINITIES: Final = {"Infinity": math.inf, "-Infinity": -math.inf}
 _NAN_BITS: Final = struct.pack(">d", math.nan).hex()
 
 
-class _Float(Codec):
+class _Float(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[float, int]:
@@ -90,9 +90,9 @@ class _Float(Codec):
         return float(value)
 
 
-FLOATS: Final[tuple[Codec, ...]] = (
+FLOATS: Final[tuple[TypeCodec, ...]] = (
     # A 32-bit NaN may not survive, so each value is checked: no letter.
-    _Float("f32", 4, Shape.FLOAT, plain=False),
-    _Float("f64", 8, Shape.FLOAT, letter="d", plain=False),
+    _Float("f32", 4, TypeShape.FLOAT, plain=False),
+    _Float("f64", 8, TypeShape.FLOAT, letter="d", plain=False),
 )
 """`f32` and `f64`."""

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from capstan.interop.timely.types.codec import (
-    Codec,
     CoordinateCodec,
     MisfitError,
-    Shape,
+    TypeCodec,
+    TypeShape,
     end_of,
     misfit,
     read_count,
@@ -26,7 +26,7 @@ _DURATION: Final = struct.Struct("<QI")
 _LONGER: Final = (0xC0, 0xE0, 0xF0)
 
 
-class _Integer(Codec):
+class _Integer(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class _CoordinateInteger(_Integer, CoordinateCodec):
             self.encode(value, out)
 
 
-class _Bool(Codec):
+class _Bool(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[bool, int]:
@@ -79,7 +79,7 @@ class _Bool(Codec):
         out.append(value)
 
 
-class _Char(Codec):
+class _Char(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[str, int]:
@@ -93,7 +93,7 @@ class _Char(Codec):
         out += _utf8(value)
 
 
-class _String(Codec):
+class _String(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[str, int]:
@@ -109,7 +109,7 @@ class _String(Codec):
         out += encoded
 
 
-class _Bytes(Codec):
+class _Bytes(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[bytes, int]:
@@ -153,7 +153,7 @@ class _Duration(CoordinateCodec):
         out += _DURATION.pack(*divmod(value, _NANOS))
 
 
-class _Unit(Codec):
+class _Unit(TypeCodec):
     __slots__ = ()
 
     def decode(self, data: bytes, at: int) -> tuple[None, int]:
@@ -180,34 +180,34 @@ def _utf8(text: str) -> bytes:
         raise MisfitError(message) from error
 
 
-def _integer(size: int, *, signed: bool) -> Codec:
+def _integer(size: int, *, signed: bool) -> TypeCodec:
     letter, bits = _LETTERS[size], 8 * size
     return _CoordinateInteger(
         name=f"{'i' if signed else 'u'}{bits}",
         least=size,
-        shape=Shape.INTEGER,
+        shape=TypeShape.INTEGER,
         letter=letter if signed else letter.upper(),
         minimum=-(1 << (bits - 1)) if signed else 0,
         maximum=(1 << (bits - signed)) - 1,
     )
 
 
-BYTES: Final[Codec] = _Bytes("bytes", 8, Shape.BYTES, plain=False)
+BYTES: Final[TypeCodec] = _Bytes("bytes", 8, TypeShape.BYTES, plain=False)
 """A sequence of bytes, laid out as `Vec<u8>` in a frame; base64 in JSON."""
 
-UNIT: Final[Codec] = _Unit("()", 0, Shape.NONE)
+UNIT: Final[TypeCodec] = _Unit("()", 0, TypeShape.NONE)
 """The type of one value, without bytes; None in a program, null in JSON."""
 
-SCALARS: Final[tuple[Codec, ...]] = (
+SCALARS: Final[tuple[TypeCodec, ...]] = (
     *(_integer(size, signed=signed) for size in _LETTERS for signed in (False, True)),
-    _Integer("u128", 16, Shape.INTEGER),
-    _Integer("i128", 16, Shape.INTEGER),
-    _Bool("bool", 1, Shape.BOOL),
-    _Char("char", 1, Shape.TEXT),
-    _String("string", 8, Shape.TEXT),
+    _Integer("u128", 16, TypeShape.INTEGER),
+    _Integer("i128", 16, TypeShape.INTEGER),
+    _Bool("bool", 1, TypeShape.BOOL),
+    _Char("char", 1, TypeShape.TEXT),
+    _String("string", 8, TypeShape.TEXT),
     BYTES,
     # At most 2^64-1 nanoseconds, 584 years: the range of a time's coordinate.
-    _Duration("duration_nanos", _DURATION.size, Shape.INTEGER),
+    _Duration("duration_nanos", _DURATION.size, TypeShape.INTEGER),
     UNIT,
 )
 """The types without parts, except floats."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NoReturn
 
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely.types.codec import Codec
+from capstan.interop.timely.types.codec import TypeCodec
 from capstan.interop.timely.types.composites import (
     array_of,
     list_of,
@@ -52,10 +52,10 @@ _HINT: Final = (
     "write for example u64, string, (u64, string), Product<u64,u64>, Vec<u8>, Option<i64>, [u8; 4]"
 )
 
-_registered: dict[str, Codec] = {}
+_registered: dict[str, TypeCodec] = {}
 
 
-def codec_of(text: str) -> Codec:
+def codec_of(text: str) -> TypeCodec:
     """The codec of the type named `text`.
 
     Raises:
@@ -69,7 +69,7 @@ def codec_of(text: str) -> Codec:
     return _Reader(text).whole()
 
 
-def register_type(name: str, codec: Codec | str) -> None:
+def register_type(name: str, codec: TypeCodec | str) -> None:
     """Register a name with `codec_of`, for the lifetime of the process.
 
     Args:
@@ -96,7 +96,7 @@ class _Reader:
         self._tokens = list(_tokens(text))
         self._depth = 0
 
-    def whole(self) -> Codec:
+    def whole(self) -> TypeCodec:
         codec = self._type()
         if self._lookahead != _END:
             self._refuse("something follows the type")
@@ -114,7 +114,7 @@ class _Reader:
             self._refuse(f"{mark} expected")
         self._next()
 
-    def _type(self) -> Codec:
+    def _type(self) -> TypeCodec:
         self._depth += 1
         if self._depth > _DEEPEST:
             self._refuse(f"nested deeper than {_DEEPEST}")
@@ -122,7 +122,7 @@ class _Reader:
         self._depth -= 1
         return codec
 
-    def _one(self) -> Codec:
+    def _one(self) -> TypeCodec:
         if self._lookahead == "(":
             return self._parenthesis()
         if self._lookahead == "[":
@@ -134,9 +134,9 @@ class _Reader:
         self._next()
         return self._generic(name) if known is None else known
 
-    def _parenthesis(self) -> Codec:
+    def _parenthesis(self) -> TypeCodec:
         self._expect("(")
-        parts: list[Codec] = []
+        parts: list[TypeCodec] = []
         comma = True
         while self._lookahead != ")":
             if not comma:
@@ -151,7 +151,7 @@ class _Reader:
         # As in Rust: (A) is A, and (A,) a tuple of it.
         return parts[0] if len(parts) == 1 and not comma else tuple_of(parts)
 
-    def _array(self) -> Codec:
+    def _array(self) -> TypeCodec:
         self._expect("[")
         part = self._type()
         self._expect(";")
@@ -161,7 +161,7 @@ class _Reader:
         self._expect("]")
         return array_of(part, length)
 
-    def _generic(self, name: str) -> Codec:
+    def _generic(self, name: str) -> TypeCodec:
         least, most, make = _GENERIC[name]
         self._expect("<")
         parts = [self._type()]
@@ -200,7 +200,7 @@ def _unknown(text: str, reason: str) -> InvalidRequestError:
 
 _SIMPLE: Final = {codec.name: codec for codec in (*SCALARS, *FLOATS)} | {"unit": UNIT}
 # By name: the minimum and maximum number of types between the brackets, and the constructor.
-_GENERIC: Final[dict[str, tuple[int, int, Callable[[list[Codec]], Codec]]]] = {
+_GENERIC: Final[dict[str, tuple[int, int, Callable[[list[TypeCodec]], TypeCodec]]]] = {
     "product": (2, 2, product_of),
     "tuple": (1, _LONGEST, tuple_of),
     "vec": (1, 1, lambda parts: list_of(parts[0])),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from capstan.capture.source.files.listing import (
-    File,
-    Listing,
     Reason,
+    SourceFile,
+    SourceListing,
     captured_files,
     fresh_files,
     path_of,
@@ -70,8 +70,8 @@ class Place:
         self.batch += 1
 
     @property
-    def listing(self) -> Listing:
-        found = Listing.of(self.source())
+    def listing(self) -> SourceListing:
+        found = SourceListing.of(self.source())
         assert found is not None
         return found
 
@@ -192,10 +192,10 @@ def test_sources_without_files_are_not_listed(tmp_path: Path) -> None:
         Source(format="delta", path=str(tmp_path)),
         Source(format="json", path="nowhere://at/all"),
     ):
-        assert Listing.of(source) is None
+        assert SourceListing.of(source) is None
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
     for path in (tmp_path, tmp_path / "one.json", f"file:{tmp_path}", tmp_path.as_uri()):
-        found = Listing.of(Source(format="json", path=str(path)))
+        found = SourceListing.of(Source(format="json", path=str(path)))
         assert found is not None
         assert [file.size for file in found.files.values()] == [2]
 
@@ -223,7 +223,7 @@ def test_a_path_with_wildcards_lists_its_matches(
 ) -> None:
     place.lay("a.json", "b[1].json", "2024/05/_c.json", "2024/05/d.json", "2024/06/k=v/e.json")
     source = Source(format="json", path=f"{place.folder}/{pattern}")
-    listing = Listing.of(source)
+    listing = SourceListing.of(source)
     assert listing is not None
     assert (
         sorted(Path(path).relative_to(place.folder).as_posix() for path in listing.files) == found
@@ -244,7 +244,7 @@ def test_folders_above_a_relative_path_are_ignored(
     (above / "src" / "a.json").write_text("{}", encoding="utf-8")
     monkeypatch.chdir(above)
     source = Source(format="json", path=written)
-    listing = Listing.of(source)
+    listing = SourceListing.of(source)
     assert listing is not None
     assert [listing.relative(path) for path in fresh_files(source, listing, {})] == ["a.json"]
     assert not listing.partitioned
@@ -271,4 +271,4 @@ def test_the_summary_samples_names_and_counts_all(place: Place) -> None:
     found = skipped_files(place.source(), place.listing, {})
     assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
     assert found.counts == {str(Reason.UNREAD): 5}
-    assert File(1, OLD) in place.listing.files.values()
+    assert SourceFile(1, OLD) in place.listing.files.values()

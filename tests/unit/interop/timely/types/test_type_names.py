@@ -11,13 +11,13 @@ import pytest
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
-    Codec,
     CoordinateCodec,
     EventTypes,
     MisfitError,
-    Shape,
     ShortError,
     TimeCodec,
+    TypeCodec,
+    TypeShape,
     codec_of,
     register_type,
 )
@@ -250,7 +250,7 @@ def test_json_has_lists_and_programs_tuples():
     assert value == (1, (b"\x00\xff",), (2.0,))
     assert codec.to_json(value) == [1, ["AP8="], [2.0]]
     assert (codec.plain, codec_of("(u8, Vec<string>)").plain) == (False, True)
-    assert codec.shape is Shape.TUPLE
+    assert codec.shape is TypeShape.TUPLE
     assert [part.name for part in codec.parts] == ["u8", "Vec<bytes>", "Option<[f64; 1]>"]
 
 
@@ -283,7 +283,7 @@ def test_a_program_registers_types_of_its_own():
 
 def test_a_codec_says_itself_what_it_does_not_do():
     with pytest.raises(TypeError):
-        Codec("x", 1)
+        TypeCodec("x", 1)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""Placements of keys that live jobs choose between; follows Malstrom's `rendezvous_select`."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import ClassVar, Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from capstan.pipeline.state.key_hash import hash_long, key_hash, mix, signed
+from capstan.pipeline.state.key_placement import required
+
+_SEED: Final = 42
+
+
+class KeyPlacement(Protocol):
+    """Decides which of several workers owns a key."""
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """Return the owner of `key` among `workers`, which must not be empty."""
+
+
+class Rendezvous:
+    """Owner is the worker with the greatest hash of key and worker; rescales move few keys.
+
+    >>> Rendezvous().owner("a", [0])
+    0
+    """
+
+    __slots__ = ()
+    sql: ClassVar = (
+        "array_max(transform(ws, w -> struct(xxhash64(h, cast(w AS BIGINT)) AS weight, w AS w))).w"
+    )
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """Return the owner of `key`."""
+        chained = hash_long(key_hash(key), _SEED)
+        return max(
+            required(workers), key=lambda worker: (signed(hash_long(worker, chained)), worker)
+        )
+
+    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
+        """Return the owners (int64) of keys with these hashes (int64)."""
+        numbers = hashes.to_numpy(zero_copy_only=False)
+        first, *others = sorted(required(workers))
+        best, owner = mix(numbers, first), np.full(len(numbers), first, np.int64)
+        for worker in others:
+            weight = mix(numbers, worker)
+            better = weight >= best
+            best, owner = np.where(better, weight, best), np.where(better, worker, owner)
+        return pa.array(owner)
