@@ -66,9 +66,7 @@ def test_an_attempt_that_was_taken_over_ends_as_fenced(recorded, hold, whole, na
     lake_contents.require_published_once(world.lake, run)
 
 
-def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(
-    recorded, hold, whole
-) -> None:
+def test_an_overtaken_attempt_publishes_nothing(recorded, hold, whole) -> None:
     """The first has not even made the target when the second begins: that is fenced as well."""
     world = recorded()
     first = hold(world, "replay", "replay.claim", request=REQUESTS["append"])
@@ -83,7 +81,7 @@ def test_an_attempt_that_wakes_while_the_next_one_works_publishes_nothing(
     lake_contents.require_published_once(world.lake, run)
 
 
-def test_a_followed_run_that_was_taken_over_does_not_move_the_cursor_back(growing, hold) -> None:
+def test_an_overtaken_followed_run_leaves_the_cursor(growing, hold) -> None:
     """The first pins fewer times than the second, and says so only after it."""
     world = growing()
     small_stream.feed(world.source, 2)
@@ -161,9 +159,7 @@ def test_of_overlapping_runs_one_lands_and_the_other_names_it(recorded, hold, wh
 
 
 @pytest.mark.parametrize("point", CAPTURES)
-def test_of_two_captures_at_once_one_is_fenced_and_the_tape_is_whole(
-    empty, hold, undisturbed, point
-) -> None:
+def test_one_of_two_concurrent_captures_is_fenced(empty, hold, undisturbed, point) -> None:
     world = empty()
     first = hold(world, "capture", point)
     world.act("capture")

@@ -48,9 +48,7 @@ def cut_off(growing, kill):
     return make
 
 
-def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
-    growing, undisturbed, tmp_path
-) -> None:
+def test_lost_or_older_checkpoints_are_refused(growing, undisturbed, tmp_path) -> None:
     world = growing()
     small_stream.feed(world.source, 2)
     world.act("capture")
@@ -77,7 +75,7 @@ def test_a_lost_or_older_checkpoint_is_refused_and_a_new_one_goes_on(
     require_refused(world)
 
 
-def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(cut_off, undisturbed) -> None:
+def test_a_lost_checkpoint_s_partial_batch_leaves_nothing(cut_off, undisturbed) -> None:
     world = cut_off("capture.late:2")
     shutil.rmtree(checkpoint(world))
     require_refused(world)
@@ -87,7 +85,7 @@ def test_a_half_done_batch_of_a_lost_checkpoint_leaves_nothing_behind(cut_off, u
     lake_contents.require_sound(world.spark, world.lake)
 
 
-def test_workers_of_a_half_done_batch_do_not_hold_the_stream_back(cut_off) -> None:
+def test_workers_of_a_partial_batch_do_not_hold_the_frontier(cut_off) -> None:
     """They were written down before the checkpoint was lost; what comes next has another site."""
     world = cut_off("capture.workers:2")
     shutil.rmtree(checkpoint(world))

@@ -61,7 +61,7 @@ def test_what_a_cluster_captures_is_what_one_machine_captures(
     assert lake_contents.tape(lake) == undisturbed
 
 
-def test_a_replay_whose_executor_is_killed_is_the_undisturbed_one(
+def test_a_killed_executor_does_not_change_a_replay(
     at: Cluster, lake: Lake, streams: Path, whole: dict[str, dict[str, object]]
 ) -> None:
     """By the command line, through a pipeline: its operators run in Python on the executors."""

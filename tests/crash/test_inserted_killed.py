@@ -70,9 +70,7 @@ def test_a_killed_rescale_ends_in_the_same_tape(killed, rescaled, work) -> None:
 @pytest.mark.parametrize(
     "work", cases([Work("capture", "capture.late:3", {"workers": 3}, world="empty")])
 )
-def test_a_half_done_batch_is_finished_before_its_stream_is_rescaled(
-    killed, rescaled, work
-) -> None:
+def test_a_partial_batch_is_finished_before_a_rescale(killed, rescaled, work) -> None:
     before = lake_contents.tape(killed.lake), lake_contents.feed(killed.lake)
     with pytest.raises(InvalidRequestError) as refused:
         killed.act("capture", **RESCALING)
@@ -94,7 +92,7 @@ def test_a_killed_put_back_ends_in_the_same_tape(killed, put_back, work) -> None
 
 
 @pytest.mark.parametrize("work", cases(IDLE))
-def test_an_idle_source_that_was_cut_off_moves_to_where_it_was_to(killed, work) -> None:
+def test_a_killed_idle_advance_completes_as_planned(killed, work) -> None:
     tape = open_tape(killed.lake, small_stream.NAME)
     (claim,) = feed.synthetic_batches(tape)
     killed.act("capture")

@@ -108,9 +108,7 @@ def test_a_killed_replay_ends_in_the_same_target(killed, whole, work) -> None:
 
 
 @pytest.mark.parametrize("work", cases(PIPED))
-def test_a_killed_pipeline_ends_in_the_same_target_with_rows_aside_of_the_attempt_that_counts(
-    killed, whole, work
-) -> None:
+def test_a_killed_pipeline_publishes_one_attempt_s_side_outputs(killed, whole, work) -> None:
     certificate = require_same_target(killed, "piped", whole)
     (said,) = certificate["pipeline"]["put_aside"]
     own = [("run", "=", certificate["run"]), ("attempt", "=", certificate["attempt"])]
@@ -131,7 +129,7 @@ def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, work) -> N
 
 
 @pytest.mark.parametrize("work", cases([APPROVED]))
-def test_a_publish_killed_once_it_was_approved_goes_on_as_approved(killed, whole, work) -> None:
+def test_a_killed_publish_keeps_its_approval(killed, whole, work) -> None:
     [waits] = claims.active(killed.lake)
     assert lake_contents.rows(killed.lake.table("staged")) == []
     # It was approved by one person, for good, and goes on whoever has it done again.
@@ -209,7 +207,7 @@ def test_a_rejection_that_was_killed_stands(killed, whole, work) -> None:
 
 
 @pytest.mark.parametrize("work", cases([UNLOCKED]))
-def test_a_publish_that_was_killed_with_its_new_claim_publishes_once(killed, whole, work) -> None:
+def test_a_publish_killed_after_its_lock_publishes_once(killed, whole, work) -> None:
     run = killed.act("publish")["run"]
     assert lake_contents.table(killed.lake, "staged") == whole["staged"]
     require_stands(killed, "staged", run)

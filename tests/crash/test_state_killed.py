@@ -84,7 +84,7 @@ def test_what_a_killed_attempt_has_kept_counts_for_nothing(world) -> None:
 
 
 @pytest.mark.nightly
-def test_thirty_intervals_killed_at_random_end_as_one_run_through(growing, kill) -> None:
+def test_thirty_randomly_killed_intervals_equal_one_run(growing, kill) -> None:
     made, chance, kills = growing(), random.Random(SEED), []
     print(f"CAPSTAN_STATE_SEED={SEED} has this test again")
     for number in range(INTERVALS):

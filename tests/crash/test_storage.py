@@ -87,7 +87,7 @@ def test_a_full_disk_is_told_and_with_room_it_goes_on(found, undisturbed) -> Non
     assert ids(found["tape"]["tape"]) == ids(undisturbed)
 
 
-def test_a_replay_onto_a_full_disk_publishes_nothing_and_with_room_it_goes_on(found) -> None:
+def test_a_full_disk_publishes_nothing_and_room_resumes(found) -> None:
     for free in FREE:
         starved = found[f"starved-{free}"]
         assert (starved["exit"], starved["error"]) == (5, FULL), starved

@@ -245,9 +245,7 @@ def events(uri: str) -> list[Any]:
         return [event.extra for event in session.scalars(select(AssetEvent)) if event.uri == uri]
 
 
-def test_a_run_without_approval_starts_one_app_and_no_task_for_it(
-    tape: Place, submit: FakeSubmit
-) -> None:
+def test_a_run_without_approval_submits_one_job(tape: Place, submit: FakeSubmit) -> None:
     submit.answers({"exit": 0, "result": {**DONE, "target": "plain"}})
     run = tape.run("capstan_replay", {"into": "plain", "until": "2024-05-02"})
     assert run.state == "success"
@@ -438,7 +436,7 @@ def declare(place: Place, notify: str, more: str = "") -> None:
     place.streams.write_text(text, encoding="utf-8")
 
 
-def test_notifiers_are_called_on_failure_and_the_error_is_the_last_line(
+def test_a_failure_notifies_and_ends_the_log_with_its_error(
     place: Place,
     submit: FakeSubmit,
     alerts: Any,
@@ -465,7 +463,7 @@ def test_notifiers_are_called_on_failure_and_the_error_is_the_last_line(
 
 
 @pytest.mark.rest
-def test_a_run_by_hand_calls_the_notifiers_of_its_declared_replay(
+def test_a_manual_run_calls_its_replay_s_notifiers(
     tape: Place, submit: FakeSubmit, alerts: Any
 ) -> None:
     with tape.streams.open("a", encoding="utf-8") as file:
@@ -495,7 +493,7 @@ def test_a_run_by_hand_calls_the_notifiers_of_its_declared_replay(
     ],
     ids=str,
 )
-def test_a_task_over_all_calls_the_notifiers_that_its_failure_concerns(
+def test_a_shared_task_notifies_only_the_concerned(
     place: Place, alerts: Any, dag: str, about: Mapping[str, object], who: list[str]
 ) -> None:
     declare(place, "[alerts_of_test:ON_CALL]")

@@ -131,7 +131,7 @@ def test_all_dags_take_what_dags_take(
     assert (task.owner, task.pool, task.executor_config) == ("ada", "big", {"a": 1})
 
 
-def test_a_pool_of_the_dag_s_own_comes_before_that_of_the_environment(
+def test_the_dag_s_pool_overrides_the_environment_s(
     place: Place, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPSTAN_POOL", "spark")
@@ -148,7 +148,7 @@ def test_retries_and_callbacks_of_default_args_apply_to_all_dags(place: Place) -
     assert usual["on_failure_callback"] == [print, log_error_last]
 
 
-def test_every_task_of_every_dag_keeps_the_callback_of_default_args(
+def test_tasks_keep_callbacks_of_default_args(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "folder"
@@ -542,7 +542,7 @@ with DAG("two", schedule=None, default_args={{"pre_execute": fresh}}) as dag:
 @pytest.mark.rest
 @pytest.mark.spark
 @pytest.mark.xdist_group("spark")
-def test_two_streams_are_replayed_by_a_dag_whose_tasks_share_no_folder(
+def test_two_streams_replay_without_a_shared_folder(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from airflow.dag_processing import dagbag

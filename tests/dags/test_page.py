@@ -539,7 +539,7 @@ def test_the_first_request_of_a_process_has_it_read(
     assert read == [str(place.lake)]
 
 
-def test_nothing_is_read_ahead_where_the_page_has_to_say_what_is_wrong(
+def test_pages_with_an_error_prefetch_nothing(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed: list[object] = []

@@ -184,7 +184,7 @@ def published(place: Place) -> Settings:
     return read_setting(DAGS / "any.py")
 
 
-def test_a_declared_target_into_which_nothing_was_published_has_nothing_to_audit(
+def test_an_unpublished_target_has_nothing_to_audit(
     published: Settings, execute: Any, context: Any
 ) -> None:
     where = {**context(), "params": {"target": "by_day", "runs": None, "newest": None}}

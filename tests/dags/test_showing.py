@@ -47,7 +47,7 @@ def test_what_comes_out_of_data_is_text_and_nothing_else() -> None:
     assert f"| workers | {shown} |" in text.splitlines()
 
 
-def test_a_certificate_says_what_a_followed_pipeline_went_on_from_and_keeps() -> None:
+def test_a_followed_pipeline_s_certificate_names_its_states() -> None:
     state = {"keys": {"a": 2, "b": 3}, "peers": 4}
     said = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
     text = certificate_markdown({**CERTIFICATE, "pipeline": said})

@@ -204,7 +204,7 @@ def test_the_form_offers_what_exists(dags: dict[str, DAG]) -> None:
     assert all(param.schema["title"] for param in form.values())
 
 
-def test_a_person_is_asked_for_a_reason_and_for_nothing_of_the_form(dags: dict[str, DAG]) -> None:
+def test_approval_asks_only_for_a_reason(dags: dict[str, DAG]) -> None:
     for name in ("capstan_replay", "capstan_backfill__by_day"):
         assert list(dags[name].get_task("approve").params) == ["reason"]
 

@@ -147,7 +147,7 @@ def test_answers_that_stay_the_same_are_not_retried(
 @pytest.mark.parametrize(
     ("held", "kind"), [("CAP-CONFLICT", TaskBrokenError), ("CAP-HELD", TaskRefusedError)]
 )
-def test_a_table_that_others_were_committing_to_is_tried_again_and_a_range_is_not(
+def test_conflicting_commits_are_retried_and_held_ranges_are_not(
     place: Place, submit: FakeSubmit, held: str, kind: type[Exception], execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 4, "result": error(held)})
@@ -288,7 +288,7 @@ def test_the_master_is_the_one_that_the_provider_submits_to(
     assert SparkSubmitHook()._connection["master"] == master
 
 
-def test_a_connection_that_airflow_keeps_is_taken_as_one_of_the_environment(
+def test_stored_connections_work_like_environment_ones(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPSTAN_CONNECTION", "kept")

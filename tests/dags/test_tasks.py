@@ -161,7 +161,7 @@ def claim(setting: Settings, asked: dict[str, object]) -> None:
     deltalake.write_deltalake(Lake.at(setting.lake).ledger("claims"), table, mode="append")
 
 
-def test_a_cleared_run_goes_on_at_the_cut_that_still_holds_its_range(
+def test_a_cleared_run_resumes_at_its_locked_cut(
     taped: Place,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -284,7 +284,7 @@ def test_an_interval_that_is_none_is_refused(
         ),
     ],
 )
-def test_an_interval_over_the_bounds_of_its_replay_is_cut_at_them(
+def test_intervals_are_clipped_to_their_replay_s_bounds(
     taped: Place, since: datetime, until: datetime, asked: list[str], context: Any
 ) -> None:
     """As a week is that begins before the first day that is declared, or ends after the last."""

@@ -226,7 +226,7 @@ def test_the_state_of_an_interval_is_that_of_its_times(
 
 
 @given(works, frontier_times, st.integers(1, 4), asks, st.booleans())
-def test_what_is_filled_is_covered_and_what_stands_is_not_touched(
+def test_backfills_cover_gaps_and_leave_valid_runs(
     written: list[WrittenRegion],
     frontier: int,
     every: int,

@@ -52,7 +52,7 @@ def logged(values: Sequence[date]) -> dict[str, object]:
 
 
 @given(st.sampled_from([1, 2]).flatmap(lambda width: st.tuples(boxes(width), regions(width))))
-def test_a_file_that_fits_has_no_time_outside_and_one_that_does_not_has_none_inside(
+def test_file_bounds_decide_inside_and_outside_soundly(
     drawn: tuple[Box, Region],
 ) -> None:
     file, region = drawn
@@ -77,7 +77,7 @@ def test_of_boxes_only_a_part_is_left_open(file: Box, box: Box) -> None:
 
 
 @given(st.lists(moments, min_size=1) | st.lists(days, min_size=1))
-def test_every_value_lies_within_its_bounds_and_they_are_no_wider_than_what_a_log_cuts_off(
+def test_bounds_contain_each_value_and_are_tight(
     values: list[date],
 ) -> None:
     kind = Kind.TIMESTAMP if isinstance(values[0], datetime) else Kind.DATE

@@ -161,7 +161,7 @@ def test_any_text_is_a_type_or_refused(text):
 
 
 @given(typed_events(), st.integers(1, 64))
-def test_events_come_back_in_both_forms_however_they_are_cut_into_pieces(typed, piece):
+def test_events_round_trip_in_both_forms_and_any_chunks(typed, piece):
     types, events = typed
     for encoding in (Frames(types), Lines.of(types, 3)):
         data = written(encoding, events)
@@ -191,7 +191,7 @@ def test_a_cut_keeps_what_is_whole_and_tells_the_rest(typed, data):
 
 
 @given(typed_events(), st.data())
-def test_damage_is_an_error_of_ours_and_what_came_before_is_right(typed, data):
+def test_damage_raises_and_keeps_what_preceded_it(typed, data):
     types, events = typed
     for encoding in (Frames(types), Lines.of(types, 0)):
         before = written(encoding, events)
@@ -252,9 +252,7 @@ def _with_data(event):
 
 
 @given(st.data(), widths(), st.integers(1, 5), st.sampled_from([1, 2, None]))
-def test_any_dealing_of_recordings_gives_the_same_records_and_true_frontiers(
-    data, width, peers, batch
-):
+def test_any_distribution_gives_equal_records_and_frontiers(data, width, peers, batch):
     minimum = Time([0] * width)
     sources = [
         [_with_data(event) for event in events]
@@ -293,7 +291,7 @@ def test_any_dealing_of_recordings_gives_the_same_records_and_true_frontiers(
 
 
 @given(st.data(), widths(), st.integers(1, 3))
-def test_a_replay_captured_again_is_valid_and_has_the_same_records(data, width, peers):
+def test_a_recaptured_replay_is_valid_and_equal(data, width, peers):
     minimum = Time([0] * width)
     sources = [
         [_with_data(event) for event in events]

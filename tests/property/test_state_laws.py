@@ -222,7 +222,7 @@ def test_the_batch_form_is_the_per_record_form(timed, data):
 
 @few
 @given(rows(), st.integers(1, 5))
-def test_steps_show_the_keys_that_had_rows_with_all_rows_until_then(given_rows, every):
+def test_steps_show_changed_keys_with_all_rows_so_far(given_rows, every):
     dag = graph_of(KeyedAggregate(EXACT, ("key",), every=every), ["left"], timed=True)
     found = run(
         dag, [("left", event_of([row], timed=True)) for row in given_rows] + [("left", END)]
@@ -392,7 +392,7 @@ WORKERS = st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True)
 
 
 @given(KEYS, WORKERS, st.integers(51, 60))
-def test_one_more_worker_takes_keys_and_moves_none_between_others(key, workers, more):
+def test_an_added_worker_moves_no_keys_between_others(key, workers, more):
     before = Rendezvous().owner(key, workers)
     after = Rendezvous().owner(key, [*workers, more])
     assert after in (before, more)
@@ -497,7 +497,7 @@ def test_a_snapshot_keeps_every_key_however_it_is_dealt(states, before, after, p
 
 
 @given(STATES.filter(bool), st.data())
-def test_a_proof_fails_when_a_key_is_lost_doubled_new_or_elsewhere(states, data):
+def test_proofs_reject_lost_doubled_new_and_misplaced_keys(states, data):
     workers, placement = (0, 1, 2), Rendezvous()
     before = snapshot_of(states, workers, placement).states
     key = data.draw(st.sampled_from(list(states)))

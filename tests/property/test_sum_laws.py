@@ -106,7 +106,7 @@ def test_a_sum_is_exact_or_fails_however_its_rows_are_cut(operator, kind, data):
 @pytest.mark.parametrize("operator", OPERATORS.values(), ids=OPERATORS)
 @few
 @given(data=st.data())
-def test_a_mean_never_fails_and_does_not_depend_on_how_its_rows_are_cut(operator, kind, data):
+def test_means_never_fail_nor_depend_on_batching(operator, kind, data):
     batches = data.draw(batches_of(kind).filter(any))
     values = [v for batch in batches for v in batch or ()]
     spec = operator((mean_of("v", "made"),))

@@ -105,7 +105,7 @@ def test_a_frontier_past_the_box_bounds_nothing() -> None:
     assert merge_regions(told) == [Region(Box((0, 0), (4, 9)))]
 
 
-def test_workers_of_whom_the_same_is_covered_are_told_of_together() -> None:
+def test_workers_with_equal_coverage_are_grouped() -> None:
     days = [Region(Box((day,), (day + 1,))) for day in range(10)]
     found = merge_scopes(Scope("t", (worker,), day) for worker in range(50) for day in days)
     assert [(strip.workers, strip.regions) for strip in found] == [

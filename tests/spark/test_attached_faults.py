@@ -241,7 +241,7 @@ def test_a_function_of_the_callers_that_fails_later_records_once(job: Job) -> No
     assert job.is_sound()
 
 
-def test_a_second_frame_of_a_batch_is_refused_rather_than_skipped(job: Job) -> None:
+def test_a_second_frame_of_a_batch_is_refused(job: Job) -> None:
     once, again = job.into(), job.into()
 
     def both(frame: DataFrame, batch: int) -> None:

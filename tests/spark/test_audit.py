@@ -264,9 +264,7 @@ def test_findings_say_where_and_what(made: Made, held: DataFrame) -> None:
     assert "worker 0, event 1970-01-01T03:00:00.000000Z" in caught.value.message
 
 
-def test_a_copy_of_an_altered_time_beyond_all_calendars_is_still_told(
-    made: Made, held: DataFrame
-) -> None:
+def test_altered_times_beyond_calendars_are_reported(made: Made, held: DataFrame) -> None:
     far = f"IF(id = 3, named_struct('event', timestamp_micros({2**62})), _time)"
     audit = copy_of(made, held.withColumn("_time", F.expr(far)))
     assert totals(audit) == {"missing": 1, "extra": 1}
@@ -503,7 +501,7 @@ def test_a_transform_fails(made: Made, output: DataFrame, way: str) -> None:
     assert audit.differing == sum(expected.values())
 
 
-def test_a_transform_that_writes_something_else_the_second_time_fails(made: Made) -> None:
+def test_a_transform_that_differs_when_repeated_fails(made: Made) -> None:
     runs: list[int] = []
 
     def fickle(records: DataFrame) -> DataFrame:

@@ -170,7 +170,7 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
 
 
 @pytest.mark.nightly
-def test_one_that_fails_is_told_and_ends_it_unless_asked_to_keep_going(days: Days) -> None:
+def test_a_failed_interval_stops_unless_told_to_keep_going(days: Days) -> None:
     first = Request("little", "guarded", since="2024-05-01", until="2024-05-02")
     replay(days.spark, days.lake, days.declarations, first)
     table = f"delta.`{days.lake.table('guarded')}`"

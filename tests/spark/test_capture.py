@@ -125,9 +125,7 @@ def shuffled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     return Shuffled(lake, streams, done)
 
 
-def test_what_is_late_depends_on_the_batches_and_nothing_else_does(
-    spark: SparkSession, shuffled: Shuffled
-) -> None:
+def test_only_lateness_depends_on_batch_boundaries(spark: SparkSession, shuffled: Shuffled) -> None:
     late = {each: late_in(each) for each in BATCHES}
     assert late[1] == []
     assert set(late[5]) < set(late[17])
@@ -151,7 +149,7 @@ def test_what_is_late_depends_on_the_batches_and_nothing_else_does(
         assert verify(spark, shuffled.lake, tape, deep=True).valid
 
 
-def test_a_replay_has_the_same_rows_however_they_were_captured_and_are_played(
+def test_replayed_rows_do_not_depend_on_capture_or_workers(
     spark: SparkSession, shuffled: Shuffled
 ) -> None:
     tables = {}
@@ -577,7 +575,7 @@ class TestRefusals:
         assert done.records == 10
         assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
-    def test_a_column_that_comes_while_a_batch_is_half_done_is_taken_with_the_next(
+    def test_a_column_new_amid_a_batch_waits_for_the_next(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:
         def die(point: str, _: object) -> None:

@@ -162,7 +162,7 @@ def by_cut(spark: SparkSession, rule: ChangeRule, made: pd.DataFrame) -> pd.Data
 
 
 @pytest.mark.parametrize("rule", [RULE, HISTORY], ids=["latest", "history"])
-def test_any_order_of_replays_and_rollbacks_gives_the_rows_of_what_stands(
+def test_any_order_of_replays_and_rollbacks_gives_valid_runs(
     spark: SparkSession, rule: ChangeRule
 ) -> None:
     random = Random(20)

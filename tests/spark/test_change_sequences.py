@@ -134,7 +134,7 @@ class Table:
         for seed in range(8)
     ],
 )
-def test_any_cut_order_and_rollback_gives_the_rows_of_what_counts(
+def test_any_cuts_and_rollbacks_give_the_counting_rows(
     spark: SparkSession, rule: ChangeRule, seed: int
 ) -> None:
     random = Random(seed)
@@ -289,7 +289,7 @@ def test_what_has_no_order_is_refused(spark: SparkSession, by: str, problem: str
         require_rule_fits(ChangeRule(("id",), (fits,)), rows)
 
 
-def test_a_value_that_its_kind_cannot_read_is_refused_with_its_key(spark: SparkSession) -> None:
+def test_unreadable_sequence_values_are_refused_with_the_key(spark: SparkSession) -> None:
     rule = ChangeRule(("id",), ("a", "v as version"))
     schema = "id INT, a DOUBLE, v STRING"
     # The greater first column would hide the missing second one.
@@ -396,7 +396,7 @@ def test_a_table_by_text_and_truncates_is_that_of_its_ranges(play: Play) -> None
     assert pairs(play, into, "customer") == wanted(RANGES[0], RANGES[2])
 
 
-def test_a_merge_without_a_sequence_keeps_the_row_of_the_latest_time(play: Play) -> None:
+def test_a_merge_without_a_sequence_keeps_the_latest_time(play: Play) -> None:
     last = sorted({row[0]: row[4] for row in inside(*RANGES)}.items())
     merging = {"transform": "timed", "mode": Mode.MERGE}
     whole = {"since": RANGES[0]["since"], "until": RANGES[-1]["until"]}

@@ -119,7 +119,7 @@ def passes_audit(play: Play, run: str) -> bool:
     return audit_run(play.spark, play.lake, play.declarations, record)[1].passed
 
 
-def test_the_later_change_wins_whatever_the_order_and_a_deleted_key_stays_deleted(
+def test_the_later_change_wins_in_any_order(
     play: Play,
 ) -> None:
     into, done = "latest", []
@@ -246,7 +246,7 @@ def test_a_table_has_one_rule(play: Play) -> None:
 
 
 @pytest.mark.parametrize("point", ["replay.changes", "replay.publish", "replay.coverage"])
-def test_a_killed_publish_is_completed_before_the_next_run_counts(play: Play, point: str) -> None:
+def test_a_killed_publish_completes_before_the_next_run(play: Play, point: str) -> None:
     into = f"killed_{point.rpartition('.')[2]}"
     play(into, since=RANGES[1][0], until=RANGES[1][1], **COPY)
 

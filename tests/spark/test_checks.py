@@ -203,7 +203,7 @@ def test_nothing_is_staged_for_a_check_that_does_not_fit(play: Play) -> None:
     assert made <= {"ledger"}
 
 
-def test_checks_of_a_declared_replay_are_added_to_those_of_its_target(play: Play) -> None:
+def test_a_replay_s_checks_add_to_its_target_s(play: Play) -> None:
     own = Check(name="few", sql="rows < 16")
     declarations = play.declared("by_day", (Check(not_null=("day",)),), (own,))
     asked = Request("little", "by_day", transform="sum_by_day", replay="own")

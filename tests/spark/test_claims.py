@@ -95,7 +95,7 @@ def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
     assert claims.active(play.lake) == []
 
 
-def test_what_an_interrupted_run_was_about_to_commit_comes_too_late(play: Play) -> None:
+def test_an_interrupted_run_s_late_commit_fails(play: Play) -> None:
     def interrupt(point: str, _facts: dict[str, object]) -> None:
         if point == "replay.holds":
             raise KeyboardInterrupt
@@ -148,9 +148,7 @@ def test_a_claim_that_ran_out_is_claimed_anew_where_nobody_came(
 
 
 @pytest.mark.nightly
-def test_whoever_lost_its_range_while_its_claim_had_run_out_gives_way(
-    play: Play, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_an_expired_lock_gives_way(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = claims.LEASE
     monkeypatch.setattr(claims, "LEASE", timedelta())
     other = RunId("f" * 32, 1, "gave_way")
@@ -223,7 +221,7 @@ def test_a_rollback_knows_of_a_publish_that_no_ledger_tells_yet(play: Play) -> N
 
 
 @pytest.mark.nightly
-def test_a_rollback_sees_what_was_published_just_before_it_claimed(play: Play) -> None:
+def test_a_rollback_sees_runs_published_before_its_lock(play: Play) -> None:
     run = play.run("just_before", **MORNING)
     real = claims.claim
 
@@ -250,7 +248,7 @@ def cut() -> None:
 
 
 @pytest.mark.nightly
-def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command(
+def test_the_next_command_records_an_unrecorded_rollback(
     play: Play,
 ) -> None:
     into = "cut_append"
@@ -267,7 +265,7 @@ def test_a_rollback_that_no_ledger_tells_yet_is_written_down_by_the_next_command
     assert claims.active(play.lake) == []
 
 
-def test_what_waits_is_published_by_a_new_attempt_once_its_claim_is_dead(play: Play) -> None:
+def test_a_waiting_run_is_published_after_its_lock_dies(play: Play) -> None:
     run = play.run("waited", **MORNING, hold=True)
     declare_dead(play)
     other = play.run("waited", **NOON)
@@ -301,7 +299,7 @@ def test_what_waits_is_not_published_by_two(play: Play) -> None:
 
 
 @pytest.mark.nightly
-def test_a_publish_that_was_cut_off_under_its_new_attempt_is_finished(play: Play) -> None:
+def test_an_interrupted_publish_attempt_is_finished(play: Play) -> None:
     run = play.run("cut_publish", **MORNING, hold=True)
     declare_dead(play)
     with meanwhile("replay.publish", cut), pytest.raises(Cut):

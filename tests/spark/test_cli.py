@@ -217,7 +217,7 @@ def test_a_transform_is_audited_as_one(run):
     assert (code, checked["kind"], checked["passed"]) == (0, "transform", True)
 
 
-def test_what_is_not_complete_ends_with_3_and_closing_completes_it(run):
+def test_incomplete_ranges_exit_3_until_closed(run):
     code, error = run("replay", "bids", "--into", "table", "--until", "2013-03-01T05:00")
     assert (code, error["error"]) == (3, "CAP-INCOMPLETE")
     assert error["frontier"] == ["2013-03-01T03:00:00.000000Z"]
@@ -230,7 +230,7 @@ def test_what_is_not_complete_ends_with_3_and_closing_completes_it(run):
     assert (found["complete"], found["records"]) == (True, 16)
 
 
-def test_a_range_that_another_run_holds_ends_with_4_until_it_is_unlocked(run, spark, place):
+def test_a_locked_range_exits_4_until_unlocked(run, spark, place):
     from capstan.storage.tape.tape import open_tape
 
     lake = Lake.at(place)
@@ -361,7 +361,7 @@ streams:
 """
 
 
-def test_a_stream_is_rescaled_has_its_late_records_back_and_is_kept_up(run, spark, place, tmp_path):
+def test_rescale_late_and_maintain_work_on_one_stream(run, spark, place, tmp_path):
     def declare(count):
         text = KEPT.replace("SOURCE", str(tmp_path / "source")).replace("COUNT", str(count))
         (place / "streams.yaml").write_text(text, encoding="utf-8")

@@ -123,9 +123,7 @@ def commits_of(made: Made, work: Work) -> list[str]:
     return sorted(path.relative_to(root).parts[0] for path in found)
 
 
-def test_a_capture_reads_its_source_once_to_look_and_once_to_write(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_capture_scans_its_source_twice(spark: SparkSession, tmp_path: Path) -> None:
     source = tmp_path / "source"
     time = EventTime(
         domain="event", column="at", every=HOUR, lateness=2 * HOUR, max_ahead=30 * HOUR

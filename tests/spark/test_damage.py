@@ -137,9 +137,7 @@ def test_put_back_it_is_as_before(spark, damaged, source, tmp_path) -> None:
     assert lake_contents.rows(damaged.table("staged"))
 
 
-def test_a_source_file_that_is_cut_short_is_named_and_nothing_of_it_is_taken(
-    spark, captured, source, tmp_path
-) -> None:
+def test_a_truncated_source_file_is_named_and_skipped(spark, captured, source, tmp_path) -> None:
     shutil.copytree(source, tmp_path / "source")
     lake = Lake.at(tmp_path / "lake")
     file = tmp_path / "source" / "part-2.parquet"

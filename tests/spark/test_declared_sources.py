@@ -224,7 +224,7 @@ class TestSelect:
         ],
         ids=["fields", "inline", "list"],
     )
-    def test_a_condition_leaves_out_records_but_none_that_is_malformed(
+    def test_where_leaves_out_no_malformed_record(
         self, spark: SparkSession, lake: Lake, tmp_path: Path, select: str | tuple[str, ...]
     ) -> None:
         # By a column of the result, and by one of the source.
@@ -325,7 +325,7 @@ class TestSelect:
         with pytest.raises(InvalidRequestError, match=r"CAP-SCHEMA.*2\.parquet has n as string"):
             capture(spark, lake, stream)
 
-    def test_another_selection_goes_on_and_is_not_compared_with_the_former(
+    def test_a_changed_selection_continues_without_comparison(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
     ) -> None:
         capture(spark, lake, text_stream(tmp_path / "src", *LINES[:2]))
@@ -382,7 +382,7 @@ class TestSelect:
             capture(spark, lake, stream)
         assert not exists(lake.stream("little").root)
 
-    def test_an_expression_that_fails_for_a_record_records_nothing_of_the_batch(
+    def test_a_failing_expression_captures_nothing_of_its_batch(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
     ) -> None:
         capture(spark, lake, text_stream(tmp_path / "src", *LINES[:2]))
@@ -415,7 +415,7 @@ class TestSelect:
         assert compared(spark, lake, stream) == [(2, 0, True)] * 2
         assert capture(spark, lake, other).batches == 0
 
-    def test_who_asks_for_the_text_that_does_not_parse_gets_it_as_a_column(
+    def test_the_corrupt_record_column_is_kept_on_request(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
     ) -> None:
         own = f"from_json(value, '{ORDER}, _corrupt_record STRING')"
@@ -749,7 +749,7 @@ class TestTables:
 class TestPlaces:
     """Paths with wildcards, and formats that know their own columns."""
 
-    def test_a_pattern_that_matches_nothing_is_refused_until_it_has_matched(
+    def test_a_pattern_without_matches_is_refused_at_first(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
     ) -> None:
         (tmp_path / "eu").mkdir()

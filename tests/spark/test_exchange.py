@@ -101,7 +101,7 @@ def events_of(case: str, form: Format) -> list[list[Event]]:
 
 
 @pytest.mark.parametrize(("case", "form"), list(forms()))
-def test_a_recording_of_timely_is_sound_here_is_played_and_comes_out_as_it_was(
+def test_a_timely_recording_round_trips(
     spark: SparkSession, lake: Lake, tmp_path: Path, case: str, form: Format
 ) -> None:
     given = Form.of_folder(TIMELY / case, form)
@@ -316,7 +316,7 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
             assert (mutant["file"], found[key]) == (mutant["file"], told[key])
 
 
-def test_a_type_that_a_program_registered_goes_on_a_tape_and_off_it(
+def test_a_registered_type_round_trips_through_a_tape(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     register_complex()

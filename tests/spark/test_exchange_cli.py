@@ -87,9 +87,7 @@ def test_a_torn_recording_is_told_and_what_is_whole_comes_out(run, tmp_path, cap
     assert [bytes(each) for each in got] == [whole(path) for path in sorted(TORN.glob("*.bin"))]
 
 
-def test_a_damaged_recording_is_refused_and_unchecked_can_be_looked_into(
-    run, streams, tmp_path, capsys
-):
+def test_damaged_recordings_import_only_unchecked(run, streams, tmp_path, capsys):
     folder = tmp_path / "damaged"
     shutil.copytree(TIMELY / "g0_strings_w3", folder)
     path = folder / "worker-1.bin"
@@ -116,7 +114,7 @@ def test_a_damaged_recording_is_refused_and_unchecked_can_be_looked_into(
     assert not (tmp_path / "out").exists()
 
 
-def test_types_and_minimum_are_given_where_nothing_lies_beside_the_files(run, streams, tmp_path):
+def test_types_and_minimum_replace_a_missing_header(run, streams, tmp_path):
     folder = tmp_path / "bare"
     folder.mkdir()
     types = EventTypes.of("Product<i64,u8>", "(string, u16)")

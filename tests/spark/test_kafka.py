@@ -182,7 +182,7 @@ def delete(spark: SparkSession, kafka: Broker, topic: str) -> None:
 
 
 @pytest.mark.parametrize("longer", [False, pytest.param(True, marks=pytest.mark.nightly)])
-def test_a_topic_that_was_made_again_is_refused_until_it_is_asked_for(
+def test_a_recreated_topic_is_refused_until_confirmed(
     spark: SparkSession, kafka: Broker, lake: Lake, longer: bool
 ) -> None:
     topic = f"again{longer}"
@@ -262,7 +262,7 @@ def test_the_timestamp_of_a_record_is_a_time_as_well(
 
 
 @pytest.mark.nightly
-def test_a_broker_that_dies_in_the_midst_loses_and_doubles_nothing(
+def test_a_dying_broker_loses_and_doubles_nothing(
     spark: SparkSession, mortal: Broker, lake: Lake
 ) -> None:
     click(spark, mortal.address, "dying", range(40))

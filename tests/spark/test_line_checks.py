@@ -50,7 +50,7 @@ def text_stream(folder: Path, kind: str = "csv", **options: str) -> Stream:
     ],
     ids=["last", "first", "doubled", "other quotes"],
 )
-def test_a_quoted_line_break_is_refused_until_lines_are_read_together(
+def test_a_quoted_line_break_needs_multiline(
     spark: SparkSession, tmp_path: Path, lines: str, options: dict[str, str]
 ) -> None:
     header = HEADER.replace(",", options.get("sep", ","))
@@ -87,9 +87,7 @@ def test_quotes_that_end_on_their_line_are_read(spark: SparkSession, tmp_path: P
     assert capture(spark, Lake.at(tmp_path / "lake"), stream).records == len(rows)
 
 
-def test_behind_the_first_lines_the_rest_of_a_record_is_kept_as_malformed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_later_lines_of_a_record_are_kept_as_malformed(spark: SparkSession, tmp_path: Path) -> None:
     plain = "".join(f"{number},plain\n" for number in range(3_000))
     lay_text(tmp_path / "src" / "a.csv", HEADER + plain + BROKEN)
     lake = Lake.at(tmp_path / "lake")
@@ -106,7 +104,7 @@ def test_behind_the_first_lines_the_rest_of_a_record_is_kept_as_malformed(
         ({"schema": "id STRING, note TEXTISH"}, "TEXTISH"),
     ],
 )
-def test_options_and_columns_that_spark_does_not_know_are_refused(
+def test_unknown_options_and_columns_are_refused(
     spark: SparkSession, tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
     lay_text(tmp_path / "src" / "a.json", '{"id":"a","note":"x"}\n')

@@ -123,7 +123,7 @@ def test_a_run_its_retry_and_its_audit_read_the_pinned_version(shop: Shop) -> No
 
 
 @pytest.mark.nightly
-def test_a_published_replay_stands_until_the_table_has_another_version(shop: Shop) -> None:
+def test_a_replay_is_unchanged_until_its_lookup_table_changes(shop: Shop) -> None:
     shop.customers(FIRST)
     first = shop.published("moving")
     shop.customers(SECOND)
@@ -161,7 +161,7 @@ def test_tables_that_do_not_fit_are_refused(
 
 
 @pytest.mark.nightly
-def test_a_followed_pipeline_takes_each_runs_version_and_lookups_build_on_one_another(
+def test_followed_pipelines_pin_lookup_versions_per_run(
     shop: Shop,
 ) -> None:
     shop.customers(FIRST)

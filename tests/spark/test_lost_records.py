@@ -85,7 +85,7 @@ def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_pa
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_records_too_many_and_those_of_no_event_are_refused_as_well(
+def test_surplus_and_unlisted_records_are_refused(
     spark: SparkSession, lake: Lake, tape: Tape, tmp_path: Path
 ) -> None:
     put_back(spark, tape)
@@ -122,7 +122,7 @@ def test_topics_are_sent_no_message(
     assert export_topics(spark, lake, tape, place, workers=[0, 2], cut=cut).records == 40
 
 
-def test_a_recapture_takes_nothing_and_goes_on_once_all_is_put_back(
+def test_a_recapture_continues_once_records_are_restored(
     spark: SparkSession, lake: Lake, tape: Tape
 ) -> None:
     asked = RecaptureRequest("little", "copy")

@@ -262,9 +262,7 @@ def test_damaged_records_are_named_and_left_as_they_are(unkept: Sixteen, tmp_pat
     assert any(table.checkpoint for table in done.tables[NAME])
 
 
-def test_a_recording_that_breaks_a_rule_is_told_though_nobody_replays_it(
-    unkept: Sixteen, tmp_path: Path
-) -> None:
+def test_maintenance_reports_violations_nobody_replayed(unkept: Sixteen, tmp_path: Path) -> None:
     made, spark = unkept.copied(tmp_path), unkept.spark
     events = spark.read.format("delta").load(made.tape.paths.events)
     last = events.where("worker = 3 AND kind = 'progress'").orderBy(F.desc("seq")).limit(1)
@@ -369,9 +367,7 @@ def test_a_log_goes_back_for_a_week(unkept: Sixteen, tmp_path: Path) -> None:
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
-def test_the_log_goes_back_as_far_as_a_stream_asks_when_batches_came(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_the_log_keeps_a_stream_s_batch_times(spark: SparkSession, tmp_path: Path) -> None:
     made = make(spark, tmp_path, 1)
     assert retention_of(made.tape.paths.events, LOG) == timedelta(days=7)
     for days, kept in ((20, 21), (1, 21)):
@@ -381,9 +377,7 @@ def test_the_log_goes_back_as_far_as_a_stream_asks_when_batches_came(
     assert retention_of(made.tape.paths.records, LOG) == timedelta(days=7)
 
 
-def test_a_disk_that_is_full_in_the_midst_leaves_nothing_half_done(
-    unkept: Sixteen, tmp_path: Path
-) -> None:
+def test_a_full_disk_leaves_no_partial_maintenance(unkept: Sixteen, tmp_path: Path) -> None:
     made, spark = unkept.copied(tmp_path), unkept.spark
     tape, known = lake_contents.tape(made.lake, NAME), commits(made.lake.root)
     assert spark._jvm is not None

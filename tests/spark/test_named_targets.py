@@ -92,9 +92,7 @@ def test_a_table_is_created_registered_renamed_and_moved(play: Play, shop: Spark
     assert not is_table(path)
 
 
-def test_a_managed_table_that_exists_keeps_its_followed_runs_when_it_is_renamed(
-    play: Play, shop: SparkSession
-) -> None:
+def test_a_renamed_managed_table_keeps_its_followed_runs(play: Play, shop: SparkSession) -> None:
     shop.sql(
         "CREATE TABLE shop.events (_worker INT, _time STRUCT<event: TIMESTAMP>, id BIGINT, "
         "place STRING, at TIMESTAMP, amount INT, note STRING) USING delta PARTITIONED BY (place)"
@@ -149,7 +147,7 @@ def test_a_table_is_named_without_a_declaration(play: Play, shop: SparkSession) 
     assert not is_table(f"{play.lake.root}/tables/nowhere.trips")
 
 
-def test_what_a_catalog_does_not_have_as_a_delta_table_is_refused(
+def test_catalog_tables_that_are_not_delta_are_refused(
     play: Play, shop: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     shop.sql(f"CREATE TABLE shop.files (id BIGINT) USING parquet LOCATION '{tmp_path}/files'")

@@ -98,7 +98,7 @@ def test_files_there_are_captured_as_files_here_are(
 
 
 @nightly
-def test_what_was_fed_from_there_is_compared_with_what_is_there_now(
+def test_a_source_in_a_bucket_is_reconciled(
     reached: SparkSession, s3: Objects, tmp_path: Path
 ) -> None:
     files, lake = tmp_path / "files", Lake.at(tmp_path / "lake")

@@ -115,7 +115,7 @@ def test_the_demo_runs_there(s3: Objects) -> None:
     assert [step["changed"] for step in steps] == [True, True, False, True, True, True]
 
 
-def test_a_store_that_is_gone_for_a_minute_leaves_nothing_half_done(
+def test_an_outage_of_a_minute_leaves_nothing_partial(
     s3: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in s3.variables.items():

@@ -314,7 +314,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_compared_is_refused_and_nothing_is_written(play: Play, name: str) -> None:
+def test_uncomparable_outputs_are_refused_before_writing(play: Play, name: str) -> None:
     _, text, remedy = REFUSED[name]
     asked = {"transform": name.replace(" ", "_")}
 

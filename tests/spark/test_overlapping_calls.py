@@ -147,7 +147,7 @@ def shared(*sessions: SparkSession) -> list[object]:
     ]
 
 
-def test_overlapping_verbs_give_what_they_give_one_after_the_other(
+def test_overlapping_verbs_equal_sequential_ones(
     spark: SparkSession, tmp_path: Path, far_away: None
 ) -> None:
     tokyo, york = (session_in(spark, zone) for zone in ZONES)

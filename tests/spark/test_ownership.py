@@ -32,7 +32,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     return Play.of(spark, tmp_path_factory.mktemp("merges"), content, [SAME, LATEST])
 
 
-def test_a_row_with_the_key_of_another_output_is_merged_over_once_it_is_adopted(play: Play) -> None:
+def test_an_adopted_row_is_merged_over_once(play: Play) -> None:
     play("both", **DAY1, **BY_ID)
     before = play.rows("both").sort("id")
     asked = play.request("both", transform="same", until="2024-05-03", **BY_ID)
@@ -61,7 +61,7 @@ def test_rows_of_other_keys_are_nobodys_concern(play: Play) -> None:
 
 
 @pytest.mark.nightly
-def test_a_table_without_times_that_was_there_before_is_adopted_first(play: Play) -> None:
+def test_an_existing_table_without_times_is_adopted(play: Play) -> None:
     path = play.lake.table("latest")
     there = pa.table({"place": ["a", "x"], "id": pa.array([-1, -2], pa.int64())})
     deltalake.write_deltalake(path, there)

@@ -108,7 +108,7 @@ def lay(spark: SparkSession, tape: Tape, commit: int, after: Recorded, recorded:
     append_events(tape, counted_events(index, records, commit).coalesce(1), commit, {})
 
 
-def test_what_is_complete_under_an_antichain_is_played_followed_and_recorded_again(
+def test_regions_under_an_antichain_replay_and_recapture(
     spark: SparkSession, lake: Lake, recorded: Recorded
 ) -> None:
     begun = half(recorded)

@@ -72,7 +72,7 @@ def test_all_rows_are_added_where_there_is_no_target(play: Planned) -> None:
     assert not exists(play.lake.table("new"))
 
 
-def test_a_copy_is_compared_row_by_row_and_the_replay_does_as_it_said(play: Planned) -> None:
+def test_a_copy_s_plan_diff_equals_what_its_replay_does(play: Planned) -> None:
     play("copied", since=DAY2, until=DAY4)
     assert figures(play.diff("copied", since=DAY2, until=DAY4)) == (0, 0, 0)
     for statement in DAMAGE:
@@ -160,7 +160,7 @@ def held(play: Planned, into: str, **asked: object) -> tuple[str, dict[str, obje
     return str(value["run"]), value
 
 
-def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play: Planned) -> None:
+def test_waiting_runs_show_changes_and_certify_approvers(play: Planned) -> None:
     play("approved", since=DAY2, until=DAY3, workers=("a",))
     run, waits = held(play, "approved")
     diff = waits["diff"]
@@ -183,7 +183,7 @@ def test_what_waits_says_what_it_would_change_and_who_approved_is_certified(play
     assert play("approved", since=DAY2, until=DAY4, approve=True).unchanged
 
 
-def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned) -> None:
+def test_an_approved_interrupted_publish_is_finished(play: Planned) -> None:
     run, _ = held(play, "cut_off")
 
     def cut(point: str, _: dict[str, object]) -> None:
@@ -200,7 +200,7 @@ def test_a_publish_that_was_cut_off_after_the_approval_is_finished(play: Planned
     assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
 
 
-def test_rejected_leaves_the_target_and_the_staging_and_holds_nothing(play: Planned) -> None:
+def test_a_rejected_run_keeps_the_target_and_holds_no_lock(play: Planned) -> None:
     run, waits = held(play, "rejected")
     version = delta.version_of(play.lake.table("rejected"))
     row = reject(play.lake, run, Decision("ann", reason="the wrong month"))

@@ -115,7 +115,7 @@ def test_a_replay_counts_no_late_record_that_is_on_tape(
     assert found["records"] == 42
 
 
-def test_a_record_of_a_closed_worker_goes_to_the_one_that_has_its_key(
+def test_records_of_closed_workers_go_to_their_key_s_owner(
     spark: SparkSession, lake: Lake, source: Path
 ) -> None:
     def by_id(count: int) -> Stream:
@@ -132,7 +132,7 @@ def test_a_record_of_a_closed_worker_goes_to_the_one_that_has_its_key(
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
 
-def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
+def test_missing_late_records_are_reported_before_writing(
     spark: SparkSession, lake: Lake, source: Path
 ) -> None:
     capture(spark, lake, little_stream(source))
@@ -157,7 +157,7 @@ def test_what_is_not_there_to_be_put_back_is_told_before_anything_is_on_tape(
     assert verify(spark, lake, tape, deep=True).valid
 
 
-def test_late_records_that_come_beside_a_put_back_are_put_back_with_it(
+def test_late_records_arriving_during_reinjection_join_it(
     spark: SparkSession, lake: Lake, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = little_stream(source)
@@ -214,7 +214,7 @@ def test_a_closed_stream_takes_none_back(spark: SparkSession, lake: Lake, source
     assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
 
 
-def test_workers_that_a_cut_off_batch_has_left_open_at_the_frontier(
+def test_workers_left_open_by_a_killed_batch_advance(
     spark: SparkSession, lake: Lake, source: Path
 ) -> None:
     stream = little_stream(source)
@@ -291,7 +291,7 @@ class TestIdle:
         assert (done.records, done.late) == (1, {"late": 1})
         assert verify(spark, lake, tape, deep=True).valid
 
-    def test_of_workers_with_watermarks_of_their_own_only_idle_ones_move(
+    def test_only_idle_workers_move_among_own_watermarks(
         self, spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         source = tmp_path / "source"
@@ -316,7 +316,7 @@ class TestIdle:
 
 
 class TestFormats:
-    def test_a_tape_that_format_1_has_written_is_what_it_was_and_goes_on(
+    def test_a_format_1_tape_is_unchanged_and_continues(
         self, spark: SparkSession, lake: Lake, tmp_path: Path, source: Path
     ) -> None:
         stream = little_stream(source)
@@ -342,7 +342,7 @@ class TestFormats:
         assert lake_contents.tape(old) == lake_contents.tape(lake)
         assert verify(spark, old, tape, deep=True).valid
 
-    def test_a_tape_of_format_1_is_read_as_it_is_and_upgraded_before_it_is_written(
+    def test_a_format_1_tape_is_upgraded_at_the_first_write(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:
         stream = little_stream(source)

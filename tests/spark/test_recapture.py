@@ -192,7 +192,7 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
     assert now == then
 
 
-def test_what_was_cut_off_longer_ago_than_the_log_goes_back_is_not_guessed(
+def test_a_recapture_older_than_the_log_is_refused(
     spark: SparkSession, lake: Lake, source: Path
 ) -> None:
     lay(source, "0", rows(NUMBERS))

@@ -65,9 +65,7 @@ def standing(play: Play, into: str) -> list[str]:
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
 @pytest.mark.parametrize("mode", ["replace", "merge", "sequence"])
-def test_what_was_published_into_another_table_is_published_again(
-    play: Play, how: str, mode: str
-) -> None:
+def test_a_remade_table_is_published_into_again(play: Play, how: str, mode: str) -> None:
     into = f"{mode}_{how}"
     asked = {"replace": {}, "merge": MERGE, "sequence": SEQUENCE}[mode]
     first = play.run(into, **EARLY, **asked)
@@ -91,7 +89,7 @@ def test_what_was_published_into_another_table_is_published_again(
 
 
 @pytest.mark.parametrize("how", ["deleted", "replaced"])
-def test_what_may_be_in_the_new_table_already_is_for_its_owner_to_say(play: Play, how: str) -> None:
+def test_possible_rows_of_a_remade_table_need_a_decision(play: Play, how: str) -> None:
     into = f"append_{how}"
     play.run(into, **EARLY, mode=Mode.APPEND)
     play.run(f"{into}_f", follow="f")
@@ -125,7 +123,7 @@ def test_what_was_audited_for_another_table_is_not_published(play: Play, how: st
         assert play.column(into) == []
 
 
-def test_changes_kept_beside_a_table_do_not_hinder_one_with_other_columns(play: Play) -> None:
+def test_stored_changes_allow_a_table_with_other_columns(play: Play) -> None:
     play.run("typed", **EARLY, **SEQUENCE)
     shutil.rmtree(play.lake.table("typed"))
     first = play.run("typed", **EARLY, **SEQUENCE, transform="named")

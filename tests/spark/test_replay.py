@@ -181,7 +181,7 @@ def test_a_clock_that_jumps_back_changes_nothing(
     }
 
 
-def test_what_a_run_has_published_is_known_though_it_could_not_say_so(play: Play) -> None:
+def test_an_unreported_publish_is_recognised(play: Play) -> None:
     def cut_off(point: str, _facts: object) -> None:
         if point == "replay.publish":
             raise RuntimeError("cut off")
@@ -286,7 +286,7 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
         ),
     ],
 )
-def test_columns_of_others_are_emptied_only_when_that_is_asked_for(
+def test_foreign_columns_are_emptied_only_on_request(
     play: Play, name: str, acts: Sequence[str], said: str
 ) -> None:
     mapped = "ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
@@ -336,7 +336,7 @@ def test_columns_that_delta_computes_are_not_of_others(play: Play) -> None:
     assert play.column("computed") == between(48, 144)
 
 
-def test_rows_that_delta_numbers_are_taken_back_where_none_are_put_back(play: Play) -> None:
+def test_numbered_rows_roll_back_where_none_return(play: Play) -> None:
     play.sql(OWN.format("STRING", ", n BIGINT GENERATED ALWAYS AS IDENTITY"), "numbered")
     appended = run_of(play("numbered", since=DAY2, until=DAY4, workers=("a",), mode=Mode.APPEND))
     play.sql(
@@ -707,9 +707,7 @@ class TestFollow:
         assert play.rows("by_day")["rows"].sum() == 96
 
 
-def test_what_was_complete_stands_at_a_newer_cut_and_has_the_same_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_complete_ranges_are_equal_at_newer_cuts(spark: SparkSession, tmp_path: Path) -> None:
     stream = little_stream(tmp_path / "source")
     lake = Lake.at(tmp_path / "lake")
     play = Play(spark, lake, declared(stream))

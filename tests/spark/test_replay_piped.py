@@ -225,7 +225,7 @@ def test_an_operator_that_fails_publishes_nothing(play: Piped) -> None:
     assert [claim for claim in claims.active(play.lake) if claim.run == last.run] == []
 
 
-def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(play: Piped) -> None:
+def test_a_missing_column_is_refused_before_locking(play: Piped) -> None:
     with pytest.raises(
         InvalidRequestError, match="strange reads price, but the stream has"
     ) as refused:
@@ -235,7 +235,7 @@ def test_a_column_that_the_stream_lacks_is_refused_before_anything_is_claimed(pl
     assert runs.read_histories(play.lake, target=play.lake.table("strange")) == {}
 
 
-def test_what_depends_on_the_number_of_replay_workers_is_found_out(play: Piped) -> None:
+def test_results_that_depend_on_worker_counts_are_found(play: Piped) -> None:
     with pytest.raises(CheckFailedError, match=r"CAP-AUDIT.*\(pipeline audit\)"):
         play("unsteady", "unsteady", since=DAY2, until=DAY4, peers=3)
     assert play.rows("unsteady").height == 0

@@ -240,7 +240,7 @@ def test_a_state_that_cannot_be_written_stops_the_run(
     assert list_taken(followed.lake, "firsts", target=path) == []
 
 
-def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
+def test_a_changed_pipeline_s_state_is_not_resumed(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = {"pipeline": "firsts", "sink": None}
@@ -262,7 +262,7 @@ def test_no_run_goes_on_from_the_state_of_a_pipeline_that_was_changed(
 
 
 @pytest.mark.nightly
-def test_the_state_of_one_of_several_tables_is_rescaled_by_the_command(
+def test_the_command_rescales_one_table_s_state(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = {"pipeline": "firsts", "sink": None, "peers": 2}
@@ -334,7 +334,7 @@ def test_rows_aside_become_few_files(followed: Followed) -> None:
     assert lake_contents.rows(aside.path) == before
 
 
-def test_maintenance_clears_what_counts_for_nothing_and_spares_who_is_at_work(
+def test_maintenance_clears_unused_state_and_spares_runs(
     followed: Followed,
 ) -> None:
     spark, lake = followed.spark, followed.lake

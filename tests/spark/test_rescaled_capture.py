@@ -149,7 +149,7 @@ def test_a_number_that_nobody_asked_for_is_refused(
     assert lake_contents.tape(lake) == before
 
 
-def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
+def test_workers_left_by_a_killed_batch_are_closed(
     spark: SparkSession, lake: Lake, tmp_path: Path
 ) -> None:
     source = tmp_path / "source"
@@ -176,7 +176,7 @@ def test_workers_that_a_cut_off_batch_has_left_are_closed_as_well(
     assert verify(spark, lake, tape, deep=True).valid
 
 
-def test_more_workers_than_a_stream_can_have_are_refused_before_anything_is_written(
+def test_too_many_workers_are_refused_before_writing(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "source"

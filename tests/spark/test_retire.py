@@ -114,9 +114,7 @@ def test_other_readers_read_what_is_left(retired: Sixteen) -> None:
     )
 
 
-def test_what_remains_is_valid_from_where_it_was_and_from_the_beginning(
-    retired: Sixteen, spark: SparkSession
-) -> None:
+def test_retired_tapes_verify_from_any_start(retired: Sixteen, spark: SparkSession) -> None:
     with Watch(spark) as watch:
         assert verify(spark, retired.lake, retired.tape).valid
     assert watch.jobs == 0
@@ -183,7 +181,7 @@ def run_of(made: Sixteen, table: str) -> str:
                .certificate.run)  # fmt: skip
 
 
-def test_a_copy_is_audited_by_the_index_and_other_audits_are_refused(retired: Sixteen) -> None:
+def test_retired_copies_are_audited_by_the_index(retired: Sixteen) -> None:
     spark, lake, declared = retired.spark, retired.lake, retired.declared
     copy, hours = (read_history(lake, run_of(retired, table)) for table in ("copy", "hours"))
     assert audit_run(spark, lake, declared, copy)[1].passed
@@ -266,7 +264,7 @@ def test_while_a_run_plays_nothing_is_retired(spark: SparkSession, tmp_path: Pat
     assert verify(spark, made.lake, made.tape, deep=True).valid
 
 
-def test_captures_and_maintenance_go_on_while_records_are_retired(
+def test_captures_and_maintenance_run_during_retirement(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     made = make(spark, tmp_path, 4)

@@ -61,7 +61,7 @@ def work(
     proxy.recover()
 
 
-def test_a_micro_batch_and_a_run_have_a_bounded_number_of_requests(work: CountedLake) -> None:
+def test_requests_of_batches_and_runs_are_bounded(work: CountedLake) -> None:
     batches = [work.micro_batch() for _ in range(3)]
     runs = [work.run(hour) for hour in range(2)]
     # The first of each creates tables.

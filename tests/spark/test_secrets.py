@@ -84,7 +84,7 @@ def test_a_secret_is_in_no_file_and_no_line(folder: Path) -> None:
     assert list((folder / "lake").rglob("*.parquet"))
 
 
-def test_an_error_that_shows_a_secret_is_raised_without_its_causes(
+def test_errors_with_secrets_drop_their_causes(
     spark: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MARKED", MARK)

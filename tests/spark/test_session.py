@@ -113,7 +113,7 @@ def test_spark_s_own_lines_are_of_the_run_that_is_told(spark: SparkSession) -> N
 
 
 @pytest.mark.slow
-def test_a_program_prints_its_answer_alone_and_leaves_its_folder_clean(tmp_path: Path) -> None:
+def test_a_program_prints_only_its_result(tmp_path: Path) -> None:
     temporary = tmp_path / "temporary"
     working = tmp_path / "working"
     temporary.mkdir()
@@ -153,7 +153,7 @@ def test_what_spark_submit_was_given_stands(tmp_path: Path) -> None:
         ("CAPSTAN_DRIVER_MEMORY", "0g"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused_before_a_jvm_starts(
+def test_unknown_settings_are_refused_before_a_jvm(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("capstan.spark.session.SparkContext._active_spark_context", None)

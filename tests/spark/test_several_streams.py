@@ -181,7 +181,7 @@ def test_streams_of_any_batches_any_workers_give_what_sql_gives(
 
 
 @pytest.mark.nightly
-def test_chosen_workers_of_one_stream_are_joined_with_all_of_the_other(
+def test_chosen_workers_join_with_all_of_another_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     lake, source = Lake.at(tmp_path / "lake"), tmp_path / "source"

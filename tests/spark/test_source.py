@@ -165,7 +165,7 @@ def test_what_does_not_parse_is_kept_as_it_was(
         assert (found.agrees, found.records) == (True, 6)
 
 
-def test_text_without_declared_columns_and_text_that_says_itself_what_is_wrong(
+def test_undeclared_columns_and_corrupt_text_are_handled(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "src").mkdir()
@@ -299,7 +299,7 @@ class TestListing:
         assert compared.passed is not None
         assert compared.passed.files == told
 
-    def test_one_that_was_changed_or_renamed_is_told_and_not_read_again(
+    def test_changed_or_renamed_files_are_reported(
         self, spark: SparkSession, lake: Lake, source: Path
     ) -> None:
         stream = little_stream(source)
@@ -436,7 +436,7 @@ class TestShapes:
             ("parquet", {"path": "*"}),
         ],
     )
-    def test_what_a_file_has_besides_is_taken_and_one_of_before_lacks_it(
+    def test_new_columns_of_files_are_added(
         self, spark: SparkSession, lake: Lake, source: Path, suffix: str, given: dict[str, object]
     ) -> None:
         if "path" in given:
@@ -600,7 +600,7 @@ class TestConditions:
 
 
 class TestSchemaChange:
-    def test_columns_that_a_delta_source_gains_are_taken_up_between_two_captures(
+    def test_a_delta_source_s_new_columns_are_captured(
         self, spark: SparkSession, lake: Lake, source: Path, tmp_path: Path
     ) -> None:
         table = str(tmp_path / "table")
@@ -653,7 +653,7 @@ class TestSchemaChange:
             ),
         ],
     )
-    def test_anything_else_is_refused_by_name_before_anything_is_written(
+    def test_other_changes_are_refused_before_writing(
         self, spark: SparkSession, shared: tuple[Lake, Path], columns: str, said: str
     ) -> None:
         lake, source = shared

@@ -140,7 +140,7 @@ def test_rows_of_another_output_are_changes_to_all_three(table: Table) -> None:
     assert table.states() == ["covered", "covered"]
 
 
-def test_a_column_that_another_writer_fills_leaves_rows_that_an_audit_finds_whole(
+def test_foreign_columns_do_not_change_audits(
     table: Table,
 ) -> None:
     for day in range(DAYS):

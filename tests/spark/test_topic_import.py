@@ -62,7 +62,7 @@ def frontier(lake: Lake, name: str) -> list[object]:
 
 
 @pytest.mark.nightly
-def test_workers_that_are_exported_one_by_one_are_all_on_the_roster(
+def test_workers_exported_singly_are_all_registered(
     spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]]
 ) -> None:
     lay(tmp_path / "source", "0", rows(range(40)))

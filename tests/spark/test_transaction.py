@@ -126,9 +126,7 @@ def test_a_commit_adds_two_files_to_the_log(spark: SparkSession, table: str) -> 
     assert fresh == {f"{1:020}.json", f"{1:020}.crc"}
 
 
-def test_a_checksum_that_others_have_left_is_held_against_nothing(
-    spark: SparkSession, table: str
-) -> None:
+def test_foreign_checksum_files_are_ignored(spark: SparkSession, table: str) -> None:
     checksum = Path(table, "_delta_log", "._last_checkpoint.crc")
     checksum.write_bytes(b"crc\0\0\0\2\0nonsense")
     delta.append(one(spark, 1), table, txn=Txn("a", 0))
@@ -207,7 +205,7 @@ def test_no_kind_of_commit_lands_while_another_process_commits(
     )
 
 
-def test_rows_of_many_runs_follow_upon_their_own_after_one_reading(
+def test_rows_of_many_runs_need_one_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, many = Lake.at(tmp_path), [f"run-{number}" for number in range(5)]

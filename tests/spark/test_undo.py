@@ -81,7 +81,7 @@ def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_p
     assert play("ranged", since="2024-05-01", until=DAY2).certificate.records == 48
 
 
-def test_a_range_from_within_a_step_is_refused_and_replaces_no_row(play: Play) -> None:
+def test_a_range_inside_a_step_is_refused(play: Play) -> None:
     play("dated", since=DAY2, until=DAY4)
     before = play.column("dated")
     for since, until in (("06:30:00", "08:00:00"), ("06:00:00", "08:30:00")):
@@ -218,7 +218,7 @@ MENDED = {
 
 
 @pytest.mark.parametrize("how", MENDED)
-def test_a_run_is_taken_back_though_its_transform_was_mended_since(play: Play, how: str) -> None:
+def test_a_run_rolls_back_after_its_transform_changed(play: Play, how: str) -> None:
     asked: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.APPEND}
     old = with_transforms(play, by_day("day", "-sum(amount)"))
     run = old.run(f"mended_{how}", since=DAY2, until=DAY3, **asked)
@@ -247,7 +247,7 @@ def test_so_is_one_that_was_killed_after_its_commit(play: Play, direct: bool) ->
     assert standing(play, into) == []
 
 
-def test_a_table_that_was_put_in_the_place_of_another_is_not_appended_to(play: Play) -> None:
+def test_a_replaced_table_is_not_appended_to(play: Play) -> None:
     asked: dict[str, object] = {"since": DAY2, "until": DAY3, "mode": Mode.APPEND}
     play("swapped", **asked)
     rows_ = play.spark.read.format("delta").load(play.lake.table("swapped")).localCheckpoint()

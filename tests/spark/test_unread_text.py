@@ -115,7 +115,7 @@ def test_a_second_document_of_a_file_is_not_lost(
     assert raw_of(lake, stream) == [f"{box(1)}\n{box(2)}"]
 
 
-def test_what_follows_a_value_is_found_under_the_options_of_its_parser(
+def test_text_after_a_value_is_found_with_parser_options(
     spark: SparkSession,
 ) -> None:
     cases = {

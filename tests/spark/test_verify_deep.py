@@ -199,7 +199,7 @@ def test_records_are_held_against_their_events(spark, lake):
             assert verdict.violation.held == reference.violation.held
 
 
-def test_a_message_event_that_is_gone_with_its_number_leaves_its_records(spark, lake):
+def test_a_deleted_message_event_leaves_its_records(spark, lake):
     """The loss that breaks no rule: the numbers are closed up, and the counts alone tell of it.
 
     Where its records are gone as well, nothing on the tape is left that could: `verify --source`

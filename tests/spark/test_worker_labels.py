@@ -55,9 +55,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_different_values_have_different_labels_that_are_read_back(
-    spark: SparkSession, tmp_path: Path, kind: str
-) -> None:
+def test_labels_are_distinct_and_round_trip(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     values = VALUES[kind]
     schema = _parse_datatype_string(f"w {kind}")
     assert isinstance(schema, StructType)

@@ -98,7 +98,7 @@ def without_hint(module: Path) -> list[str]:
     return [f"{name_of(module)}:{node.lineno}" for node in empty]
 
 
-def test_no_script_lies_beside_a_module_that_hides_the_standard_library() -> None:
+def test_no_script_shadows_the_standard_library() -> None:
     """Python puts a script's folder first on its path: a `types.py` in it breaks every import."""
     rooms = {module.parent for module in MODULES if '"__main__"' in module.read_text("utf-8")}
     hiding = {name_of(module) for room in rooms for module in room.glob("*.py")}
@@ -223,7 +223,7 @@ TOLD = {
 }
 
 
-def test_every_point_between_two_writes_is_one_that_a_test_cuts_off_at() -> None:
+def test_every_named_point_has_a_kill_test() -> None:
     sources = "\n".join(module.read_text(encoding="utf-8") for module in MODULES)
     points = set(re.findall(r'\bemit\(\s*f?"([a-z{}.-]+)"', sources))
     # The name of an inserted batch's claim has what it is inserted for.

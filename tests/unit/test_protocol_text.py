@@ -124,7 +124,7 @@ def test_the_version_is_that_of_the_code() -> None:
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
 
 
-def test_the_contents_are_the_headings_and_their_numbers_rise_by_one() -> None:
+def test_contents_match_the_numbered_headings() -> None:
     headings = re.findall(r"^## (.+)$", TEXT, flags=re.MULTILINE)
     assert [heading.split(". ")[0] for heading in headings] == [
         str(number + 1) for number in range(len(headings))
@@ -279,7 +279,7 @@ def test_verification_keys_are_those_of_the_code() -> None:
     assert inside <= words(section("Verification"))
 
 
-def test_keys_of_maintenance_and_retirement_are_those_of_the_code() -> None:
+def test_maintenance_keys_match_the_code() -> None:
     told = keys_of("maintenance/run.py", "to_json")
     inside = {field.name for field in fields(run.TableResult)} | {"stream"}
     text = section("Maintenance")

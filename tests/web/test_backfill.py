@@ -61,7 +61,7 @@ def ended(world: World, days: int) -> int:
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_three_days_two_at_a_time_are_one_replay_over_all_and_again_nothing(
+def test_chunked_days_equal_one_replay_and_repeat_nothing(
     captured: World, whole: dict[str, object]
 ) -> None:
     captured.rest.wait_for_dag(BACKFILL)
@@ -148,7 +148,7 @@ def reached(world: World) -> date:
 
 @pytest.mark.nightly
 @pytest.mark.rest
-def test_what_waits_holds_no_slot_and_goes_on_once_it_is_captured(captured: World) -> None:
+def test_waiting_tasks_hold_no_slot(captured: World) -> None:
     day = reached(captured)
     captured.rest.wait_for_dag(HASTY)
     hasty = captured.rest.trigger(HASTY, {"until": (day + timedelta(1)).isoformat()})

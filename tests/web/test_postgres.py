@@ -79,7 +79,7 @@ def test_a_capture_tells_the_tape_and_how_far_it_is_complete(
     assert tape["facets"]["capstan_frontier"]["frontier"] != []
 
 
-def test_a_replay_tells_its_certificate_and_what_it_read_and_wrote(
+def test_a_replay_reports_its_certificate_and_lineage(
     told: World, replayed: dict[str, object]
 ) -> None:
     done = event(told, "COMPLETE", f"{REPLAY}.replay")

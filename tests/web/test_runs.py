@@ -138,7 +138,7 @@ def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
 
 
 @pytest.mark.nightly
-def test_a_declaration_that_is_wrong_is_an_import_error_with_its_place(world: World) -> None:
+def test_wrong_declarations_are_located_import_errors(world: World) -> None:
     declared = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8")
     wrong = world.folder / "wrong.yaml"
     wrong.write_text(declared.replace("\n    workers:", "\n    wrokers:", 1), encoding="utf-8")
@@ -169,7 +169,7 @@ def test_a_dry_run_shows_the_plan_and_starts_no_spark(captured: World) -> None:
 
 
 @pytest.mark.nightly
-def test_the_last_line_of_a_capture_and_of_an_audit_says_what_is_wrong(
+def test_failed_captures_and_audits_end_with_the_reason(
     captured: World, whole: dict[str, object]
 ) -> None:
     table = deltalake.DeltaTable(captured.lake.table("whole"))

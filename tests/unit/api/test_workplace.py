@@ -22,7 +22,7 @@ class Session:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_a_session_is_stopped_once_and_only_if_it_was_started_here(
+def test_only_own_sessions_are_stopped_and_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, started: bool
 ) -> None:
     session = Session()

@@ -167,9 +167,7 @@ def test_the_app_runs_one_backfill(app: Any, answers: list[object]) -> None:
     assert (code, result["error"], result["left"]) == (4, "CAP-HELD", 1)
 
 
-def test_the_app_runs_several_backfills_and_continues_after_a_failure(
-    app: Any, answers: list[object]
-) -> None:
+def test_the_job_continues_after_a_failed_backfill(app: Any, answers: list[object]) -> None:
     answers += ["published", HELD]
     several = [
         {"replay": "copy"},

@@ -230,7 +230,7 @@ def test_another_transform_s_rows_are_stale(place: Place) -> None:
 
 @pytest.mark.parametrize("mode", ["append", "merge"])
 @pytest.mark.parametrize("other", [{"stream": "elsewhere"}, {"transform": "by_day"}])
-def test_rows_that_another_output_puts_beside_those_of_a_run_change_its_range(
+def test_rows_of_another_output_change_a_run_s_range(
     place: Place, other: dict[str, str], mode: str
 ) -> None:
     books = place.books("copy")
@@ -249,9 +249,7 @@ def test_rows_that_another_output_puts_beside_those_of_a_run_change_its_range(
 
 
 @pytest.mark.parametrize(("mode", "state"), [("append", "changed"), ("merge", "changed")])
-def test_a_run_that_does_not_replace_leaves_what_another_output_has_put_there(
-    place: Place, mode: str, state: str
-) -> None:
+def test_appending_runs_leave_other_outputs(place: Place, mode: str, state: str) -> None:
     books = place.books("copy")
     replace(books, stream="elsewhere").published("theirs", [1], days(1, 2))
     late = replace(books, _version=1)
@@ -261,7 +259,7 @@ def test_a_run_that_does_not_replace_leaves_what_another_output_has_put_there(
     assert found[1].missing == ("b",)
 
 
-def test_what_an_audit_has_found_whole_is_covered_until_the_next_change(place: Place) -> None:
+def test_an_audited_range_is_covered_until_a_change(place: Place) -> None:
     books = place.books("copy")
     books.published("own", [0, 1, 2], days(0, 3))
     foreign = replace(books, stream="elsewhere", _version=1)
@@ -345,7 +343,7 @@ def test_output_awaiting_approval_is_no_gap(place: Place) -> None:
     assert place.states("copy")[0] == "gap"
 
 
-def test_a_stale_interval_awaiting_approval_is_not_replayed_again(place: Place) -> None:
+def test_waiting_stale_intervals_are_not_replayed(place: Place) -> None:
     place.books("days", "by_day", "f00").published("old", [0, 1, 2], days(0, 3))
     books = place.books("days", "by_day", BY_DAY.code_hash)
     books.claimed("asked", [0, 1, 2], days(1, 2))
@@ -457,7 +455,7 @@ def test_output_of_an_earlier_cut_does_not_cover_later_records(tmp_path: Path) -
     assert request.since == "event=2024-05-02T00:00:00.000000Z"
 
 
-def test_a_target_without_times_is_covered_by_its_last_replacement_alone(place: Place) -> None:
+def test_timeless_targets_count_only_the_last_replacement(place: Place) -> None:
     books = place.books("whole", "mixed", MIXED.code_hash)
     [only] = place.survey("whole").intervals
     assert (only.state, only.until) == (IntervalState.GAP, "2024-05-04T12:00:00.000000Z")

@@ -18,7 +18,7 @@ def found(walls: tuple[float, float, float], jvms: int = 2) -> list[Fresh]:
     return [Fresh(wall, 2 * wall + 1, jvms, "") for wall in walls]
 
 
-def test_the_middle_round_counts_and_stands_beside_the_plain_copy() -> None:
+def test_the_median_round_is_compared_with_the_copy() -> None:
     costs = {name: found((9.0, 30.0, 10.0)) for name in NAMES}
     costs[REPLAY], costs[VERIFY] = found((15.0, 12.0, 40.0)), found((1.0, 3.0, 2.0), jvms=0)
     told = {line.name: line for line in lines(costs)}

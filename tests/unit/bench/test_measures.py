@@ -118,7 +118,7 @@ def test_counts_are_read_from_metrics(count: int) -> None:
     assert count_in("") == 0
 
 
-def test_commits_are_those_of_tables_and_of_no_tape_that_is_linked(tmp_path: Path) -> None:
+def test_linked_tapes_do_not_count_as_commits(tmp_path: Path) -> None:
     for name in (
         "lake/a/_delta_log/0.json",
         "lake/a/_delta_log/0.crc",

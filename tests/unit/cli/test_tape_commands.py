@@ -345,7 +345,7 @@ def test_plan_knows_pipelines_and_where_they_go(run, capsys):
         (("--sink", "pairs", "--into", "x"), "CAP-PIPELINE", "goes with --pipeline"),
     ],
 )
-def test_pipelines_that_cannot_be_played_are_refused_without_a_jvm(run, command, words, code, said):
+def test_unplayable_pipelines_are_refused_without_a_jvm(run, command, words, code, said):
     ended, error = run(command, "hours", *words)
     assert (ended, error["error"]) == (2, code)
     assert said in error["message"]

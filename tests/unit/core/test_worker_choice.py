@@ -18,7 +18,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("label", SPELLINGS)
-def test_a_label_that_is_a_number_in_any_spelling_takes_numbers_from_the_choice(label: str) -> None:
+def test_numeric_labels_exclude_worker_numbers(label: str) -> None:
     assert number_in(label) is not None
     choice = WorkerChoice.among({0: "a", 1: label, 2: "b"})
     assert [choice.worker(str(number)) for number in (0, 1, 2)] == [None, None, None]

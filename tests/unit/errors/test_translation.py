@@ -266,7 +266,7 @@ def test_interrupts_errors_with_a_code_and_wrong_arguments_pass() -> None:
         "The table has set these but these are not yet supported by the deltalake reader.",
     ],
 )
-def test_a_feature_that_no_reader_knows_is_told_with_what_drops_it(text: str) -> None:
+def test_unknown_table_features_name_a_remedy(text: str) -> None:
     known = translate(RuntimeError(text))
     assert known is not None
     assert known.code == "CAP-TABLE"

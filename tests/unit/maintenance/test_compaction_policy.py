@@ -187,7 +187,7 @@ def test_record_sizes_are_estimated_from_files() -> None:
     batches=st.integers(1, 9),
 )
 @example(sizes=[(60, 1), (1, 40), (1, 40)], batches=1)
-def test_the_layout_converges_for_workers_with_different_record_sizes(
+def test_layouts_converge_for_uneven_record_sizes(
     sizes: list[tuple[int, int]], batches: int
 ) -> None:
     """With fixed counts and sizes of records, rewriting ends after a few rounds."""

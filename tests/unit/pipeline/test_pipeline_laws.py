@@ -387,7 +387,7 @@ def rescaled(law: Pipeline, state: tuple[StateRow, ...], before: int, after: int
 @pytest.mark.parametrize("name", KEYED)
 @settings(max_examples=25, deadline=None)
 @given(rows(), st.lists(st.integers(0, LARGEST), max_size=4), st.data())
-def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
+def test_resumed_runs_on_any_workers_equal_one_run(
     name: str, given_rows: list[Row], cuts: list[int], data: st.DataObject
 ) -> None:
     law = made(name)
@@ -413,7 +413,7 @@ def test_runs_that_go_on_from_one_another_on_any_workers_are_one_run(
     assert {node: sorted(found, key=repr) for node, found in pieces.items()} == whole
 
 
-def test_a_row_that_comes_too_late_for_its_lookahead_stops_the_run() -> None:
+def test_rows_beyond_the_lookahead_stop_the_run() -> None:
     law = pipeline(looking_ahead(), lookahead=1)
     given_rows: list[Row] = [(3, "a", 2, None), (7, "a", 4, None)]
     first = reach_at(law, None, None, 5)
@@ -561,9 +561,7 @@ def test_rows_without_times_of_their_own_come_time_by_time(
 
 @settings(max_examples=40, deadline=None)
 @given(rows(), st.integers(1, 3), st.integers(1, LARGEST))
-def test_a_stage_does_not_go_beyond_what_an_earlier_one_holds_back(
-    given_rows: list[Row], peers: int, frontier: int
-) -> None:
+def test_stages_respect_earlier_holds(given_rows: list[Row], peers: int, frontier: int) -> None:
     # The first of all rows leaves at the end alone, and is joined to what comes all the time.
     left = Window.tumbling(2, [count_rows("rows")], by=["number"])
     join = WindowJoin(("number",), ("number",), 4, how="left", prefix="first_")

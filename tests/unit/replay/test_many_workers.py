@@ -51,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("many")
 
 
-def test_the_certificate_of_as_many_workers_as_there_may_be_is_small(root: Path) -> None:
+def test_certificates_of_the_most_workers_are_small(root: Path) -> None:
     found = drafted(planned(root / "all", MAX_WORKERS))
     assert len(json.dumps(found)) < 4_000
     assert (found["format"], found["records"]) == (2, MAX_WORKERS)
@@ -60,7 +60,7 @@ def test_the_certificate_of_as_many_workers_as_there_may_be_is_small(root: Path)
     assert workers_text(found["workers"]) == "10,000, by number 0 to 9999"
 
 
-def test_a_certificate_of_few_of_many_workers_tells_the_others_by_number(root: Path) -> None:
+def test_certificates_of_few_workers_count_the_others(root: Path) -> None:
     found = drafted(planned(root / "few", 1_000, workers=("worker 3", "worker 1")))
     assert found["format"] == 2
     assert found["workers"] == ["worker 3", "worker 1"]
@@ -101,5 +101,5 @@ def test_a_condition_holds_of_its_workers_alone(numbers: set[int]) -> None:
         assert {n for (n,) in found} == numbers
 
 
-def test_the_condition_of_as_many_workers_as_there_may_be_is_short() -> None:
+def test_predicates_of_the_most_workers_are_short() -> None:
     assert len(workers_sql(range(MAX_WORKERS), "worker")) < 100

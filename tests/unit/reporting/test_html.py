@@ -303,7 +303,7 @@ def test_of_a_run_that_has_failed_nothing_is_said_that_is_not_so(lake, error, au
         assert ("known id is not null ✕ not met by 1,203 rows" in text) == ("checks" in error)
 
 
-def test_late_rows_that_nobody_has_counted_are_not_said_to_be_none(lake):
+def test_uncounted_late_rows_are_not_shown_as_zero(lake):
     assert "The run ended before they were counted." in said(lake, "u-0b0b0b0b-1")[1]
     assert "No row of its workers" not in said(lake, "u-0b0b0b0b-1")[1]
     kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
@@ -413,7 +413,7 @@ def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     Page(text).require_harmless()
 
 
-def test_frontiers_are_drawn_over_the_time_of_commits_and_lags_beside_them(lake):
+def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamView)
     begin = datetime(2024, 5, 1, tzinfo=UTC)

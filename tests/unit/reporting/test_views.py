@@ -87,7 +87,7 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     assert (payload.columns, payload.files, payload.bytes) == ((("n", "int64"),), 0, 0)
 
 
-def test_a_commit_that_comes_later_is_read_and_nothing_else_is_read_again(lake, monkeypatch):
+def test_only_new_commits_are_read(lake, monkeypatch):
     Recorded("s", ["a"], commits=1).lay(lake)
     first = view_stream(lake, NOTHING, "s")
     assert view_stream(lake, NOTHING, "s") is first
@@ -135,7 +135,7 @@ def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
     assert [view.progress.events for view in found] == [13, 17]
 
 
-def test_a_tape_of_a_million_events_costs_four_columns_and_a_bounded_picture(lake):
+def test_long_tapes_read_four_columns_and_draw_bounded(lake):
     recorded = Recorded("long", [f"w{n}" for n in range(5)], commits=4, pairs=25_000)
     recorded.lay(lake)
     tape = open_tape(lake, "long")
@@ -176,7 +176,7 @@ def test_moments_of_commits_are_those_of_their_files(lake):
     )
 
 
-def test_moments_of_commits_that_share_a_file_are_those_of_the_log(lake):
+def test_commit_times_come_from_the_log(lake):
     recorded = Recorded("s", ["a"], commits=1)
     recorded.lay(lake)
     path = lake.stream("s").events
@@ -214,7 +214,7 @@ def test_a_worker_that_has_said_nothing_is_at_the_start(lake):
     assert [line.last for line in lines] == [9 * HOUR, 9 * HOUR, tape.time_type.minimum[0]]
 
 
-def test_a_tape_that_was_taken_as_it_was_is_shown_as_far_as_it_goes(lake):
+def test_unchecked_tapes_are_shown_as_far_as_valid(lake):
     lay_tape(lake, "s", ["a"], [(5 * HOUR,)], (9 * HOUR,))
     events = lake.stream("s").events
     update = {"time": {"event": None}, "diff": 1}
@@ -531,7 +531,7 @@ def test_a_retirement_shows_at_once(covered):
     assert {cell.name: cell.state for cell in view.cells}["2024-05-04"] == "retired"
 
 
-def test_of_each_table_is_told_what_stands_in_it_and_who_wrote_it(covered):
+def test_tables_show_their_runs_and_writers(covered):
     path = covered.table("t")
     kept = Books(covered, "little", path, "by_day", "f00", _claims=5, _version=5)
     kept.published("t-00000003-1", [1], days(2, 3))

@@ -41,7 +41,7 @@ def test_a_place_is_the_same_as_a_path_and_as_a_uri(tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", ["a%20b", "a%2Fb", "a\\b", "a[1]", "a^b", "a|b"])
-def test_a_place_that_readers_of_delta_take_for_another_is_refused(name: str) -> None:
+def test_ambiguous_lake_paths_are_refused(name: str) -> None:
     with pytest.raises(InvalidRequestError, match="CAP-LAKE: a lake cannot be at"):
         Lake.at(f"/data/{name}")
     with pytest.raises(InvalidRequestError, match="CAP-NAME: .*cannot be a target: .*backslash"):

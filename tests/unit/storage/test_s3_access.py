@@ -58,7 +58,7 @@ def test_another_endpoint_is_another_bucket(monkeypatch: pytest.MonkeyPatch) -> 
     assert found[0] is not found[1]
 
 
-def test_a_process_that_is_started_has_them_and_no_keys_of_others(given: None) -> None:
+def test_child_processes_get_only_these_credentials(given: None) -> None:
     variables = s3_access.child_variables()
     assert {name: value for name, value in variables.items() if value is not None} == GIVEN
     assert {name for name, value in variables.items() if value is None} == {

@@ -144,7 +144,7 @@ def test_the_cheapest_tests_come_first_and_the_nearest_of_them(little: Path) -> 
     assert files_for(little, Path("lib/capstan/alone.py"), ["tests"]) == {}
 
 
-def test_lines_are_drawn_from_all_rooms_of_the_product_and_again_by_the_seed(little: Path) -> None:
+def test_mutants_cover_all_packages_and_repeat_by_seed(little: Path) -> None:
     drawn = draw(little, 30, 8)
     assert {str(each.file) for each in drawn} == {
         "lib/capstan/alone.py",
@@ -156,7 +156,7 @@ def test_lines_are_drawn_from_all_rooms_of_the_product_and_again_by_the_seed(lit
     assert len(draw(little, 1, 8)) == 1
 
 
-def test_a_change_is_found_out_even_in_processes_that_tests_start(
+def test_mutants_are_caught_in_child_processes(
     little: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--root", str(little), "--lines=2", "--tests=tests/unit", f"--select={SELECT}"]

@@ -23,9 +23,7 @@ MANY = [100, pytest.param(10_000, marks=pytest.mark.nightly)]
 
 
 @pytest.mark.parametrize("count", MANY)
-def test_of_a_worker_that_is_verified_again_and_again_one_file_is_read(
-    tmp_path: Path, count: int
-) -> None:
+def test_repeated_verification_reads_one_file_per_worker(tmp_path: Path, count: int) -> None:
     lake = Lake.at(tmp_path)
     lay_index(lake, "little", count)
     lay_verified(lake, "little", count)

@@ -79,7 +79,7 @@ def test_ends_that_lie_far_apart_do_not_count(home: Home, monkeypatch: pytest.Mo
         part.restart()
 
 
-def test_what_an_ended_component_left_is_ended_before_it_begins_again(home: Home) -> None:
+def test_leftovers_of_a_component_end_before_its_restart(home: Home) -> None:
     part = component(home, LEAVES)
     part.start()
     wait_for(part.has_ended)
@@ -116,7 +116,7 @@ def test_a_program_that_is_not_there_is_an_error(home: Home) -> None:
         part.start()
 
 
-def test_postgresql_answers_on_its_socket_alone_and_keeps_what_it_has(home: Home) -> None:
+def test_postgresql_listens_on_its_socket_only(home: Home) -> None:
     psycopg2 = pytest.importorskip("psycopg2")
     for expected in (None, ("kept",)):
         server = embedded(home.folder / "postgres")

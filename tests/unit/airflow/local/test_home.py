@@ -90,7 +90,7 @@ def test_a_home_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_what_was_recorded_is_known_by_its_start_and_by_the_machine_s(
+def test_recorded_processes_are_known_by_start_times(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = processes.find(os.getpid())
@@ -167,9 +167,7 @@ def test_private_files_are_private_from_the_first_moment(tmp_path: Path) -> None
     assert [p.name for p in tmp_path.iterdir()] == ["private"]
 
 
-def test_who_starts_it_is_told_where_to_look_and_that_a_lake_is_missing(
-    home: Home, tmp_path: Path
-) -> None:
+def test_starting_names_the_page_and_a_missing_lake(home: Home, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     said: list[str] = []
 

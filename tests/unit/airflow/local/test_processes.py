@@ -70,7 +70,7 @@ def test_what_has_ended_but_was_not_reaped_does_not_run(start: Start) -> None:
     assert Path(f"/proc/{child.pid}").exists()
 
 
-def test_a_session_has_all_that_its_leader_started_even_after_its_end(start: Start) -> None:
+def test_a_session_includes_orphans_of_its_leader(start: Start) -> None:
     child = start(STUBBORN)
     assert len(processes.session_of(child.pid)) == 2
     child.kill()
@@ -123,9 +123,7 @@ def test_nobody_sees_another_one_killed(
     assert not seen.exists()
 
 
-def test_a_mark_in_the_environment_or_by_its_output_gives_a_session_away(
-    start: Start, tmp_path: Path
-) -> None:
+def test_sessions_are_found_by_mark_or_output(start: Start, tmp_path: Path) -> None:
     logs = tmp_path.resolve() / "logs"
     logs.mkdir()
     marked = start(POLITE, env={**os.environ, "MARK": "abc"})

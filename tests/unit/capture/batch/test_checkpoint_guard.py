@@ -48,9 +48,7 @@ def lay(root: Path, *, begun: int, ended: int, claimed: str = "own") -> Tape:
 
 
 @pytest.mark.parametrize(("begun", "ended"), [(1, 1), (1, 0), (3, 3), (3, 2)])
-def test_batches_without_rows_are_allowed_before_the_first_worker(
-    tmp_path: Path, begun: int, ended: int
-) -> None:
+def test_empty_batches_may_precede_the_first_worker(tmp_path: Path, begun: int, ended: int) -> None:
     tape = lay(tmp_path, begun=begun, ended=ended)
     assert validate(tape) == Checkpoint("own", 0)
     assert last_batch(tape) == ended - 1

@@ -58,7 +58,7 @@ def tape(tmp_path: Path) -> Tape:
     return opened
 
 
-def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -> None:
+def test_concurrent_captures_open_each_label_once(tape: Tape) -> None:
     one, other = (Roster.load(tape, newest_cut(tape)) for _ in range(2))
     opened, fresh = one.with_new_workers(STREAM, ())
     assert (fresh, opened.free) == ({1: "b"}, 2)
@@ -71,7 +71,7 @@ def test_two_captures_of_one_checkpoint_never_open_one_label_twice(tape: Tape) -
     assert workers.next_worker_number(tape) == 2
 
 
-def test_workers_of_an_interrupted_batch_open_with_the_next_commit(tape: Tape) -> None:
+def test_interrupted_workers_open_with_the_next_commit(tape: Tape) -> None:
     opened, fresh = Roster.load(tape, newest_cut(tape)).with_new_workers(STREAM, ())
     opened.register(tape, fresh)
 
@@ -85,7 +85,7 @@ def test_workers_of_an_interrupted_batch_open_with_the_next_commit(tape: Tape) -
     assert (fresh, opened.free, workers.next_worker_number(tape)) == ({2: "c"}, 3, 3)
 
 
-def test_a_roster_that_is_two_commits_old_cannot_register_workers(tape: Tape) -> None:
+def test_a_stale_roster_cannot_register_workers(tape: Tape) -> None:
     cut = newest_cut(tape)
     later = replace(Roster.load(tape, cut), commit=1)
     later.register(tape, {1: "b"})
@@ -133,7 +133,7 @@ class TestLabels:
             with pytest.raises(AttributeError, match="where"):
                 found(by, *consumed)
 
-    def test_late_and_ahead_records_are_excluded_by_the_range_of_times(self) -> None:
+    def test_time_ranges_exclude_late_and_ahead_records(self) -> None:
         time = EventTime(
             column="at", every=timedelta(hours=1), max_ahead=timedelta(microseconds=10)
         )

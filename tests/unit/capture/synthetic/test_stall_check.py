@@ -118,7 +118,7 @@ def test_a_worker_opened_later_does_not_move_the_frontier(tmp_path: Path) -> Non
     assert frontier_since(tape, LONG_AGO) == START
 
 
-def test_an_empty_tape_counts_from_its_creation_and_a_closed_one_never(tmp_path: Path) -> None:
+def test_stalls_count_from_creation_and_never_when_closed(tmp_path: Path) -> None:
     empty = lay(tmp_path / "a", [])
     assert frontier_since(empty, LONG_AGO) == START - DAY
     bound = replace(little_stream(tmp_path), stalled_after=2 * DAY)
@@ -168,7 +168,7 @@ def test_an_exceeded_bound_fails_with_the_workers(tmp_path: Path) -> None:
         st.dictionaries(st.integers(0, 2), st.integers(0, 3), max_size=3), min_size=1, max_size=5
     )
 )
-def test_it_is_the_commit_after_which_the_least_held_time_never_changed(
+def test_a_stall_begins_at_the_last_frontier_change(
     tmp_path_factory: pytest.TempPathFactory, steps: list[dict[int, int]]
 ) -> None:
     held = dict.fromkeys((0, 1, 2), 0)

@@ -161,7 +161,7 @@ def test_unreadable_recordings_are_refused(words, code, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["error"] == code
 
 
-def test_declarations_are_checked_and_plain_secrets_draw_a_warning(check, tmp_path):
+def test_checks_warn_of_plain_secrets(check, tmp_path):
     file = tmp_path / "streams.yaml"
     file.write_text(
         "streams:\n"

@@ -81,7 +81,7 @@ def test_a_sequence_names_columns_and_what_their_text_holds(
     assert rule.identity == ("id", *(text.partition(" ")[0] for text in columns))
 
 
-def test_truncates_and_partial_rows_are_stored_where_they_are_declared(tmp_path: Path) -> None:
+def test_truncates_and_partial_rows_are_stored(tmp_path: Path) -> None:
     further = {"truncate_when": "op  = 't'", "unchanged": " gone "}
     request = declared(tmp_path, mode="merge", keys=["id"], sequence_by=["n"], **further)
     plain = replace(request, truncate_when=None, unchanged=None)
@@ -152,7 +152,7 @@ def test_a_request_without_a_meaning_is_refused(fields: dict[str, object], probl
     assert caught.value.code == "CAP-SEQUENCE"
 
 
-def test_a_request_without_a_sequence_is_refused_where_its_stream_has_none() -> None:
+def test_a_merge_without_any_sequence_is_refused() -> None:
     request = Request("shop", "customers", **{**MERGING, "sequence_by": (), "history": True})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="history needs sequence_by") as caught:
         completed(ProjectConfig(Path("streams.yaml"), {}, {}, {}, {}), request)

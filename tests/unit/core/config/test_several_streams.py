@@ -141,7 +141,7 @@ def test_the_schema_for_editors_takes_one_or_several() -> None:
     assert problems({"replays": {"joined": {**several, "stream": "orders"}}})
 
 
-def test_the_text_of_several_streams_has_the_order_of_their_sources() -> None:
+def test_joined_stream_names_follow_source_order() -> None:
     assert joined_streams({"b": "x", "a": "y"}) == "y+x"
     assert split_streams("y+x") == ("y", "x")
     assert split_streams("orders") == ("orders",)

@@ -216,7 +216,7 @@ def test_a_function_is_found_by_its_reference(library: Path) -> None:
     assert of().resolve() is None
 
 
-def test_the_hash_of_a_function_covers_what_it_uses_of_its_module(library: Path) -> None:
+def test_function_hashes_cover_module_dependencies(library: Path) -> None:
     source = """\
 RATE = 2
 OTHER = 3

@@ -107,7 +107,7 @@ def test_another_text_is_no_bound(text):
         Box.bound_of_text(BITEMPORAL, text)
 
 
-def test_a_bare_bound_is_of_the_only_coordinate_and_of_no_unnamed_one():
+def test_bare_bounds_need_a_single_coordinate():
     assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "7") == (7,)
     assert Box.bound_of_text(TimeType.of(n=Kind.BIGINT), "n=7") == (7,)
     with pytest.raises(InvalidRequestError) as refused:

@@ -60,7 +60,7 @@ def test_a_text_is_the_same_moment_in_every_way_in(way: str) -> None:
     assert wrong == {}
 
 
-def test_what_is_rendered_is_read_back_and_only_stored_texts_are_exact() -> None:
+def test_rendered_moments_are_read_back() -> None:
     coordinate = Coordinate.of("t", Kind.TIMESTAMP)
     for text in [*TEXTS, *random_texts(7, 500)]:
         try:

@@ -54,7 +54,7 @@ def test_folders_are_no_topics() -> None:
     assert not any(map(Topics.is_url, ("recordings/", "/kafka", "./kafka:", "s3a://kafka/x")))
 
 
-def test_a_worker_s_topic_is_of_the_pattern_and_no_other_stream_s_is() -> None:
+def test_topic_patterns_match_one_stream_s_workers() -> None:
     topics = Topics("h:1", "a.b")
     assert topics.topic(12) == "a.b-12"
     assert re.fullmatch(topics.pattern, topics.topic(12))
@@ -92,7 +92,7 @@ def test_the_newest_head_counts_and_two_recordings_are_refused() -> None:
         newest_header([], "t")
 
 
-def test_heads_of_workers_that_were_written_one_by_one_name_them_all() -> None:
+def test_heads_written_singly_name_all_workers() -> None:
     heads = [
         replace(HEAD, commit=commit, workers={worker: label})
         for commit, worker, label in [(3, 2, "c"), (5, 0, "a"), (5, 1, "b")]

@@ -72,7 +72,7 @@ class Consumer:
 # Links.
 
 
-def test_every_reader_of_a_link_reads_all_that_is_pushed_after_it_was_made():
+def test_link_readers_read_everything_pushed_later():
     link = EventLink()
     first = link.reader()
     events = [Progress.of([((n,), 1)]) for n in range(4)]
@@ -122,7 +122,7 @@ def test_what_all_readers_have_passed_is_freed():
     assert seen() is None
 
 
-def test_a_reader_that_never_read_is_dropped_however_much_waits_for_it():
+def test_unread_readers_are_dropped():
     """A chain freed node by node from within would run out of stack."""
     link = EventLink()
     reader = link.reader()
@@ -556,7 +556,7 @@ def test_a_receiver_that_went_away_is_told():
     writer.close()
 
 
-def test_workers_are_heard_on_ports_that_follow_one_another_on_loopback():
+def test_workers_listen_on_consecutive_loopback_ports():
     """As timely's have them: worker i connects to the first port plus i."""
     with adjacent(3) as free:
         base = free[0].getsockname()[1]

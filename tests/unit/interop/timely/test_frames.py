@@ -249,7 +249,7 @@ def test_a_last_line_without_its_newline_counts(piece):
 
 
 @pytest.mark.parametrize("piece", [1, 1000])
-def test_every_cut_of_a_connection_keeps_the_lines_that_are_whole(piece):
+def test_cut_connections_keep_whole_lines(piece):
     line = b'{"worker":0,"seq":%d,"event":"messages","time":0,"data":["a{"]}\n'
     data = line % 0 + line % 1
     for cut in range(len(data) + 1):

@@ -90,7 +90,7 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
     assert not receiver.refused
 
 
-def test_a_sender_of_lines_that_dies_in_one_leaves_its_worker_open():
+def test_a_sender_dying_mid_line_leaves_its_worker_open():
     form = Form.from_options(Format.JSONL, time_type="u64", record_type="u64")
     inbox = Inbox()
     with Listener(1, form.encoding) as listener:

@@ -46,9 +46,7 @@ def test_each_worker_has_a_file(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["worker-1.jsonl", "worker-4.jsonl"]
 
 
-def test_an_event_that_nobody_could_read_is_told_and_leaves_no_file(
-    tmp_path, monkeypatch: pytest.MonkeyPatch
-):
+def test_unreadable_events_leave_no_file(tmp_path, monkeypatch: pytest.MonkeyPatch):
     short = partial(Lines, FORM.minimum, FORM.types, longest=100)
     monkeypatch.setattr(Form, "encoding", lambda _, worker: short(worker=worker))
     found = told(tmp_path, rows(1, "a"), rows(2, "b", "x" * 100), rows(3, "c"))
@@ -67,7 +65,7 @@ def test_an_event_that_nobody_could_read_is_told_and_leaves_no_file(
         (0, {"seq": None, "time": None, "stored": 1, "promised": 0}),
     ],
 )
-def test_an_event_that_has_not_its_records_is_told_and_leaves_no_file(tmp_path, lacks, facts):
+def test_events_without_records_leave_no_file(tmp_path, lacks, facts):
     whole = list(rows(2, "a", "b"))
     found = told(tmp_path, rows(1, "a"), whole[:lacks] + whole[lacks + 1 :], rows(3, "c"))
     assert [row["worker"] for row in found] == [1, 2]

@@ -76,7 +76,7 @@ def test_the_newest_checkpoints_are_kept_and_found_by_id():
     assert caught.value.fields == {"checkpoint": 1}
 
 
-def test_the_first_report_of_a_node_counts_and_strangers_are_refused():
+def test_first_reports_count_and_strangers_are_refused():
     coordinator = CheckpointCoordinator(["a"])
     coordinator.trigger()
     coordinator.on_node_snapshot_complete("a", OperatorState(1, 1, b"first"))
@@ -104,7 +104,7 @@ def test_a_source_cannot_reach_one_barrier_twice():
         aligner.process_barrier("x", CheckpointBarrier(1, 1))
 
 
-def test_a_ring_without_readers_is_refused_and_a_read_slot_is_let_go():
+def test_rings_need_readers_and_free_read_slots():
     with pytest.raises(ValueError, match="at least one reader"):
         MulticastBuffer(2, 0)
     ring = MulticastBuffer(1, 2)

@@ -166,7 +166,7 @@ def test_a_timer_that_fails_is_named_with_its_own_time():
     assert caught.value.fields["time"] == 50
 
 
-def test_a_reader_that_fails_while_its_writer_waits_is_the_one_named():
+def test_a_failing_reader_is_named_instead_of_its_writer():
     twice = Does(lambda batch, context: [context.emit(batch) for _ in range(3)])
     executor = running(linear("many", "bad"), capacity=1, many=twice, bad=Does(failing))
     with pytest.raises(OperatorFailed) as caught:
@@ -185,7 +185,7 @@ def test_timers_of_a_join_wait_for_the_joins_own_watermark():
     assert shown(executor.take_sink_outputs("out")) == [(10, 10)]
 
 
-def test_timers_fire_in_order_once_and_also_when_set_behind_the_watermark():
+def test_timers_fire_once_in_order_even_behind_the_watermark():
     several = Does(
         lambda batch, context: [context.set_timer(at) for at in (30, 10, 20, 10, context.time)]
     )
@@ -271,7 +271,7 @@ def test_everything_put_aside_is_taken_with_its_name():
     assert (metrics.late_rows, metrics.side_rows, metrics.rows_out) == (1, 2, 1)
 
 
-def test_changes_that_are_switched_off_are_not_an_error_and_a_full_log_is():
+def test_a_full_changelog_fails_and_a_disabled_one_does_not():
     executor = running(linear(), op=Does(lambda batch, context: context.change(batch)))
     executor.changelog.switch("op", on=False)
     executor.process_event("src", event(1, 1))
@@ -489,7 +489,7 @@ def test_the_end_reaches_all_nodes():
     assert moved == [(0, END), (1, END), (2, END), (3, END)]
 
 
-def test_a_checkpoint_of_several_workers_is_whole_when_all_have_reported():
+def test_a_checkpoint_needs_reports_of_all_workers():
     dag = linear()
     workers = {str(n): running(dag, worker=n, op=Does()) for n in range(2)}
     coordinator = CheckpointCoordinator(workers)

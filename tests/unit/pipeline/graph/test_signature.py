@@ -295,7 +295,7 @@ def test_a_registered_operator_has_no_signature():
     taking.restore(executor.checkpoint())
 
 
-def test_signatures_go_along_with_a_graph_that_was_asked_for_them(tmp_path):
+def test_graphs_carry_requested_signatures(tmp_path):
     text = "def total(key, value, state):\n    return value, (state or 0) + value\n"
     asked, unasked = (graph(logic(stateful_map(module_of(tmp_path, text).total))) for _ in "ab")
     known = asked.signatures

@@ -127,7 +127,7 @@ def test_only_what_the_chosen_sinks_depend_on_is_planned():
         plan_stages(diamond(), ["none"])
 
 
-def test_a_join_of_a_stream_with_itself_reads_it_twice_by_two_keys():
+def test_a_self_join_reads_its_stream_by_two_keys():
     builder = DagBuilder().source("bids", BIDS).stateless_operator("dear", DEAR)
     join = IntervalJoin(("auction",), ("bidder",), 0, 5, prefix="r_")
     builder.operator("join", join).connect("bids", "dear")
@@ -139,7 +139,7 @@ def test_a_join_of_a_stream_with_itself_reads_it_twice_by_two_keys():
     ]
 
 
-def test_branches_that_meet_without_a_key_do_so_in_a_stage_of_their_own():
+def test_keyless_unions_have_their_own_stage():
     builder = DagBuilder().source("a", BIDS).source("b", BIDS).stateless_operator("union")
     dag = builder.connect("a", "union").connect("b", "union").sink_for("union", "out").build()
     plan = plan_stages(dag)
@@ -200,7 +200,7 @@ stages
     )
 
 
-def test_the_picture_has_a_box_for_each_stage_and_thick_edges_between():
+def test_mermaid_draws_stages_and_exchanges():
     dag = line(Project({"auction": "auction", "p": pc.field("price") > 5}), count("auction"))
     assert (
         mermaid(plan_stages(dag))

@@ -145,7 +145,7 @@ def test_forward_system_messages():
     assert all(one is other for one, other in zip(tester.out, system, strict=True))
 
 
-def test_a_request_is_answered_when_all_have_said_so_and_not_before():
+def test_requests_complete_after_all_acknowledge():
     reply = Reply([1, 2])
     reply.name_keys(1, ["a"])
     assert not reply.complete
@@ -201,7 +201,7 @@ def test_a_schedule_sees_all_states():
     assert tester.out == [Data("a", 1), Data("b", 2)]
 
 
-def test_entries_expire_at_their_epoch_and_can_be_read_until_then():
+def test_entries_expire_at_their_epoch():
     def mapper(key, value, time, entries):
         entries = {**entries, time: (value, time + 2)}
         return "|".join(value for value, _ in entries.values()), entries
@@ -228,7 +228,7 @@ def test_a_state_for_a_key_that_has_one_is_refused():
     assert tester.collect("a") == {ID: 1}
 
 
-def test_a_state_that_cannot_be_written_stops_the_snapshot_and_stays():
+def test_unwritable_state_stops_its_snapshot():
     tester = Driven(Made(lambda message, state, output: message.value))
     tester.data(("fine", 1), ("bad", object()))
     for message in (AbsBarrier(1, Reply([ID])), Collect("bad", Reply([ID]))):

@@ -69,7 +69,7 @@ def test_nothing_is_lost_split_doubled_or_hung():
 
 
 @pytest.mark.nightly
-def test_nothing_is_lost_split_doubled_or_hung_in_thousands_of_runs():
+def test_thousands_of_runs_lose_double_and_hang_nothing():
     run_loads(SEED + RUNS, 6_000 - RUNS)
 
 
@@ -289,7 +289,7 @@ def test_a_snapshot_contains_everything_fed_before_it():
     assert taken == {k: sum(n for n in range(20) if n % 3 == k) for k in range(3)}
 
 
-def test_a_restored_worker_goes_on_after_the_epoch_of_the_snapshot():
+def test_restored_workers_continue_after_the_snapshot():
     cluster = Cluster(job(), (0, 1))
     for worker in (0, 1):
         cluster.feed(worker, Epoch(7 + worker))

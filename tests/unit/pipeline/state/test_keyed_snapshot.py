@@ -104,7 +104,7 @@ def checkpoint_of(spec, *rows):
 ROWS = (("a", 1, 1), ("b", 2, 2), ("a", 3, 3))
 
 
-def test_a_state_of_another_version_is_refused_by_name_and_nothing_changes():
+def test_states_of_other_versions_are_refused():
     made = executor(logic(Later()), ("z", 7, 3))
     before = made.checkpoint()
     with pytest.raises(RestoreFailed, match="op.*version 1.*has 2"):
@@ -187,7 +187,7 @@ def test_invalid_specs_are_refused(make):
         (KeyedLogic(Total(), ("key",), ("number",), pa.schema([("key", pa.int64())])), "duplicate"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused_when_the_graph_is_built(spec, reason):
+def test_mismatched_columns_are_refused_at_build_time(spec, reason):
     with pytest.raises(Exception, match=reason) as caught:
         graph(spec)
     assert type(caught.value).__name__ == "SchemaMismatch"
@@ -342,7 +342,7 @@ def test_global_state_goes_to_the_first_worker(spec, workers, held):
     assert keys_on(stage, rescaled(stage, {0: whole, 1: empty.checkpoint()}, workers)) == held
 
 
-def test_rows_partitioned_by_fewer_columns_than_the_key_stay_together():
+def test_partitioning_by_part_of_a_key_keeps_groups():
     builder = DagBuilder().source("in", SCHEMA).operator("first", Deduplicate(("key", "number")))
     both = KeyedAggregate((count_rows("rows"),), ("number", "key"), every=10)
     builder.operator("op", both).connect("in", "first").connect("first", "op")

@@ -72,7 +72,7 @@ def place(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize(("hours", "fits"), [(1, True), (2, False), (24, False)])
-def test_an_operator_that_tells_more_times_apart_than_the_stream_is_refused(
+def test_operators_finer_than_the_stream_are_refused(
     tmp_path: Path, *, hours: int, fits: bool
 ) -> None:
     lake = Lake.at(tmp_path)
@@ -152,7 +152,7 @@ def test_a_range_without_a_complete_time_is_refused(
     assert followed.nothing_new
 
 
-def test_a_copy_of_partly_ordered_times_without_a_complete_one_is_refused(tmp_path: Path) -> None:
+def test_copies_without_a_complete_time_are_refused(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path)
     lay_tape(lake, NAME, ["a"], [(0, 0)], (2, HOUR_US), time_type=PAIR)
     for since, until, known_at, empty in [
@@ -168,7 +168,7 @@ def test_a_copy_of_partly_ordered_times_without_a_complete_one_is_refused(tmp_pa
         assert plan.is_empty == empty, asked
 
 
-def test_without_an_end_it_ends_before_the_frontier_or_with_the_stream(tmp_path: Path) -> None:
+def test_open_ranges_end_at_the_frontier_or_stream_end(tmp_path: Path) -> None:
     plan = Place(tmp_path / "open").plan()
     assert plan.complete
     assert hours(plan.region) == (None, 6)
@@ -437,7 +437,7 @@ def replay_of(**fields: object) -> Replay:
     return Replay(name="r", stream=NAME, target="t", **fields)  # type: ignore[arg-type]
 
 
-def test_gaps_are_cut_by_the_grain_and_complete_with_what_is_read(tmp_path: Path) -> None:
+def test_gaps_follow_the_grain_and_completeness(tmp_path: Path) -> None:
     place = Place(tmp_path, r=replay_of(pipeline="places", sink="hours"))
     found = survey(place.lake, place.declarations, "r")
     states = [(each.since[11:13], str(each.state)) for each in found.intervals]

@@ -28,7 +28,7 @@ def names(*published: KeptChanges) -> list[str]:
     return [each.name for each in in_effect(published)]
 
 
-def test_runs_over_other_times_or_workers_count_beside_each_other() -> None:
+def test_disjoint_runs_count_side_by_side() -> None:
     assert names(changes("a", 0, 5), changes("b", 5, 9), changes("c", 3, 7)) == ["a", "b", "c"]
     assert names(changes("a", 0, 5, {1}), changes("b", 0, 5, {2})) == ["a", "b"]
 
@@ -44,7 +44,7 @@ def test_an_older_run_does_not_take_the_place_of_a_later_one() -> None:
     assert names(changes("all", 0, 9), changes("part", 2, 5)) == ["all", "part"]
 
 
-def test_of_partial_orders_only_a_region_known_to_include_another_one_replaces_it() -> None:
+def test_partial_orders_replace_only_included_regions() -> None:
     box = Box((0, 0), (9, 9))
     below = Region(box, below=Antichain.of([Time((3, 3))]))
     whole = Region(box)

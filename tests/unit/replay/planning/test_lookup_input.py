@@ -116,7 +116,7 @@ def test_two_lookups_are_pinned_in_their_order(shop: Shop) -> None:
     ]
 
 
-def test_a_request_and_an_intent_keep_versions_only_where_there_are_any(shop: Shop) -> None:
+def test_versions_are_stored_only_if_present(shop: Shop) -> None:
     assert "lookups" not in Request("orders", "t").to_json()
     asked = shop.request(lookups={"customers": 1})
     assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
@@ -176,7 +176,7 @@ def test_a_version_whose_log_is_gone_is_refused(shop: Shop) -> None:
     assert shop.version() == 2
 
 
-def test_a_version_that_was_vacuumed_is_refused_by_later_attempts(shop: Shop) -> None:
+def test_vacuumed_lookup_versions_are_refused(shop: Shop) -> None:
     pinned = shop.plan()
     shop.change("Di")
     require_readable(pinned)
@@ -188,7 +188,7 @@ def test_a_version_that_was_vacuumed_is_refused_by_later_attempts(shop: Shop) ->
     require_readable(shop.plan())
 
 
-def test_another_table_at_the_path_is_not_taken_for_the_pinned_one(shop: Shop) -> None:
+def test_a_replaced_lookup_table_is_detected(shop: Shop) -> None:
     pinned = shop.plan()
     shutil.rmtree(shop.customers)
     with pytest.raises(InvalidRequestError, match="^CAP-LOOKUP: .*there is no Delta table"):

@@ -233,7 +233,7 @@ def test_workers_are_chosen_in_all_streams_that_have_the_same(two: Two) -> None:
         two.plan(workers=("a", "b"))
 
 
-def test_streams_with_other_workers_are_played_by_those_that_they_share(two: Two) -> None:
+def test_streams_with_different_workers_share_the_common(two: Two) -> None:
     each = {"orders": ("a", "b"), "payments": ("b", "a")}
     plan = two.plan("paid_by_worker", workers_of=each)
     assert [set(stream.workers.values()) for stream in plan.inputs] == [{"a", "b"}] * 2

@@ -97,9 +97,7 @@ def test_a_moved_lake_gives_the_same_runs_for_the_same_requests(lake: Lake, tmp_
     assert standing(new, new.table("t")) == [run.name]
 
 
-def test_a_table_that_was_moved_by_itself_is_found_where_it_is_replayed_into(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_moved_table_is_found_when_replayed_into(lake: Lake, tmp_path: Path) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
     run = publish(lake, old)
     shutil.copytree(old, tmp_path / "copy")

@@ -239,7 +239,7 @@ def test_workers_whose_keys_are_apart_are_merged_in_any_order(told: Told) -> Non
     assert refused(told, **keyed, workers=("b",), until=earlier) is None
 
 
-def test_what_was_known_before_is_not_merged_over_what_is_known_since(told: Told) -> None:
+def test_older_knowledge_is_not_merged_over_newer(told: Told) -> None:
     before = told.plan().cut.commit
     go_on(told.lake, "s", [(8 * HOUR,)], (9 * HOUR,))
     merged(told, "newer", until=None)

@@ -216,7 +216,7 @@ def test_files_without_bounds_may_have_anything(tmp_path: Path) -> None:
     assert target.states() == [("changed", BOTH)] * 3
 
 
-def test_what_maintenance_has_noted_outlives_its_entry_in_the_log(target: Target) -> None:
+def test_noted_foreign_commits_outlive_the_log(target: Target) -> None:
     target.table.delete("day = '2024-05-02'")
     assert note_touched(target.lake, target.path, 1) == 1
     assert note_touched(target.lake, target.path, 1) == 0

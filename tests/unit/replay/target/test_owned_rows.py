@@ -87,7 +87,7 @@ def test_hours_with_gaps_are_found_by_halving(plan: Plan) -> None:
     assert depth(told) < 20
 
 
-def test_many_workers_each_with_hours_of_its_own_nest_no_deeper_than_their_logarithm(
+def test_predicates_of_many_workers_nest_logarithmically(
     plan: Plan,
 ) -> None:
     own = [covered(plan, hours([2 * n]), (0, n + 1))[0] for n in range(1000)]
@@ -148,7 +148,7 @@ def test_what_another_output_has_covered_since_is_not_known(plan: Plan) -> None:
     assert owned_rows_sql(plan, COPY, [replace(copies[0], transform="sum")]) == "false"
 
 
-def test_workers_of_another_stream_are_told_by_what_they_stand_for(plan: Plan) -> None:
+def test_workers_of_another_stream_are_named_by_label(plan: Plan) -> None:
     named = make_plan(plan.lake, DECLARATIONS, Request("s", "named"))
     columns = StructType([StructField("who", StringType()), StructField("day", TimestampType())])
     turns = ("s", 1), ("other", 1)

@@ -89,9 +89,7 @@ def test_as_many_rows_are_published_as_were_audited(
         "MetadataChangedException",
     ],
 )
-def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
-    monkeypatch: pytest.MonkeyPatch, lost: str
-) -> None:
+def test_lost_commits_are_retried_a_few_times(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("time.sleep", pauses.append)
     tries: list[int] = []
@@ -113,7 +111,7 @@ def test_a_commit_that_lost_is_tried_again_and_given_up_in_the_end(
     assert len(tries) == 12
 
 
-def test_an_append_that_lost_to_who_changed_the_columns_is_made_again(
+def test_appends_lost_to_schema_changes_are_repeated(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tries: list[str] = []
@@ -143,7 +141,7 @@ def test_what_is_no_conflict_is_not_tried_again() -> None:
     assert tries == [1]
 
 
-def test_what_is_no_longer_kept_is_told_apart_from_what_else_breaks() -> None:
+def test_expired_versions_differ_from_other_failures() -> None:
     gone = PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading")
     missing = PySparkException("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table")
     wrapped = SystemFailureError("CAP-DAMAGED", "a file cannot be read")
@@ -173,7 +171,7 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     plan.require_cursor(read_last_published(lake, identity))
 
 
-def test_a_run_that_never_said_what_it_would_do_has_nothing_to_finish(lake: Lake) -> None:
+def test_a_run_without_intent_has_nothing_to_finish(lake: Lake) -> None:
     books = Books(lake, NAME, lake.table("t"))
     books.failed("t-00000000-1", [0], ALL)
     with pytest.raises(InvalidRequestError, match="ended before it would have written") as caught:

@@ -115,7 +115,7 @@ def test_without_an_archive_there_is_no_option(
     assert class_archive.archive_options(java) == ""
 
 
-def test_an_app_on_this_machine_maps_the_archive_and_one_elsewhere_does_not(
+def test_only_local_jobs_map_the_class_archive(
     spark: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submit_options, "archive_options", lambda _: "-XX:SharedArchiveFile=x")

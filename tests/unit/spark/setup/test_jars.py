@@ -126,7 +126,7 @@ def test_what_an_interrupted_fetch_left_is_thrown_away(
     assert not (cache / "ivy" / "cache").exists()
 
 
-def test_what_is_fetched_already_is_taken_from_the_cache_of_the_resolver(
+def test_fetched_jars_come_from_the_resolver_s_cache(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = resolver(monkeypatch, cache)
@@ -135,9 +135,7 @@ def test_what_is_fetched_already_is_taken_from_the_cache_of_the_resolver(
     assert len(calls) == 1
 
 
-def test_a_resolver_that_brings_less_is_an_error_and_nothing_counts(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_incomplete_resolution_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolver(monkeypatch, cache, brings=("one.jar",))
     with pytest.raises(SystemFailureError, match="differ from the published ones: two.jar"):
         fetch()

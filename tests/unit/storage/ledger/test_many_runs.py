@@ -21,9 +21,7 @@ EVERYTHING = Region(Box.everything(EVENT))
 
 
 @pytest.mark.parametrize("count", [100, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_a_claim_opens_as_many_files_after_many_runs_as_after_few(
-    tmp_path: Path, count: int
-) -> None:
+def test_locking_opens_a_constant_number_of_files(tmp_path: Path, count: int) -> None:
     lake = Lake.at(tmp_path)
     target = lake.table("copy")
     lay_runs(Books(lake, "little", target, _now=datetime.now(UTC)), count)

@@ -33,7 +33,7 @@ def test_without_places_a_table_is_where_the_ledgers_say() -> None:
     assert not places
 
 
-def test_a_table_that_moves_twice_and_back_keeps_its_name_in_ledgers() -> None:
+def test_a_table_moved_back_keeps_its_ledger_name() -> None:
     moves = [Place("/a", "/b", "I"), Place("/a", "/c", "I"), Place("/a", "/a", "I")]
     for count, path in ((1, "/b"), (2, "/c"), (3, "/a")):
         places = Places(moves[:count])
@@ -41,7 +41,7 @@ def test_a_table_that_moves_twice_and_back_keeps_its_name_in_ledgers() -> None:
     assert Places(moves[:2]).target_of("/b") == "/b"
 
 
-def test_a_new_table_at_the_old_path_of_another_one_has_a_name_of_its_own() -> None:
+def test_a_new_table_at_an_old_path_has_its_own_name() -> None:
     moved = Place("/a", "/b", "I")
     places = Places([moved])
     assert places.target_of("/a") == "/a;2"

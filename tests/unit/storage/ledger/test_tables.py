@@ -104,7 +104,7 @@ def test_no_region_is_parsed_of_a_claim_that_is_over(
     assert len(claims.scopes(books.lake, books.target)) == RUNS + 1
 
 
-def test_a_claim_is_gone_though_the_attempt_that_took_it_over_has_ended(books: Books) -> None:
+def test_a_lock_ends_with_the_attempt_that_took_it_over(books: Books) -> None:
     books.claimed("t-x-1", [0], hour(0))
     books.claimed("t-x-1", [0], hour(0), attempt=2)
     books.stepped("t-x-1", "failed", {}, attempt=2)

@@ -71,9 +71,7 @@ def looks(root: Path, tape: Tape) -> dict[str, Callable[[], object]]:
 
 
 @pytest.mark.parametrize("commits", [100, 1_000, pytest.param(10_000, marks=pytest.mark.nightly)])
-def test_a_look_opens_as_many_files_of_a_long_tape_as_of_a_short_one(
-    tmp_path: Path, commits: int
-) -> None:
+def test_looks_open_a_constant_number_of_files(tmp_path: Path, commits: int) -> None:
     tape = grown(tmp_path, commits)
     assert store_totals(tape, newest_cut(tape).commit)
     more(tmp_path, tape, 3)
@@ -151,7 +149,7 @@ def test_kept_or_not_a_cut_is_the_same(
     assert [index.find_cut(tape, cut.commit) for cut in cuts] == cuts
 
 
-def test_an_index_that_was_put_back_and_went_on_otherwise_is_told_as_it_is(tmp_path: Path) -> None:
+def test_restored_indexes_are_read_as_they_are(tmp_path: Path) -> None:
     tape = grown(tmp_path / "lake", 3)
     shutil.copytree(tape.paths.events, tmp_path / "copy")
     more(tmp_path / "lake", tape, 2)

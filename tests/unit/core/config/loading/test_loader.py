@@ -148,7 +148,7 @@ def test_partitions_of_other_sources_have_to_be_named(tmp_path: Path) -> None:
     assert told.stream("flights").workers == ByPartition(column="shard")
 
 
-def test_a_stream_of_a_query_has_nothing_that_only_the_query_knows(tmp_path: Path) -> None:
+def test_attached_streams_declare_no_source_settings(tmp_path: Path) -> None:
     declared = read(tmp_path, stream(source="{format: query}")).stream("flights")
     assert declared.source == Source(format="query")
     for more in ("path: /in", "options: {header: true}", "schema: at TIMESTAMP", "select: at"):
