@@ -39,8 +39,7 @@ from capstan.reporting.table_view import view_tables
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
-from capstan.storage.ledger.retirements import IntervalState as Retirement
-from capstan.storage.ledger.retirements import write_retired
+from capstan.storage.ledger.retirements import RetirementState, write_retired
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.index import newest_cut
 from capstan.storage.tape.tape import open_tape
@@ -425,7 +424,7 @@ def test_one_cursor_follows_all_streams(two: Two) -> None:
 def test_records_that_one_stream_no_longer_has_are_missed(two: Two) -> None:
     tape = open_tape(two.lake, "payments")
     box = two.plan(until=hour(2)).box
-    write_retired(two.lake, tape, box, newest_cut(tape), 9, Retirement.DONE)
+    write_retired(two.lake, tape, box, newest_cut(tape), 9, RetirementState.DONE)
     with pytest.raises(InvalidRequestError, match="^CAP-RETIRED: .*stream payments before"):
         two.plan(until=hour(5)).require_records()
     # Three hours before the range are read.

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Box, TimeType
-from capstan.core.times import MetricKind as TimeKind
+from capstan.core.times import Kind as TimeKind
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.reporting.frontier_history import Line, Progress
