@@ -54,8 +54,7 @@ from capstan.pipeline.state.chunks import StateHeader, assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import Misplaced
 from capstan.pipeline.state.key_hash import key_hash, key_hashes
-from capstan.pipeline.state.key_placement import Modulo
-from capstan.pipeline.state.state_tables import PLACEMENT
+from capstan.pipeline.state.state_tables import PLACEMENT, Modulo
 from tests.reference.key_placement import Rendezvous
 from tests.reference.keyed_snapshot import KeyedSnapshot, prove
 from tests.support.graph_samples import (

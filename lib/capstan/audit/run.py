@@ -9,10 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells, in_process_cells
-from capstan.audit.cells import CellComparison
+from capstan.audit.cells import CellComparison, is_retired, merge, retired_differences
 from capstan.audit.float_tolerance import FloatTolerance, exceeding
 from capstan.audit.result import Audit, Near
-from capstan.audit.retired_cells import is_retired, merge, retired_differences
 from capstan.audit.row_checks import PreparedCheck, prepare, results
 from capstan.audit.row_diff import RowDifferences, Side, row_differences, within
 from capstan.audit.scope import NO_ROWS, AuditScope, measures

@@ -13,8 +13,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from capstan.capture.batch.column_names import require_names
-from capstan.capture.batch.worker_labels import label_of
+from capstan.capture.batch.worker_labels import label_of, require_names
 from capstan.capture.source.source import file_path
 from capstan.capture.source.text import raw_text
 from capstan.core.config import (

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING
 from capstan.capture.batch import checkpoint_guard, classify
 from capstan.capture.batch.micro_batch import BatchResult, MicroBatch
 from capstan.capture.batch.roster import Roster
-from capstan.capture.query.idle_query import IdleListener
-from capstan.capture.query.running_query import Query
-from capstan.capture.query.tape_settings import retain_commit_times
-from capstan.capture.query.tape_start import start_tape
+from capstan.capture.query.running_query import IdleListener, Query
+from capstan.capture.query.tape_settings import retain_commit_times, start_tape
 from capstan.capture.source.files.consumed_offsets import consumed_by_query
 from capstan.capture.synthetic import synthetic_batch
 from capstan.core.config import EventTime, Stream

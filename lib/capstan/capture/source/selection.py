@@ -6,6 +6,7 @@ Expressions see one record at a time, and must be repeatable. Text that `from_js
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StructType
 
-from capstan.capture.source.avro_values import is_avro, with_rest
 from capstan.capture.source.text import raw_text
 from capstan.capture.source.text.text_parsers import (
     TextParser,
@@ -316,3 +317,35 @@ def _height(plan: Any) -> int:
     while plan.children().size():
         plan, steps = plan.children().apply(0), steps + 1
     return steps
+
+
+_LENGTH = 16
+_REST = {
+    "name": "rest",
+    "type": {"type": "fixed", "name": "capstan_rest", "size": _LENGTH},
+}
+
+
+def is_avro(node: Any) -> bool:
+    """Whether a node of an analysed plan decodes Avro by a schema that is known beforehand."""
+    return kind_of(node) == "FromAvro" and kind_of(node.second()) == "Literal"
+
+
+def with_rest(node: Any) -> Column:
+    """The value, in hexadecimal, if bytes follow what `from_avro` decodes of it; else null.
+
+    A hash of the value is put behind it, and decoded after it: if anything stands between them,
+    that is decoded in its place.
+    """
+    value = column_of(node.first())
+    behind = F.unhex(F.md5(value))
+    written, read = (
+        json.dumps({"type": "record", "name": "capstan_whole", "fields": fields})
+        for fields in (
+            [{"name": "value", "type": json.loads(str(node.second().value()))}, _REST],
+            [_REST],
+        )
+    )
+    options = {"avroSchema": read, "mode": "PERMISSIVE"}
+    rest = from_avro(F.concat(value, behind), written, options).getField("rest")
+    return F.when(rest != behind, F.hex(value))

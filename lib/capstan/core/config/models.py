@@ -110,6 +110,7 @@ class ByKey(Declared):
     """Workers `0` to `count - 1`, by the hash of key columns.
 
     Attributes:
+        columns: The key.
         count: The number of workers, 1 to `MAX_WORKERS`.
     """
 
@@ -231,7 +232,11 @@ class Stream(Declared):
 
     Attributes:
         name: The name used in requests, and the folder of its tape.
+        description: One line for people.
+        source: The source of its records.
+        workers: The assignment of records to captured workers.
         time: The assignment of times to records, and the rule for completeness.
+        late: The treatment of late records.
         schedule: The schedule of Airflow's captures (`@daily`, or a cron of five fields); None for
             captures by hand only.
         stalled_after: A frontier that has not moved for longer fails the capture's task.
@@ -288,15 +293,18 @@ class Target(Declared):
     """A downstream table with declared columns.
 
     Attributes:
+        name: The name used in requests.
         path: The path of the Delta table; None for the table of the lake with this name. For a
             table by name, where it is created if the catalog does not have it.
         table: The name of a table in a catalog, such as `main.shop.orders`; None for a table by
             path.
         worker: The column with the worker: its number (`_worker`), or its label.
+        time: The column with the time.
         columns: The stream's columns that the table has; None for all.
         checks: Checks for every row that a replay publishes there.
         create: The layout and the properties of the table when a replay creates it.
         asset: The URI, and name, of its asset in Airflow; None for `capstan://tables/<name>`.
+        description: One line for people.
     """
 
     name: Annotated[str, name_of("table")]

@@ -54,13 +54,16 @@ class Replay(Declared):
     """A named replay, run by hand, on schedule or over intervals.
 
     Attributes:
+        name: The name used in requests.
         stream: The stream to replay; or
         target: A declared target, a table of the lake, or the path or URI of a Delta table.
         workers: Labels or numbers of the captured workers, as text; None for all.
         since: The first time; None for the start. An instant, or a number for epochs.
         until: The first time after the range; None for all complete times.
         transform: The transform to apply; None to copy the records.
+        pipeline: The pipeline to run instead of a transform.
         sink: The sink of the pipeline that feeds the target; None if it has only one.
+        mode: The way the target is changed.
         keys: Columns that `merge` matches rows by; by default those of the transform or sink.
         sequence_by: Columns of the output by which `merge` orders the changes of a key: the
             greatest wins, in whatever order ranges are replayed. A column of text has its kind, as
@@ -79,6 +82,7 @@ class Replay(Declared):
         approve: Whether a person must approve between audit and publish.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
         spark: Spark settings of the runs that Airflow submits.
+        description: One line for people.
         streams: The streams that a pipeline reads, at least two, by the names of its sources. A
             source can have a list of streams, which it reads as one. Exactly one of `stream` and
             `streams` is set.

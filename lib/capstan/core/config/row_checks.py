@@ -54,6 +54,7 @@ class Range(Declared):
     """The allowed values of a column, bounds included; nulls are ignored.
 
     Attributes:
+        column: A column of numbers, dates or timestamps.
         min: The smallest value; None for no bound. A number, or an instant (UTC by default).
         max: The largest value; None for no bound.
     """

@@ -40,6 +40,7 @@ class SequenceColumn:
     """A column that orders the changes of a key.
 
     Attributes:
+        column: The column of the output.
         kind: What its text holds; None for a column whose type has an order.
     """
 

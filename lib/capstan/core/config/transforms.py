@@ -49,6 +49,8 @@ class Transform(Declared):
     whatever order the records come.
 
     Attributes:
+        name: The name used in requests.
+        description: One line for people.
         sql: One SELECT over `records`; or
         function: `package.module:function`, DataFrame to DataFrame. Exactly one of the two is set.
         time: The output column with the time, or None if the output has none: then it can only be

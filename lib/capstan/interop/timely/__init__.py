@@ -8,7 +8,6 @@ from __future__ import annotations
 from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
 from capstan.interop.timely.encoding import Encoding, Frames, Lines
 from capstan.interop.timely.event_link import EventLink, EventPusher, EventSource, source_of
-from capstan.interop.timely.extract import extract
 from capstan.interop.timely.frames import FrameDecoder, encode_event
 from capstan.interop.timely.reader import EventReader
 from capstan.interop.timely.recording_files import (
@@ -26,6 +25,7 @@ from capstan.interop.timely.replay import (
     Replayer,
     ReplayWorker,
     Step,
+    extract,
     replay_into,
 )
 from capstan.interop.timely.sockets import Listener, SocketWriter, connect

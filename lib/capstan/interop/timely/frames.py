@@ -14,7 +14,8 @@ else that is not a frame is damage, and nothing after it can be trusted.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from abc import ABC, abstractmethod
+from typing import Final, Self
 
 from capstan.core.protocol import Event, Item, Messages, Progress
 from capstan.core.times import Time
@@ -191,3 +192,17 @@ def _require_count(count: int) -> None:
     if count > _MOST_EMPTY:
         message = f"{count} records without bytes; at most {_MOST_EMPTY} are allowed"
         raise MisfitError(message)
+
+
+class Closing(ABC):
+    """An object with an idempotent `close`; as a context manager it closes itself."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release its resources."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

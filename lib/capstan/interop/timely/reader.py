@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 from capstan.core.protocol import Event, Fault, Item, Rule
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
+from capstan.interop.timely.frames import Closing
 from capstan.interop.timely.types.decoder import Damage, Torn
 
 _PIECE: Final = 2**20

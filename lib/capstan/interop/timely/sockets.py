@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
+from capstan.interop.timely.frames import Closing
 from capstan.interop.timely.reader import EventReader
 from capstan.interop.timely.writer import EventWriter
 

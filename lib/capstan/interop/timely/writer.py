@@ -6,8 +6,8 @@ from typing import Final, Protocol
 
 from capstan.core.protocol import Event
 from capstan.errors import SystemFailureError
-from capstan.interop.timely.closing import Closing
 from capstan.interop.timely.encoding import Encoding
+from capstan.interop.timely.frames import Closing
 
 _PIECE: Final = 64 * 2**10
 

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from capstan.audit import played_records
-from capstan.capture.batch.column_names import problems_of
+from capstan.capture.batch.worker_labels import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.sql_names import quoted

@@ -10,7 +10,7 @@ import pytest
 
 from capstan.cli.app import main
 from capstan.cli.scaffold import FileStatus, write_project
-from capstan.cli.scaffold.sample import DAYS, SHOPS, sample_files
+from capstan.cli.scaffold.project import DAYS, SHOPS, sample_files
 from capstan.core.config import load_config
 from capstan.errors import InvalidRequestError
 

@@ -30,10 +30,12 @@ class Changes(Declared):
         format: `debezium` for envelopes of Debezium as JSON, `delta` for the change feed of a
             Delta table, `kafka` for a compacted topic of Kafka, whose messages without a value
             delete.
+        keys: The columns that identify a row.
         database: The database that Debezium reads, whose position orders the changes.
         columns: The columns of the rows as DDL; of a change feed, those of its table.
         unchanged: The text that stands for a value that Debezium did not get: the column keeps the
             value that the key had before.
+        value: The column of the source with the message.
         key: The column with the key of the message; by default `key`, if the source is Kafka.
         offset: The column that orders messages which have the same position; by default `offset`,
             if the source is Kafka.

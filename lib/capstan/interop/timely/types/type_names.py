@@ -33,8 +33,7 @@ from capstan.interop.timely.types.composites import (
     product_of,
     tuple_of,
 )
-from capstan.interop.timely.types.floats import FLOATS
-from capstan.interop.timely.types.scalars import SCALARS, UNIT
+from capstan.interop.timely.types.scalars import FLOATS, SCALARS, UNIT
 
 _TOKEN: Final = re.compile(
     r"\s*(?:(?:[A-Za-z_]\w*\s*::\s*)*(?P<name>[A-Za-z_]\w*)|(?P<number>\d{1,9})"

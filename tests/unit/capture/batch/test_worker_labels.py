@@ -13,7 +13,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from capstan.capture.batch.column_names import require_names
+from capstan.capture.batch.worker_labels import require_names
 from capstan.core.config import ByKey, EpochTime, Source, Stream
 from capstan.errors import InvalidRequestError
 
