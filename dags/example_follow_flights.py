@@ -10,6 +10,7 @@ import logging
 
 from airflow.sdk import dag, task
 
+from capstan import ReplayResult
 from capstan.airflow.assets import table_asset
 
 FLIGHTS_BY_DAY = table_asset("flights_by_day")
@@ -35,19 +36,20 @@ def example_follow_flights() -> None:
         worst_days = []
         day = polars.col("day").dt.strftime("%Y-%m-%dT%H:%M:%S")
         for event in (triggering_asset_events or {}).get(FLIGHTS_BY_DAY, []):
-            played = event.extra
-            if not played.get("published") or played.get("stood"):
+            replayed = ReplayResult.from_json(event.extra)
+            played = replayed.certificate
+            if played is None or not played.published or replayed.unchanged:
                 continue  # Rolled back, or already there.
-            rows = polars.scan_delta(played["target_path"], version=played["target_version"])
-            if played["since"] is not None:
-                rows = rows.filter(day >= played["since"][:19])
-            if played["until"] is not None:
-                rows = rows.filter(day < played["until"][:19])
+            rows = polars.scan_delta(played.target_path, version=played.target_version)
+            if played.since is not None:
+                rows = rows.filter(day >= str(played.since)[:19])
+            if played.until is not None:
+                rows = rows.filter(day < str(played.until)[:19])
             rows = rows.select("day", "origin", "mean_delay_minutes")
             first = rows.sort("mean_delay_minutes", descending=True, nulls_last=True).head(1)
             for row in first.collect().to_dicts():
-                worst = {**row, "day": row["day"].date().isoformat(), "run": played["run"]}
-                log.info("the worst day of run %s: %s", played["run"], worst)
+                worst = {**row, "day": row["day"].date().isoformat(), "run": played.run}
+                log.info("the worst day of run %s: %s", played.run, worst)
                 worst_days.append(worst)
         return worst_days
 

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
         days = {"since": "2026-01-02", "until": "2026-01-05"}
         plan = context.plan("orders", into="revenue", transform="revenue", compare=True, **days)
         assert plan.comparison is not None
-        print("would change:", plan.comparison["changed"], "rows")
+        print("would change:", plan.comparison.changed, "rows")
 
         repaired = context.replay(plan)
         context.audit(repaired.name).raise_for_differences()

@@ -1,75 +1,15 @@
 """Capstan records streams in Delta Lake, verifies the recordings, and replays any part of them.
 
-`Context` is the way in: a lake, its declarations, and the verbs. Nothing is imported before it is
-used: a name costs what it needs, and Spark starts with the first verb that needs it.
+`Context` is the way in: a lake, its declarations, and the verbs. `__init__.pyi` lists the public
+names: what these take and return, and the errors. Nothing is imported before it is used: a name
+costs what it needs, and Spark starts with the first verb that needs it.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from capstan.api.attach import capture_into
-    from capstan.api.context import Context
-    from capstan.audit import Audit
-    from capstan.capture.run import CaptureResult
-    from capstan.core.config import transform
-    from capstan.errors import (
-        CapstanError,
-        CheckFailedError,
-        FencedError,
-        IncompleteError,
-        InvalidRequestError,
-        RangeLockedError,
-        SystemFailureError,
-    )
-    from capstan.pipeline import Sink
-    from capstan.replay.planning.request import Request as ReplayRequest
-    from capstan.storage.lake import Lake
-    from capstan.storage.ledger.certificate import Certificate
-    from capstan.verify import Verification
-
-_LAZY = {
-    "Audit": "capstan.audit:Audit",
-    "CapstanError": "capstan.errors:CapstanError",
-    "CaptureResult": "capstan.capture.run:CaptureResult",
-    "Certificate": "capstan.storage.ledger.certificate:Certificate",
-    "CheckFailedError": "capstan.errors:CheckFailedError",
-    "Context": "capstan.api.context:Context",
-    "FencedError": "capstan.errors:FencedError",
-    "IncompleteError": "capstan.errors:IncompleteError",
-    "InvalidRequestError": "capstan.errors:InvalidRequestError",
-    "Lake": "capstan.storage.lake:Lake",
-    "RangeLockedError": "capstan.errors:RangeLockedError",
-    "ReplayRequest": "capstan.replay.planning.request:Request",
-    "Sink": "capstan.pipeline:Sink",
-    "SystemFailureError": "capstan.errors:SystemFailureError",
-    "Verification": "capstan.verify:Verification",
-    "capture_into": "capstan.api.attach:capture_into",
-    "transform": "capstan.core.config:transform",
-}
-
-__all__ = [
-    "Audit",
-    "CapstanError",
-    "CaptureResult",
-    "Certificate",
-    "CheckFailedError",
-    "Context",
-    "FencedError",
-    "IncompleteError",
-    "InvalidRequestError",
-    "Lake",
-    "RangeLockedError",
-    "ReplayRequest",
-    "Sink",
-    "SystemFailureError",
-    "Verification",
-    "__version__",
-    "capture_into",
-    "transform",
-]
+from capstan.core.public_names import names_of, public_name
 
 
 def __getattr__(name: str) -> Any:
@@ -77,11 +17,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("capstan-replay")
-    if name not in _LAZY:
-        raise AttributeError(f"module 'capstan' has no attribute {name!r}")
-    module, _, inside = _LAZY[name].partition(":")
-    return getattr(import_module(module), inside)
+    return public_name(__name__, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *names_of(__name__), "__version__"})

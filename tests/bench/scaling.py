@@ -141,7 +141,7 @@ def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
 
     def verified() -> None:
         tape = open_tape(lake, name)
-        verify(spark, lake, tape, remember=False).require_valid(tape)
+        verify(spark, lake, tape, remember=False).raise_for_violations()
 
     def played(into: str) -> None:
         request = Request(name, into, direct=into == "direct")

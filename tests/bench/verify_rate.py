@@ -48,7 +48,7 @@ def _on_spark(bench: Bench, time_type: TimeType) -> list[Cost]:
     tape = long_tape(bench.spark, lake, "long", time_type, workers=WORKERS, events=events)
 
     def work() -> None:
-        verify(bench.spark, lake, tape, remember=False).require_valid(tape)
+        verify(bench.spark, lake, tape, remember=False).raise_for_violations()
 
     costs = []
     for _ in range(bench.options.rounds):

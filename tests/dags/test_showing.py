@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from html import unescape
 from io import StringIO
+from types import SimpleNamespace
+from typing import Any
 
 from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
 from capstan.airflow.markdown import audits_markdown, certificate_markdown, plan_markdown
+from capstan.airflow.tasks.asset_events import tell_replay
 from capstan.cli.tables import plan_tables
+from capstan.replay.result import ReplayResult
 from capstan.reporting.html import render
 from capstan.reporting.summaries import plan_facts
+from capstan.storage.ledger.certificate import Certificate
 
 CERTIFICATE: dict[str, object] = {
     "run": "march-1", "stream": "flights", "cut": 30, "workers": ["EWR", "a|b\nc"],
@@ -123,11 +128,19 @@ def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
 
 
 def test_events_carry_no_samples_of_rows() -> None:
-    told = certified(CERTIFICATE)
+    told = certified(Certificate.from_json(CERTIFICATE), unchanged=True)
     assert told["audit"] == {"kind": "copy", "passed": True, "cells": 9, "differing": 0}
     assert told["stood"] is True
-    assert told["not_covered"] == {"workers": ["JFK"]}
+    assert told["not_covered"]["workers"] == ["JFK"]
     assert told["late"] == {"late": 3}
+
+
+def test_a_replay_with_nothing_to_do_changes_no_asset() -> None:
+    task: Any = SimpleNamespace(outlets=["alias"], run_name=None, settings=None)
+    nothing = ReplayResult(None, unchanged=True).to_json()
+    tell_replay(task, {}, nothing)
+    assert (task.outlets, task.run_name) == ([], "")
+    assert "nothing new" in certificate_markdown(nothing)
 
 
 def test_targets_have_names_of_their_own() -> None:

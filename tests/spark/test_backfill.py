@@ -19,7 +19,8 @@ from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.errors import InvalidRequestError
 from capstan.jobs import handlers
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.telemetry import instrumentation

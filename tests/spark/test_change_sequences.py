@@ -391,7 +391,7 @@ def test_a_table_by_text_and_truncates_is_that_of_its_ranges(play: Play) -> None
     assert {key for key, _ in wanted(RANGES[0], RANGES[2])} > {key for key, _ in wanted(*RANGES)}
     for run in runs.values():
         record = read_history(play.lake, run)
-        assert audit_run(play.spark, play.lake, play.declarations, record)[1].passed
+        assert audit_run(play.spark, play.lake, play.declarations, record).audit.passed
     play.rollback(runs[1])
     assert pairs(play, into, "customer") == wanted(RANGES[0], RANGES[2])
 
@@ -403,7 +403,7 @@ def test_a_merge_without_a_sequence_keeps_the_latest_time(play: Play) -> None:
     run = play.run("at_once", **whole, **merging)
     assert pairs(play, "at_once") == last
     record = read_history(play.lake, run)
-    assert audit_run(play.spark, play.lake, play.declarations, record)[1].passed
+    assert audit_run(play.spark, play.lake, play.declarations, record).audit.passed
     for each in RANGES:
         play("in_parts", **each, **merging)
     assert pairs(play, "in_parts") == last

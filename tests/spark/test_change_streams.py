@@ -116,7 +116,7 @@ def kept_runs(play: Play, into: str) -> set[str]:
 
 def passes_audit(play: Play, run: str) -> bool:
     record = read_history(play.lake, run)
-    return audit_run(play.spark, play.lake, play.declarations, record)[1].passed
+    return audit_run(play.spark, play.lake, play.declarations, record).audit.passed
 
 
 def test_the_later_change_wins_in_any_order(
@@ -214,7 +214,7 @@ def test_an_audit_names_the_key_of_an_altered_row(play: Play) -> None:
     play.sql(f"UPDATE {{table}} SET op = 'other' WHERE customer = {key}", into)
 
     record = read_history(play.lake, run)
-    audit = audit_run(play.spark, play.lake, play.declarations, record)[1]
+    audit = audit_run(play.spark, play.lake, play.declarations, record).audit
 
     assert not audit.passed
     assert [row.expected["customer"] for row in audit.findings if row.expected] == [key]

@@ -18,7 +18,8 @@ from capstan.capture.run import capture
 from capstan.core.config import Check, ProjectConfig, Range, Replay, Target, Transform
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.replay.standalone_audit import TableAudit, audit_against, audit_run, plan_against
 from capstan.storage.lake import Lake, children
 from capstan.storage.ledger import runs
@@ -234,14 +235,15 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     play.spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 62")
     play.spark.sql(f"INSERT INTO delta.`{table}` SELECT * FROM delta.`{table}` WHERE id = 63")
     history = runs.read_history(play.lake, run)
-    plan, audit = audit_run(play.spark, play.lake, play.declared("damaged", GOOD), history)
+    report = audit_run(play.spark, play.lake, play.declared("damaged", GOOD), history)
+    audit = report.audit
     assert not audit.passed
     failing = {check.name: check.failing for check in audit.checks if check.failing}
     assert failing == {"range_amount": 2, "unique_id": 2}
     with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         audit.require_passed("it")
 
-    shown = audit.to_json(plan.tape.time_type)
+    shown = audit.to_json(report.time_type)
     assert {each["kind"] for each in shown["findings"]} == {  # type: ignore[attr-defined]
         "changed", "missing", "extra", "check",
     }  # fmt: skip
@@ -270,7 +272,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     }  # fmt: skip
     version = int(str(done.certificate.target_version))
     declarations = play.declared("damaged", GOOD)
-    assert audit_run(play.spark, play.lake, declarations, history, version)[1].passed
+    assert audit_run(play.spark, play.lake, declarations, history, version).audit.passed
     assert len(read_rows(play.lake, "findings", run=run)) == len(found)
 
 

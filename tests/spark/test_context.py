@@ -51,7 +51,7 @@ def test_from_a_capture_to_a_rollback(ctx: capstan.Context) -> None:
     assert plan.comparison is None
     compared = ctx.plan("orders", into="oslo", compare=True, workers=["oslo"], **WEEK)
     assert compared.comparison is not None
-    assert compared.comparison["added"] == ORDERS // 3
+    assert compared.comparison.added == ORDERS // 3
 
     run = ctx.replay(plan)
     assert run.certificate is not None

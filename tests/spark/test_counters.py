@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, EventTime, LatePolicy, ProjectConfig, Source, Stream
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape

@@ -118,9 +118,9 @@ def check(play: Play, name: str, feature: Feature) -> None:
     first = play.run(name, **EARLY)
     assert ids(play, name) == list(range(4, 12))
     assert play(name, **EARLY).unchanged
-    _, audited = audit_run(
+    audited = audit_run(
         play.spark, play.lake, play.declarations, require_auditable(play.lake, first, None), None
-    )
+    ).audit
     assert audited.passed
     compared = difference(
         play.spark, make_plan(play.lake, play.declarations, play.request(name, **LATER))

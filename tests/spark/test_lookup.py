@@ -13,7 +13,8 @@ from capstan.capture.run import capture, close
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay, rollback
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay, rollback
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, delete_file, delete_folder, is_table
@@ -60,7 +61,7 @@ class Shop:
 
     def audit(self, certificate: Certificate) -> bool:
         history = require_auditable(self.lake, str(certificate.run), None)
-        return audit_run(self.spark, self.lake, self.declarations, history)[1].passed
+        return audit_run(self.spark, self.lake, self.declarations, history).audit.passed
 
     def rows(self, into: str = "named") -> set[Row]:
         frame = delta.load(self.spark, self.lake.table(into))

@@ -26,7 +26,8 @@ from capstan.core.config import (
     Target,
 )
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.replay.target.target_creation import MOST_PARTITIONS
 from capstan.storage.lake import Lake
 from capstan.telemetry import instrumentation

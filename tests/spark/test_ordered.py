@@ -345,7 +345,7 @@ def test_a_run_of_before_can_be_audited_and_taken_back(
         patched.setattr(attempt, "require_comparable", lambda *_: None)
         run = play.run("before", transform="first")
 
-    audit = audit_run(play.spark, play.lake, play.declarations, read_history(play.lake, run))[1]
+    audit = audit_run(play.spark, play.lake, play.declarations, read_history(play.lake, run)).audit
 
     assert audit.passed
     assert (audit.near.columns, audit.near.unsure) == ((), ("note",))
@@ -381,7 +381,7 @@ def test_sums_of_floats_pass_their_audit_after_maintenance(play: Play) -> None:
 def audited(play: Play, run: str) -> tuple[bool, dict[str, int]]:
     """Whether a run's audit passes, and what differs; a tolerance has to be used in any case."""
     history = read_history(play.lake, run)
-    audit = audit_run(play.spark, play.lake, play.declarations, history)[1]
+    audit = audit_run(play.spark, play.lake, play.declarations, history).audit
     assert audit.near.columns == ("revenue", "mean")
     assert audit.near.cells
     return audit.passed, {kind: count for kind, count in audit.totals.items() if count}

@@ -83,7 +83,7 @@ def test_a_remade_table_is_published_into_again(play: Play, how: str, mode: str)
     assert play(into, **EARLY, **asked).unchanged
     for run in (again, later):
         history = runs.read_history(play.lake, run)
-        assert audit_run(play.spark, play.lake, play.declarations, history)[1].passed
+        assert audit_run(play.spark, play.lake, play.declarations, history).audit.passed
     play.rollback(later)
     assert play.column(into) == ALL[:8]
 

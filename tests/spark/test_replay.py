@@ -20,7 +20,8 @@ from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.errors.translation import to_capstan_error
 from capstan.replay.preview import preview
-from capstan.replay.run import ReplayResult, unlock
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import unlock
 from capstan.storage.lake import Lake, exists
 from capstan.storage.ledger import claims, coverage, runs, tables
 from capstan.storage.ledger.claims import Scope

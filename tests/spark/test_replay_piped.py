@@ -17,7 +17,7 @@ from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.pipeline import definition
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.replay.execution.approval import Decision
-from capstan.replay.run import ReplayResult
+from capstan.replay.result import ReplayResult
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.lake import exists
 from capstan.storage.ledger import claims, runs
@@ -199,7 +199,7 @@ def test_workers_are_played_alone_where_the_sink_keeps_them(play: Piped) -> None
     table = f"delta.`{play.lake.table('workers')}`"
     play.spark.sql(f"UPDATE {table} SET id = -1 WHERE _worker = 2 AND id = 50")
     history = require_auditable(play.lake, str(done.certificate.run), None)
-    _, found = audit_run(play.spark, play.lake, play.declarations, history)
+    found = audit_run(play.spark, play.lake, play.declarations, history).audit
     assert (found.kind, found.passed) == ("pipeline", False)
     assert (found.totals["changed"], found.differing) == (1, 1)
 

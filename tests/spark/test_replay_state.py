@@ -131,7 +131,7 @@ def test_a_run_long_past_is_audited_from_the_beginning(followed: Followed) -> No
     run = next(each for each in list_taken(followed.lake, "places") if "pieces" in each.name)
     name = run.history.last.run
     history = require_auditable(followed.lake, name, None)
-    _, found = audit_run(followed.spark, followed.lake, followed.declarations, history)
+    found = audit_run(followed.spark, followed.lake, followed.declarations, history).audit
     assert (found.kind, found.passed) == ("pipeline", True)
 
 

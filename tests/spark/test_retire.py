@@ -184,7 +184,7 @@ def run_of(made: Sixteen, table: str) -> str:
 def test_retired_copies_are_audited_by_the_index(retired: Sixteen) -> None:
     spark, lake, declared = retired.spark, retired.lake, retired.declared
     copy, hours = (read_history(lake, run_of(retired, table)) for table in ("copy", "hours"))
-    assert audit_run(spark, lake, declared, copy)[1].passed
+    assert audit_run(spark, lake, declared, copy).audit.passed
     refused(lambda: audit_run(spark, lake, declared, hours))
     # One that cannot be made stops no other, and fails no run.
     asked = RunAudits(tuple(RunAudit(history.last.run) for history in (copy, hours)))
@@ -200,7 +200,7 @@ def test_an_altered_copy_fails_its_audit_cell_by_cell(retired: Sixteen) -> None:
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 3 AND ts < '2020-01-02'")
     spark.sql(f"UPDATE delta.`{path}` SET text = 'x' WHERE id = 500 AND ts < '2020-01-02'")
     spark.sql(f"UPDATE delta.`{path}` SET text = 'x' WHERE id = 9 AND ts > '2020-01-04'")
-    audit = audit_run(spark, lake, retired.declared, run)[1]
+    audit = audit_run(spark, lake, retired.declared, run).audit
     assert not audit.passed
     # Of cells that were retired a wrong row counts, and cannot be told.
     assert audit.totals == {"missing": 1, "extra": 0, "changed": 1 + 2, "tape": 0}

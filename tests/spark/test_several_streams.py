@@ -15,7 +15,8 @@ from capstan.capture.run import capture, close
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay, rollback
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay, rollback
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
@@ -176,7 +177,7 @@ def test_streams_of_any_batches_any_workers_give_what_sql_gives(
             run = str(market.replay(query, peers=peers).run)
             assert market.rows(query) == wanted, (query, peers)
             history = require_auditable(market.lake, run, None)
-            assert audit_run(market.spark, market.lake, market.declarations, history)[1].passed
+            assert audit_run(market.spark, market.lake, market.declarations, history).audit.passed
             rollback(market.spark, market.lake, market.declarations, run)
 
 
@@ -216,7 +217,7 @@ def test_chosen_workers_join_with_all_of_another_stream(
     second = replayed("parts", workers=("b",), peers=2)
     assert shown("parts") == shown("whole")
     history = require_auditable(lake, str(first.run), None)
-    assert audit_run(spark, lake, declared, history)[1].passed
+    assert audit_run(spark, lake, declared, history).audit.passed
     rollback(spark, lake, declared, str(second.run))
     assert {row[0] for row in shown("parts")} == numbers
     assert shown("parts") == Rows(row for row in shown("whole").elements() if row[0] in numbers)

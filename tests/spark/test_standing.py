@@ -17,7 +17,8 @@ from capstan.capture.run import capture
 from capstan.core.config import Mode, ProjectConfig, Replay, Transform
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
@@ -79,7 +80,7 @@ class Table:
 
     def audit(self, run: str) -> bool:
         history = require_auditable(self.lake, run, None)
-        return audit_run(self.spark, self.lake, self.config, history)[1].passed
+        return audit_run(self.spark, self.lake, self.config, history).audit.passed
 
     def sql(self, statement: str) -> None:
         self.spark.sql(statement.format(table=f"delta.`{self.path}`"))

@@ -22,7 +22,8 @@ from capstan.capture.run import capture, close
 from capstan.core.config import Mode, ProjectConfig, Target, Transform
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay, rollback
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay, rollback
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
 from tests.support.pipeline_samples import REFERENCES

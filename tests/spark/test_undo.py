@@ -14,7 +14,7 @@ from capstan.capture.run import capture, close
 from capstan.core.config import Mode, Target, Transform
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
-from capstan.replay.execution.attempt import ReplayResult
+from capstan.replay.result import ReplayResult
 from capstan.replay.target.row_restore import except_all
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake

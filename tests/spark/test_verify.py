@@ -458,7 +458,7 @@ def test_the_answer_as_json(spark, lake):
     tape = two_workers(spark, lake)
     append(spark, tape, 1, [(0, row_of(2, Messages(Time.of(6_999_999), 1)))])
     verification = verify(spark, lake, tape)
-    answer = json.loads(json.dumps(verification.to_json(tape)))
+    answer = json.loads(json.dumps(verification.to_json()))
     moment = "1970-01-01T00:00:07.000000Z"
     answer["workers"][0]["violation"].pop("about")
     assert answer == {
@@ -497,7 +497,7 @@ def test_the_answer_as_json(spark, lake):
         "retired": [],
     }
     with pytest.raises(CheckFailedError) as refused:
-        verification.require_valid(tape)
+        verification.raise_for_violations()
     error = refused.value
     assert error.code == "CAP-VIOLATION"
     assert error.fields["worker"] == 0
@@ -506,7 +506,7 @@ def test_the_answer_as_json(spark, lake):
     assert error.fields["held"] == [[moment, 1]]
     for part in ("0 (EWR)", "message", "event 2", "00:00:06.999999", f"held: {moment} x1"):
         assert part in error.message
-    verify(spark, lake, tape, workers=[1]).require_valid(tape)
+    verify(spark, lake, tape, workers=[1]).raise_for_violations()
     assert verify(spark, lake, tape, cut=Cut(0, 0)).valid
 
 
@@ -531,7 +531,7 @@ def test_an_empty_tape_is_valid(spark, lake):
     verification = verify(spark, lake, tape)
     assert verification.valid
     nothing = {"stream": "s", "cut": -1, "valid": True, "workers": [], "retired": []}
-    assert verification.to_json(tape) == nothing
+    assert verification.to_json() == nothing
 
 
 def test_reads_no_columns_that_it_does_not_judge(spark, lake):

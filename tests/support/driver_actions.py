@@ -27,7 +27,8 @@ from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
 from capstan.replay.execution.approval import Decision, reject
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, publish, replay, rollback, unlock
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import publish, replay, rollback, unlock
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import read_histories

@@ -14,7 +14,8 @@ from capstan.capture.run import capture
 from capstan.core.config import ProjectConfig, Target, Transform
 from capstan.replay.execution.approval import Decision
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, publish, replay, rollback
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import publish, replay, rollback
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from tests.support.sample_streams import NAME, SUM_BY_DAY, Row, declared, lay, little_stream

@@ -10,54 +10,14 @@ tasks import Spark or read a lake.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from capstan.airflow.dags.guest import CapstanTaskGroup, capstan_dags, check_declarations
-    from capstan.airflow.operators.audit import AuditOperator
-    from capstan.airflow.operators.backfill import BackfillOperator
-    from capstan.airflow.operators.capture import CaptureOperator
-    from capstan.airflow.operators.frontier_sensor import FrontierSensor
-    from capstan.airflow.operators.plan_job import PlanOperator
-    from capstan.airflow.operators.replay import ReplayOperator
-    from capstan.airflow.operators.result import ResultOperator
-    from capstan.airflow.tasks.attempt_name import attempt_template
-
-_LAZY = {
-    "AuditOperator": "capstan.airflow.operators.audit",
-    "BackfillOperator": "capstan.airflow.operators.backfill",
-    "CapstanTaskGroup": "capstan.airflow.dags.guest",
-    "CaptureOperator": "capstan.airflow.operators.capture",
-    "FrontierSensor": "capstan.airflow.operators.frontier_sensor",
-    "PlanOperator": "capstan.airflow.operators.plan_job",
-    "ReplayOperator": "capstan.airflow.operators.replay",
-    "ResultOperator": "capstan.airflow.operators.result",
-    "attempt_template": "capstan.airflow.tasks.attempt_name",
-    "capstan_dags": "capstan.airflow.dags.guest",
-    "check_declarations": "capstan.airflow.dags.guest",
-}
-
-__all__ = [
-    "AuditOperator",
-    "BackfillOperator",
-    "CapstanTaskGroup",
-    "CaptureOperator",
-    "FrontierSensor",
-    "PlanOperator",
-    "ReplayOperator",
-    "ResultOperator",
-    "attempt_template",
-    "capstan_dags",
-    "check_declarations",
-]
+from capstan.core.public_names import names_of, public_name
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
-        raise AttributeError(f"module 'capstan.airflow' has no attribute {name!r}")
     try:
-        return getattr(import_module(_LAZY[name]), name)
+        return public_name(__name__, name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "airflow":
             raise
@@ -67,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *names_of(__name__)})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, Context
 
 from capstan.core.config import ProjectConfig
 from capstan.core.config.names import is_catalog_name, normalised
+from capstan.storage.ledger.certificate import Certificate
 
 REPLAYED = AssetAlias("capstan/replayed")
 """Alias for the table that `capstan_replay` changes, which is known at run time only."""
@@ -20,8 +22,8 @@ CAPTURED = AssetAlias("capstan/captured")
 _CAPTURED = ("stream", "cut", "frontier", "batches", "fed", "records", "late")
 _CERTIFIED = (
     "run", "stream", "cut", "workers", "since", "until", "records", "fingerprint", "frontier",
-    "complete", "late", "not_covered", "transform", "pipeline", "mode", "target", "target_path",
-    "target_version", "published", "stood", "approval",
+    "complete", "late", "transform", "pipeline", "mode", "target", "target_path",
+    "target_version", "published", "approval",
 )  # fmt: skip
 
 
@@ -75,10 +77,16 @@ def captured(result: Mapping[str, object]) -> dict[str, object]:
     return {key: result.get(key) for key in _CAPTURED}
 
 
-def certified(result: Mapping[str, object]) -> dict[str, object]:
-    """The `extra` of a table asset's event, from a certificate, without samples of rows."""
-    audit = result.get("audit")
-    full = dict(audit) if isinstance(audit, Mapping) else {}
-    short = {key: full.get(key) for key in ("kind", "passed", "cells", "differing")}
-    several = {"streams": result["streams"]} if result.get("streams") else {}
-    return {**{key: result.get(key) for key in _CERTIFIED}, **several, "audit": short}
+def certified(certificate: Certificate, *, unchanged: bool) -> dict[str, object]:
+    """The `extra` of a table asset's event, from a certificate, without samples of rows.
+
+    `ReplayResult.from_json` reads it.
+    """
+    audit = certificate.audit or {}
+    return {
+        **{key: getattr(certificate, key) for key in _CERTIFIED},
+        "not_covered": asdict(certificate.not_covered),
+        "stood": unchanged,
+        **({"streams": certificate.streams} if certificate.streams else {}),
+        "audit": {key: audit.get(key) for key in ("kind", "passed", "cells", "differing")},
+    }

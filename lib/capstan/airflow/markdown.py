@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from capstan.replay.result import ReplayResult
 from capstan.reporting.formatting import bounds_text, number
 from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
+from capstan.storage.ledger.certificate import Certificate, Json
 
 _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")
@@ -19,19 +21,25 @@ def plan_markdown(plan: Mapping[str, object]) -> str:
     return "\n".join([page, "", *_difference(diff)]) if isinstance(diff, Mapping) else page
 
 
-def certificate_markdown(certificate: Mapping[str, object]) -> str:
-    """A certificate as markdown."""
-    title = f"Certificate of {certificate.get('run')}"
-    return _page(title, certificate_facts(certificate, _value))
+def certificate_markdown(result: Json) -> str:
+    """The certificate of a replay as markdown, from its XCom."""
+    replayed = ReplayResult.from_json(result)
+    if replayed.certificate is None:
+        return "## Nothing to replay\n\nThere is nothing new, and nothing was published before."
+    return _certificate(replayed.certificate, unchanged=replayed.unchanged)
 
 
-def approval_markdown(result: Mapping[str, object]) -> str:
+def _certificate(certificate: Certificate, *, unchanged: bool = False) -> str:
+    facts = certificate_facts(certificate, _value, unchanged=unchanged)
+    return _page(f"Certificate of {certificate.run}", facts)
+
+
+def approval_markdown(certificate: Certificate) -> str:
     """The text that a person decides on: certificate of a waiting run, and its changes."""
-    diff = result.get("diff")
-    difference = diff if isinstance(diff, Mapping) else {}
     rest = "If you reject it, it stays there, and the table does not change."
-    staged = f"The output is staged at `{result.get('staging')}`. {rest}"
-    return "\n".join([certificate_markdown(result), "", *_difference(difference), "", staged])
+    staged = f"The output is staged at `{certificate.staging}`. {rest}"
+    changes = _difference(certificate.diff or {})
+    return "\n".join([_certificate(certificate), "", *changes, "", staged])
 
 
 def _difference(difference: Mapping[str, object]) -> list[str]:

@@ -15,8 +15,10 @@ or takes the session that was given or that this process has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capstan.api.notebook import shown
 from capstan.api.workplace import Workplace
 from capstan.errors import InvalidRequestError
 from capstan.errors.translation import translating
@@ -24,13 +26,7 @@ from capstan.errors.translation import translating
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from capstan.api.results import (
-        AuditReport,
-        Listing,
-        ReplayPlan,
-        ReplayRun,
-        StreamVerification,
-    )
+    from capstan.api.listing import Listing
     from capstan.backfill.planner import BackfillRequest
     from capstan.backfill.run import BackfillResult
     from capstan.backfill.survey import Survey
@@ -38,7 +34,10 @@ if TYPE_CHECKING:
     from capstan.maintenance.run import MaintenanceResult
     from capstan.replay.execution.approval import Decision
     from capstan.replay.planning.request import Request
-    from capstan.replay.standalone_audit import TableAudit
+    from capstan.replay.preview import Preview
+    from capstan.replay.result import ReplayResult
+    from capstan.replay.standalone_audit import AuditReport, TableAudit
+    from capstan.verify import Verification
 
 _Model = TypeVar("_Model")
 
@@ -52,12 +51,12 @@ class Context(Workplace):
 
     def streams(self) -> Listing:
         """The streams, on tape or declared only, by name; no JVM."""
-        from capstan.api.results import Listing
+        from capstan.api.listing import Listing
         from capstan.reporting import listings
 
         columns = ("stream", "captured", "cut", "workers", "events", "records", "late", "frontier")
         rows = listings.stream_rows(self.lake, self.declarations)
-        return Listing(f"Streams of {self.lake.root}", columns, tuple(rows))
+        return shown(Listing(f"Streams of {self.lake.root}", columns, tuple(rows)))
 
     def runs(self, *, target: str | None = None, stream: str | None = None) -> Listing:
         """The runs, the newest first; no JVM.
@@ -66,12 +65,12 @@ class Context(Workplace):
             target: Only runs into this target.
             stream: Only runs of this stream.
         """
-        from capstan.api.results import Listing
+        from capstan.api.listing import Listing
         from capstan.reporting import listings
 
         columns = ("run", "stream", "target", "state", "records", "since", "until", "version", "at")
         rows = listings.run_rows(self.lake, self.declarations, target, stream)
-        return Listing(f"Runs of {self.lake.root}", columns, tuple(rows))
+        return shown(Listing(f"Runs of {self.lake.root}", columns, tuple(rows)))
 
     def capture(
         self,
@@ -98,7 +97,9 @@ class Context(Workplace):
         declarations = self.declared(required=True)
         source = declarations.stream(stream)
         with self.session(declarations) as spark:
-            return capture(spark, self.lake, source, frame=frame, reseat=reseat, rescale=rescale)
+            return shown(
+                capture(spark, self.lake, source, frame=frame, reseat=reseat, rescale=rescale)
+            )
 
     def verify(
         self,
@@ -107,7 +108,7 @@ class Context(Workplace):
         workers: Sequence[str] | str | None = None,
         as_of: int | None = None,
         deep: bool = False,
-    ) -> StreamVerification:
+    ) -> Verification:
         """Check that the recordings of a stream follow the protocol.
 
         Args:
@@ -116,7 +117,6 @@ class Context(Workplace):
             as_of: The commit to verify up to; None for the newest.
             deep: Also compare each record with its event.
         """
-        from capstan.api.results import StreamVerification
         from capstan.core.config.loading.validation import read_field
         from capstan.core.config.request_fields import Names
         from capstan.storage.tape.index import find_cut, resolve_workers
@@ -128,8 +128,7 @@ class Context(Workplace):
         named = None if workers is None else read_field("workers", Names, workers)
         chosen = None if named is None else tuple(resolve_workers(tape, cut, named))
         with self.later() as session:
-            found = verify(session, self.lake, tape, workers=chosen, cut=cut, deep=deep)
-        return StreamVerification(found, tape)
+            return shown(verify(session, self.lake, tape, workers=chosen, cut=cut, deep=deep))
 
     def plan(
         self,
@@ -138,7 +137,7 @@ class Context(Workplace):
         *,
         compare: bool = False,
         **fields: Any,
-    ) -> ReplayPlan:
+    ) -> Preview:
         """What a replay would read and write; no JVM unless the target is compared.
 
         Args:
@@ -148,7 +147,6 @@ class Context(Workplace):
             compare: Also count the rows that it would add, remove and change.
             fields: The other fields of `capstan.ReplayRequest`, such as `workers` and `since`.
         """
-        from capstan.api.results import ReplayPlan
         from capstan.replay.preview import preview
 
         declarations = self.declarations
@@ -156,19 +154,18 @@ class Context(Workplace):
         self._locate(request.into, request.pipeline)
         found = preview(self.lake, declarations, request)
         if not compare:
-            return ReplayPlan(found)
+            return shown(found)
         from capstan.replay.publish.diff import difference
 
         with self.session(declarations) as spark:
-            compared = difference(spark, found.plan).to_json(found.plan.tape.time_type)
-        return ReplayPlan(found, compared)
+            return shown(replace(found, comparison=difference(spark, found.plan)))
 
     def replay(
         self,
-        what: str | Mapping[str, str | Sequence[str]] | Request | ReplayPlan,
+        what: str | Mapping[str, str | Sequence[str]] | Request | Preview,
         into: str | None = None,
         **fields: Any,
-    ) -> ReplayRun:
+    ) -> ReplayResult:
         """Replay chosen workers and times into a table: verified, staged, audited, published.
 
         The same replay again changes nothing while its result stands.
@@ -183,18 +180,18 @@ class Context(Workplace):
         Raises:
             CapstanError: See `capstan.replay.run.replay`.
         """
-        from capstan.api.results import ReplayPlan, ReplayRun
         from capstan.replay.planning.planner import make_plan
+        from capstan.replay.preview import Preview
         from capstan.replay.run import replay
 
-        if isinstance(what, ReplayPlan):
+        if isinstance(what, Preview):
             if into is not None or fields:
                 raise InvalidRequestError(
                     "CAP-REQUEST",
                     "a plan already has all fields of its replay",
                     "plan again with these fields",
                 )
-            plan = what.preview.plan
+            plan = what.plan
             request = plan.request if plan.request.follow is not None else plan.pinned
         else:
             request = _replay_request(what, into, fields)
@@ -203,7 +200,7 @@ class Context(Workplace):
         # What can be refused is refused before a JVM starts.
         make_plan(self.lake, declarations, request)
         with self.session(declarations) as spark:
-            return ReplayRun(replay(spark, self.lake, declarations, request), spark)
+            return shown(replace(replay(spark, self.lake, declarations, request), session=spark))
 
     def audit(self, run: str, *, version: int | None = None) -> AuditReport:
         """Compare what a run published with what the stream says.
@@ -212,15 +209,12 @@ class Context(Workplace):
             run: The run's name.
             version: The target's version; None for the newest.
         """
-        from capstan.api.results import AuditReport
         from capstan.replay.standalone_audit import audit_run, require_auditable
 
         history = require_auditable(self.lake, run, version)
         declarations = self.declarations
         with self.session(declarations) as spark:
-            plan, found = audit_run(spark, self.lake, declarations, history, version)
-        published = None if history.done is None else history.done.target_version
-        return AuditReport.of(plan, found, version, run=run, target_version=published)
+            return shown(audit_run(spark, self.lake, declarations, history, version))
 
     def audit_table(
         self, stream: str | TableAudit, table: str | None = None, **fields: Any
@@ -232,7 +226,6 @@ class Context(Workplace):
             table: A table of the lake or of a catalog, a declared target, or a Delta path.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`.
         """
-        from capstan.api.results import AuditReport
         from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
 
         request = _request(TableAudit, "stream", stream, {"table": table, **fields})
@@ -240,8 +233,7 @@ class Context(Workplace):
         self._locate(request.table)
         plan = plan_against(self.lake, declarations, request)
         with self.session(declarations) as spark:
-            found = audit_against(spark, plan, request)
-        return AuditReport.of(plan, found, request.version)
+            return shown(audit_against(spark, plan, request))
 
     def gaps(self, replay: str | BackfillRequest, **fields: Any) -> Survey:
         """Which intervals of a declared replay are done, missing, stale or changed; no JVM.
@@ -256,7 +248,7 @@ class Context(Workplace):
         declarations = self.declared(required=True)
         declared = declarations.replay(request.replay)
         self._locate(declared.target, declared.pipeline)
-        return survey_range(self.lake, declarations, request)
+        return shown(survey_range(self.lake, declarations, request))
 
     def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
         """Replay the missing intervals of a declared replay, run by run.
@@ -279,23 +271,24 @@ class Context(Workplace):
         self._locate(declared.target, declared.pipeline)
         prepared = prepare(self.lake, declarations, request)
         if request.dry_run or not prepared.replays:
-            return prepared
+            return shown(prepared)
         with self.session(declarations) as spark:
-            return run_prepared(spark, self.lake, declarations, prepared)
+            return shown(run_prepared(spark, self.lake, declarations, prepared))
 
-    def publish(self, run: str, decision: Decision | None = None) -> ReplayRun:
+    def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
         """Publish a run that waits after its audit.
 
         Args:
             run: The run's name.
             decision: Who approves it; None for a run that needs no approval.
         """
-        from capstan.api.results import ReplayRun
         from capstan.replay.run import publish
 
         declarations = self.declarations
         with self.session(declarations) as spark:
-            return ReplayRun(publish(spark, self.lake, declarations, run, decision), spark)
+            return shown(
+                replace(publish(spark, self.lake, declarations, run, decision), session=spark)
+            )
 
     def rollback(self, run: str) -> int:
         """Take back what a run published, and return the target's new version.
@@ -322,7 +315,7 @@ class Context(Workplace):
         chosen = list(streams) or self.lake.streams()
         require_streams(self.lake, chosen)
         with self.session() as spark:
-            return maintain(spark, self.lake, chosen)
+            return shown(maintain(spark, self.lake, chosen))
 
     def table(self, name: str, *, version: int | None = None) -> DataFrame:
         """A target as a DataFrame.

@@ -9,9 +9,9 @@ from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError, translation
-from capstan.notebook import rows_html
 from capstan.replay.planning.request import Request
-from capstan.replay.run import ReplayResult, replay
+from capstan.replay.result import ReplayResult
+from capstan.replay.run import replay
 from capstan.storage.lake import Lake
 from capstan.telemetry.instrumentation import emit
 
@@ -70,9 +70,13 @@ class BackfillResult:
         """The error of the first failed replay; None if none failed."""
         return next((run.error for run in self.results if run.error is not None), None)
 
+    @property
+    def runs(self) -> tuple[RunResult, ...]:
+        """All replays, with the results of those that were run."""
+        return (*self.results, *map(RunResult, self.replays[len(self.results) :]))
+
     def to_json(self) -> dict[str, object]:
         """The backfill as a JSON object; `counts` are those of the intervals before it."""
-        runs = [*self.results, *map(RunResult, self.replays[len(self.results) :])]
         outcomes = [run.outcome for run in self.results if run.outcome is not None]
         head = {key: value for key, value in self.survey.to_json().items() if key != "intervals"}
         return {
@@ -81,7 +85,7 @@ class BackfillResult:
             "order": str(self.request.order),
             "chunk": self.request.chunk,
             "dry_run": self.request.dry_run,
-            "runs": [run.to_json() for run in runs],
+            "runs": [run.to_json() for run in self.runs],
             "done": sum(not outcome.unchanged for outcome in outcomes),
             "stood": sum(outcome.unchanged for outcome in outcomes),
             "failed": sum(run.error is not None for run in self.results),
@@ -93,15 +97,6 @@ class BackfillResult:
         if self.error is not None:
             raise self.error
         return self
-
-    def _repr_html_(self) -> str:
-        value = self.to_json()
-        states = {"done": "done", "stood": "unchanged", "failed": "failed", "left": "left"}
-        told = ", ".join(f"{value[count]} {state}" for count, state in states.items())
-        runs = value["runs"]
-        assert isinstance(runs, list)
-        columns = ("since", "until", "run", "records", "published", "error")
-        return rows_html(f"{value['replay']}: {told}", columns, runs)
 
 
 def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> BackfillResult:

@@ -16,7 +16,6 @@ from capstan.backfill.interval_state import IntervalClassifier, classify_interva
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
-from capstan.notebook import rows_html
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
@@ -66,12 +65,6 @@ class Survey:
             "counts": self.counts,
             "intervals": [interval.to_json() for interval in self.intervals],
         }
-
-    def _repr_html_(self) -> str:
-        counts = ", ".join(f"{count} {state}" for state, count in self.counts.items() if count)
-        rows = [interval.to_json() for interval in self.intervals]
-        columns = tuple(rows[0]) if rows else ()
-        return rows_html(f"{self.declared.name}: {counts or 'no intervals'}", columns, rows)
 
 
 def survey(

@@ -39,7 +39,6 @@ from capstan.capture.synthetic.late_reinjection import PutBackResult
 from capstan.core.config import ByPartition, Stream
 from capstan.core.config.sources import QUERY
 from capstan.errors import IncompleteError, InvalidRequestError
-from capstan.notebook import facts_html
 from capstan.spark.own_session import copy_of, moved
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
@@ -90,9 +89,6 @@ class CaptureResult:
     def to_json(self) -> dict[str, object]:
         """The capture, as the command line's `--json` prints it."""
         return asdict(self)
-
-    def _repr_html_(self) -> str:
-        return facts_html(f"Capture of {self.stream}", self.to_json())
 
 
 @in_turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -10,14 +11,20 @@ from rich.table import Table
 from capstan.cli.output import cell, facts, table
 from capstan.reporting.summaries import certificate_facts, plan_facts
 
+if TYPE_CHECKING:
+    from capstan.replay.result import ReplayResult
+
 # Longest text of a row in a table, in characters; the JSON has the whole row.
 _LONGEST = 100
 
 
-def certificate_table(certificate: Mapping[str, object]) -> Table:
-    """A certificate as a table of names and values."""
-    title = f"certificate of {certificate.get('run')}"
-    return facts(title, [*certificate_facts(certificate, cell), ("", "")])
+def certificate_table(result: ReplayResult) -> Table:
+    """The certificate of a replay as a table of names and values."""
+    certificate = result.certificate
+    if certificate is None:
+        return facts("no certificate: the replay has nothing to do", [])
+    rows = certificate_facts(certificate, cell, unchanged=result.unchanged)
+    return facts(f"certificate of {certificate.run}", [*rows, ("", "")])
 
 
 def finding_table(audit: Mapping[str, object]) -> Table:

@@ -94,10 +94,10 @@ def _verify(job: MainJob) -> Done:
 
     tape = open_tape(job.lake, STREAM)
     result = verify(job.spark, job.lake, tape)
-    result.require_valid(tape)
+    result.raise_for_violations()
     events = sum(verdict.events for verdict in result.workers)
     line = f"{len(result.workers)} recordings are valid, {events:,} events"
-    return Done(line, False, result.to_json(tape))
+    return Done(line, False, result.to_json())
 
 
 def march() -> Request:

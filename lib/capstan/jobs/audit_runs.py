@@ -102,4 +102,4 @@ def _audit(context: Context, run: str, version: int | None) -> dict[str, object]
         raise InvalidRequestError(
             "CAP-GONE", f"it can no longer be read: {reason}", hint
         ) from error
-    return {"cut": report.subject["cut"], **report.audit.to_json(report.time_type)}
+    return {"cut": report.cut, **report.audit.to_json(report.time_type)}

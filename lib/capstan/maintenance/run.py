@@ -28,7 +28,6 @@ from capstan.maintenance.table_catalog import (
     index_tables,
     ledger_tables,
 )
-from capstan.notebook import facts_html
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.target_places import find_all_moved
 from capstan.storage.job_attempts import clear_attempts
@@ -49,7 +48,7 @@ _LAKE_WIDE = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
 """Errors that affect the whole lake, unless they name a path of a single stream."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MaintenanceResult:
     """The result of maintenance.
 
@@ -92,9 +91,6 @@ class MaintenanceResult:
             "violations": _by_stream(self.violations),
             "busy": [error.summary() for error in self.busy],
         }
-
-    def _repr_html_(self) -> str:
-        return facts_html("Maintenance", self.to_json())
 
     @property
     def refusal(self) -> CapstanError | None:
@@ -171,8 +167,8 @@ def maintain(
                     raise
                 result.failed.append(stream_error)
         result.tables[""] = _maintain_shared(spark, lake, result)
-        result.staging = clear_staging(lake, now or moment(), keep)
-        result.jobs = clear_attempts(lake, now or moment(), keep)
+        result.staging.extend(clear_staging(lake, now or moment(), keep))
+        result.jobs.extend(clear_attempts(lake, now or moment(), keep))
     return result
 
 
@@ -215,7 +211,7 @@ def _maintain_tape(
     # Verified last: if the lake cannot be written, an earlier step has failed already.
     if not _is_import(tape):
         try:
-            verify(spark, lake, tape).require_valid(tape)
+            verify(spark, lake, tape).raise_for_violations()
         except CheckFailedError as violation:
             result.violations.append(violation)
     return tables
@@ -232,7 +228,7 @@ def _maintain_shared(
 ) -> list[TableResult]:
     tables = []
     for pipeline in lake.states():
-        result.snapshots += clear_snapshots(spark, lake, pipeline)
+        result.snapshots.extend(clear_snapshots(spark, lake, pipeline))
         uncompacted = TableResult(f"state {pipeline}")
         tables.append(_cleaned(spark, uncompacted, lake.state(pipeline)))
     growing = (*aside_tables(lake), *ledger_tables(lake))

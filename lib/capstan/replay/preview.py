@@ -15,6 +15,7 @@ from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
+from capstan.replay.publish.diff import Difference
 from capstan.replay.target.already_published import find_equivalent_run
 from capstan.replay.target.conflicting_rows import require_no_clash
 from capstan.replay.target.foreign_changes import Change, changes_since
@@ -38,7 +39,7 @@ from capstan.storage.tape.index import ContentSummary
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """A preview of a replay.
+    """What a replay would read and write; `Context.replay` carries it out at the same cut.
 
     Attributes:
         plan: The plan.
@@ -54,6 +55,7 @@ class Preview:
         equivalent: The run that has already published the same, of the same identity or at an
             earlier cut; None for none.
         held_by: Other runs that now hold part of the range.
+        comparison: Rows that it would add, remove and change; None when they were not compared.
     """
 
     plan: Plan
@@ -68,6 +70,17 @@ class Preview:
     late: Mapping[str, int]
     equivalent: str | None
     held_by: tuple[str, ...]
+    comparison: Difference | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether no record of its times can arrive any more."""
+        return self.plan.complete
+
+    @property
+    def records(self) -> int:
+        """How many records it plays."""
+        return self.content.records
 
     @property
     def content(self) -> ContentSummary:
@@ -96,7 +109,7 @@ class Preview:
             "asked_until": plan.box.to_json(time_type)["until"],
             "frontier": [time_type.render(time) for time in plan.frontier.elements],
             "complete": plan.complete,
-            "records": self.content.records,
+            "records": self.records,
             "times": self.content.times,
             "messages": self.content.messages,
             "files": self.files,
@@ -124,6 +137,7 @@ class Preview:
             "approve": plan.request.approve,
             **({"streams": self._parts()} if plan.several else {}),
             **({} if plan.change_rule is None else {"changes": plan.change_rule.to_json()}),
+            **({} if self.comparison is None else {"diff": self.comparison.to_json(time_type)}),
         }
 
     def _parts(self) -> list[dict[str, object]]:

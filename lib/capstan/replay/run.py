@@ -11,7 +11,7 @@ from capstan.core.config import ProjectConfig
 from capstan.errors import FencedError, InvalidRequestError
 from capstan.replay.execution import recovery
 from capstan.replay.execution.approval import Decision, require_unmoved, require_waiting
-from capstan.replay.execution.attempt import ReplayResult, carry_out, publish_staged, take_turn
+from capstan.replay.execution.attempt import carry_out, publish_staged, take_turn
 from capstan.replay.execution.job import Job, located, require_intent, restore
 from capstan.replay.execution.rollback import roll_back
 from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
@@ -21,6 +21,7 @@ from capstan.replay.planning.planner import make_plan, target_path
 from capstan.replay.planning.preset import completed
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_lookups, locate_target
+from capstan.replay.result import ReplayResult
 from capstan.replay.target import target_table
 from capstan.replay.target.already_published import find_equivalent_run, require_same_table
 from capstan.replay.target.foreign_changes import changes_since
@@ -35,8 +36,6 @@ from capstan.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["ReplayResult", "publish", "replay", "rollback", "unlock"]
 
 
 def replay(
@@ -78,7 +77,7 @@ def replay(
     for stream in plan.inputs:
         workers = tuple(stream.workers)
         verification = verify(spark, lake, stream.tape, workers=workers, cut=stream.cut)
-        verification.require_valid(stream.tape)
+        verification.raise_for_violations()
     emit("replay.verify", stream=plan.stream, workers=sum(len(i.workers) for i in plan.inputs))
     plan.require_complete()
     identity = plan.identity

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -14,6 +15,7 @@ from capstan.core.config import ProjectConfig
 from capstan.core.config.request_fields import Names, TimeText
 from capstan.core.times import Kind, TimeType
 from capstan.errors import InvalidRequestError
+from capstan.errors.translation import translating
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.change_merge import audit_changes, require_newest_version
 from capstan.replay.execution.job import located, restore
@@ -65,6 +67,82 @@ class TableAudit:
     time_column: str | None = None
     columns: Names | None = None
     version: int | None = None
+
+
+@translating
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """Whether a table holds exactly what a stream says.
+
+    Attributes:
+        audit: The comparison.
+        run: The audited run; None for a table.
+        target_version: The version that the run has published; None when it has not.
+        stream: The stream; of several, their names joined by `+`.
+        cut: The commit of the tape that it was compared with.
+        cuts: Of several streams, the cuts by source; else empty.
+        target: The target as it was requested.
+        target_path: The target's path.
+        version: The audited version; None for the newest.
+    """
+
+    audit: Audit
+    run: str | None
+    target_version: int | None
+    stream: str
+    cut: int
+    cuts: Mapping[str, int]
+    target: str
+    target_path: str
+    version: int | None
+    time_type: TimeType = field(repr=False)
+
+    @classmethod
+    def of(
+        cls, plan: Plan, audit: Audit, version: int | None, history: History | None = None
+    ) -> AuditReport:
+        """The report on a plan's target, or on a run."""
+        done = None if history is None else history.done
+        return cls(
+            audit=audit,
+            run=None if history is None else history.last.run,
+            target_version=None if done is None else done.target_version,
+            stream=plan.stream,
+            cut=plan.cut.commit,
+            cuts=dict(plan.cuts) if plan.several else {},
+            target=plan.request.into,
+            target_path=plan.target,
+            version=version,
+            time_type=plan.tape.time_type,
+        )
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs, and every row passes every check."""
+        return self.audit.passed
+
+    def raise_for_differences(self) -> AuditReport:
+        """Return this report if the audit has passed.
+
+        Raises:
+            CheckFailedError: `CAP-AUDIT` or `CAP-CHECK`.
+        """
+        self.audit.require_passed(self.run or self.target)
+        return self
+
+    def to_json(self) -> dict[str, object]:
+        """The audit, as the command line's `--json` prints it."""
+        run = {"run": self.run, "target_version": self.target_version}
+        return {
+            **({} if self.run is None else run),
+            "stream": self.stream,
+            "cut": self.cut,
+            **({"cuts": self.cuts} if self.cuts else {}),
+            "target": self.target,
+            "target_path": self.target_path,
+            "version": self.version,
+            **self.audit.to_json(self.time_type),
+        }
 
 
 def plan_against(lake: Lake, declarations: ProjectConfig, audit: TableAudit) -> Plan:
@@ -126,7 +204,7 @@ def _require_version(path: str, version: int | None) -> None:
         )
 
 
-def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit:
+def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> AuditReport:
     """Audit a table against the stream; findings go into the findings ledger.
 
     Without chosen workers, rows of unknown workers are `extra`; without a range, rows without a
@@ -156,7 +234,7 @@ def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit
     shape = target_table.tagged_shape(plan, columns.columns)
     audit = target_table.audit_records(spark, plan, tagged, shape)
     record_findings(plan, audit, target_version=request.version)
-    return audit
+    return AuditReport.of(plan, audit, request.version)
 
 
 def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: TimeType) -> None:
@@ -213,7 +291,7 @@ def audit_run(
     declarations: ProjectConfig,
     history: History,
     version: int | None = None,
-) -> tuple[Plan, Audit]:
+) -> AuditReport:
     """Audit the rows of a run in its target, now or at a version.
 
     Of a run that waits to be published, the staged rows are audited. Findings go into the findings
@@ -239,4 +317,4 @@ def audit_run(
     record_findings(plan, audit, history.last.run, job.attempt, version)
     if audit.passed and newest is not None and history.published and version in (None, newest):
         record_whole(plan, history.last.run, newest)
-    return plan, audit
+    return AuditReport.of(plan, audit, version, history)

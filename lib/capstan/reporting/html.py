@@ -26,6 +26,7 @@ from capstan.reporting.stream_view import StreamView
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
+from capstan.storage.ledger.certificate import Certificate
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {
@@ -100,9 +101,8 @@ def _environment() -> Environment:
     return environment
 
 
-def _stream_facts(certificate: Mapping[str, object]) -> list[summaries.Fact]:
-    cut = str(certificate.get("cut"))
-    facts = summaries.stream_facts(certificate, formatting.value_text, cut)
+def _stream_facts(certificate: Certificate) -> list[summaries.Fact]:
+    facts = summaries.stream_facts(certificate, formatting.value_text)
     return [(name.capitalize(), value) for name, value in facts]
 
 

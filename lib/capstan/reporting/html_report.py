@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from markupsafe import Markup
@@ -33,13 +32,12 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     # Of several streams, the certificate has a part each, and no plot is of all of them.
     several = len(split_streams(view.stream)) > 1
     tape = None if several else view_stream(lake, declarations, view.stream)
-    late = view.certificate.get("late")
     return render(
         "report.html",
         view=view,
         tape=tape if isinstance(tape, StreamView) else None,
         course=read_commit_times(lake, tape) if isinstance(tape, StreamView) else None,
-        range_late=late if isinstance(late, Mapping) else None,
+        range_late=None if view.certificate is None else view.certificate.late,
         counts=_by_replay_worker(view),
         lake=lake.root,
         base="",
@@ -61,13 +59,9 @@ def _style_hash() -> str:
 
 def _by_replay_worker(view: RunView) -> Markup:
     """A plot of records by replay worker, named by the captured workers that it replays."""
-    shares = view.certificate.get("replay_workers")
+    shares = None if view.certificate is None else view.certificate.replay_workers
     rows = [
-        (
-            ", ".join(map(str, share.get("sequences") or ())) or "none",
-            int(share.get("records") or 0),
-        )
-        for share in (shares if isinstance(shares, list) else [])
-        if isinstance(share, Mapping)
+        (", ".join(map(str, share.get("sequences") or ())) or "none", share.get("records") or 0)
+        for share in shares or ()
     ]
     return bar_plot("Records by replay worker", "records", rows) if rows else Markup("")

@@ -13,6 +13,7 @@ from capstan.core.config import split_streams
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
+from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import read_rows
 
@@ -79,7 +80,7 @@ class RunView:
         target: The target's path.
         state: The state, as `History.state` gives it.
         at: The time of the newest step.
-        certificate: The certificate as stored; before publishing, as far as it is known.
+        certificate: The certificate, before publishing as far as it is known; None before the plan.
         published: Whether the certificate is final, not a draft.
         audit: The audit of the published or staged rows; empty when there was none.
         difference: The changes that were shown for an approval; empty when none was needed.
@@ -93,7 +94,7 @@ class RunView:
     target: str
     state: str
     at: datetime
-    certificate: Mapping[str, object]
+    certificate: Certificate | None
     published: bool
     audit: Mapping[str, object]
     difference: Mapping[str, object]
@@ -164,9 +165,9 @@ def _whole(value: object) -> int | None:
 
 def _view(history: History, *, holds: bool) -> RunView:
     last, intent = history.last, history.effective_intent or history.first_intent
-    draft = intent.detail.get("certificate") if intent else None
     request = intent.detail.get("request") if intent else None
-    certificate = _mapping(draft) if history.done is None else history.done.detail
+    draft = intent.certificate if intent and intent.detail.get("certificate") else None
+    certificate = history.certificate or draft
     audited = next((row for row in reversed(history.rows) if row.step is Step.AUDITED), None)
     return RunView(
         run=last.run,
@@ -176,7 +177,7 @@ def _view(history: History, *, holds: bool) -> RunView:
         at=last.at,
         certificate=certificate,
         published=history.done is not None,
-        audit=_audit(history, certificate),
+        audit=_audit(history),
         difference=_mapping(audited.detail.get("diff")) if audited else {},
         request=_mapping(request),
         steps=tuple(
@@ -192,10 +193,10 @@ def _view(history: History, *, holds: bool) -> RunView:
     )
 
 
-def _audit(history: History, certificate: Mapping[str, object]) -> Mapping[str, object]:
+def _audit(history: History) -> Mapping[str, object]:
     """The newest audit: of the certificate, of the staged rows, or of a failed attempt."""
-    if history.done is not None:
-        return _mapping(certificate.get("audit"))
+    if history.certificate is not None:
+        return history.certificate.audit or {}
     for row in reversed(history.rows):
         if row.step is Step.AUDITED:
             return _mapping(row.detail.get("audit"))

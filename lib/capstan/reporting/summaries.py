@@ -20,6 +20,7 @@ from capstan.reporting.formatting import (
     size,
     workers_text,
 )
+from capstan.storage.ledger.certificate import Certificate
 
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""
@@ -38,8 +39,9 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
     read = "" if stored is None else f"{files} of {files_all} files, {size(int(str(stored)))}"
     covered = plan.get("covered")
     complete = "yes" if plan.get("complete") else "no: the range can still receive records"
+    stream, workers, parts = plan.get("stream"), plan.get("workers"), plan.get("streams")
     return [
-        *stream_facts(plan, show, show(plan.get("cut"))),
+        *_stream_facts(stream, workers, parts, show(plan.get("cut")), show),
         ("workers left out", plan.get("left_out")),
         ("times", bounds_text(plan.get("since"), plan.get("until"), show)),
         ("complete", complete),
@@ -65,57 +67,55 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
     ]
 
 
-def certificate_facts(certificate: Mapping[str, object], show: Show) -> list[Fact]:
+def certificate_facts(
+    certificate: Certificate, show: Show, *, unchanged: bool = False
+) -> list[Fact]:
     """The facts of a certificate, in reading order.
 
     Args:
-        certificate: The result of a replay; parts may be missing.
+        certificate: The certificate; an old one or a draft may lack values.
         show: Formats values inside texts.
+        unchanged: Whether it is of an earlier run.
     """
-    missing = certificate.get("not_covered")
-    left_out = missing if isinstance(missing, Mapping) else {}
-    times, version = certificate.get("times"), certificate.get("target_version")
-    frontier, complete = certificate.get("frontier"), certificate.get("complete")
-    frontier_text = show(frontier) if frontier else "empty: closed"
-    unchanged = "; already before, nothing changed" if certificate.get("stood") else ""
-    records, parts = show(certificate.get("records")), certificate.get("streams")
+    c = certificate
+    records = show(c.records)
+    frontier = show(c.frontier) if c.frontier else "empty: closed"
+    version = "" if c.target_version is None else f", version {c.target_version}"
+    before = "; already before, nothing changed" if unchanged else ""
     return [
-        *stream_facts(certificate, show, str(certificate.get("cut"))),
-        ("times", bounds_text(certificate.get("since"), certificate.get("until"), show)),
-        ("records", f"{records} at {show(times)} times" if times else records),
-        ("fingerprint", certificate.get("fingerprint")),
-        ("complete", f"{'yes' if complete else 'only in part'}, frontier {frontier_text}"),
-        ("workers left out", "" if parts else workers_text(left_out.get("workers"))),
-        ("late, not replayed", certificate.get("late")),
-        ("transform", certificate.get("transform")),
-        ("pipeline", pipeline_text(certificate.get("pipeline"))),
-        ("changes", changes_text(certificate.get("changes"))),
-        (
-            "target",
-            f"{certificate.get('target')}{'' if version is None else f', version {version}'}",
-        ),
-        ("audit", audit_text(certificate.get("audit"), show)),
-        ("checks", checks_text(certificate.get("audit"), show)),
-        ("approved", approval_text(certificate.get("approval"))),
-        ("published", f"{'yes' if certificate.get('published') else 'no'}{unchanged}"),
-        ("attempt", certificate.get("attempt")),
-        ("seconds", certificate.get("seconds")),
+        *stream_facts(c, show),
+        ("times", bounds_text(c.since, c.until, show)),
+        ("records", f"{records} at {show(c.times)} times" if c.times else records),
+        ("fingerprint", c.fingerprint),
+        ("complete", f"{'yes' if c.complete else 'only in part'}, frontier {frontier}"),
+        ("workers left out", "" if c.streams else workers_text(c.not_covered.workers)),
+        ("late, not replayed", c.late),
+        ("transform", c.transform),
+        ("pipeline", pipeline_text(c.pipeline)),
+        ("changes", changes_text(c.changes)),
+        ("target", f"{c.target}{version}"),
+        ("audit", audit_text(c.audit, show)),
+        ("checks", checks_text(c.audit, show)),
+        ("approved", approval_text(c.approval)),
+        ("published", f"{'yes' if c.published else 'no'}{before}"),
+        ("attempt", c.attempt),
+        ("seconds", c.seconds),
     ]
 
 
-def stream_facts(about: Mapping[str, object], show: Show, commit: str) -> list[Fact]:
-    """The stream of a plan or certificate with its workers; several streams one by one.
+def stream_facts(certificate: Certificate, show: Show) -> list[Fact]:
+    """The stream of a certificate with its workers; several streams one by one."""
+    c = certificate
+    return _stream_facts(c.stream, c.workers, c.streams, str(c.cut), show)
 
-    Args:
-        about: The plan or certificate.
-        show: The formatter of values within texts.
-        commit: The cut of the only stream, as text.
-    """
-    parts = about.get("streams")
+
+def _stream_facts(
+    stream: object, workers: object, parts: object, commit: str, show: Show
+) -> list[Fact]:
     if not isinstance(parts, list) or not parts:
         return [
-            ("stream", f"{about.get('stream')}, at commit {commit}"),
-            ("workers", workers_text(about.get("workers"))),
+            ("stream", f"{stream}, at commit {commit}"),
+            ("workers", workers_text(workers)),
         ]
     facts: list[Fact] = []
     for part in parts:
@@ -123,8 +123,8 @@ def stream_facts(about: Mapping[str, object], show: Show, commit: str) -> list[F
         frontier = show(part["frontier"]) or "closed"
         text = f"{part['stream']}, at commit {at}: {records} records, frontier {frontier}"
         facts.append((f"stream for {part['source']}", text))
-        for name, workers in (("workers", "workers"), ("left out", "left_out")):
-            facts.append((f"{name} of {part['source']}", workers_text(part.get(workers))))
+        for name, listed in (("workers", "workers"), ("left out", "left_out")):
+            facts.append((f"{name} of {part['source']}", workers_text(part.get(listed))))
     return facts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from capstan.core.protocol import Violation
 from capstan.core.protocol.rules import holdings_json
@@ -59,47 +59,58 @@ class Verification:
     """The result of verifying workers of a stream at a cut.
 
     Attributes:
-        stream: The stream's name.
+        tape: The stream's tape.
         cut: The cut; events up to its commit were verified.
         workers: A verdict for each selected worker, by number. If all were selected, also for
             workers that are on the tape but unknown to the stream.
         retired: Times whose records were deleted; their records were not checked.
     """
 
-    stream: str
+    tape: Tape = field(repr=False)
     cut: Cut
     workers: tuple[WorkerVerdict, ...]
     retired: tuple[Box, ...] = ()
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self.tape.name
 
     @property
     def valid(self) -> bool:
         """Whether every worker's recording is valid."""
         return all(verdict.valid for verdict in self.workers)
 
-    def to_json(self, tape: Tape) -> dict[str, object]:
-        """The result as one JSON object."""
+    def to_json(self) -> dict[str, object]:
+        """The verification, as the command line's `--json` prints it."""
+        time_type = self.tape.time_type
         return {
             "stream": self.stream,
             "cut": self.cut.commit,
             "valid": self.valid,
-            "retired": [box.to_json(tape.time_type)["until"] for box in self.retired],
-            "workers": [verdict.to_json(tape.time_type) for verdict in self.workers],
+            "retired": [box.to_json(time_type)["until"] for box in self.retired],
+            "workers": [verdict.to_json(time_type) for verdict in self.workers],
         }
 
-    def require_valid(self, tape: Tape) -> None:
-        """Check that every worker's recording is valid."""
+    def raise_for_violations(self) -> Verification:
+        """Return this verification if every worker's recording is valid.
+
+        Raises:
+            CheckFailedError: `CAP-VIOLATION` with the first violation.
+        """
         invalid = [verdict for verdict in self.workers if not verdict.valid]
         if not invalid:
-            return
+            return self
         first = invalid[0]
         violation = first.violation
         assert violation is not None
-        facts = violation.to_json(tape.time_type)
+        time_type = self.tape.time_type
+        facts = violation.to_json(time_type)
         others = f"; {len(invalid) - 1} more workers break a rule" if len(invalid) > 1 else ""
         raise CheckFailedError(
             "CAP-VIOLATION",
             f"stream {self.stream}, worker {first.name} breaks {violation.rule.value}: "
-            f"{violation.describe(tape.time_type)}{others}",
+            f"{violation.describe(time_type)}{others}",
             f"see {command('verify', self.stream)}; select workers with valid recordings, or a cut "
             "before the violation",
             stream=self.stream,

@@ -95,7 +95,7 @@ def verify(
         )
         for worker, outcome in sorted(outcomes.items())
     )
-    verification = Verification(tape.name, cut, verdicts, retired)
+    verification = Verification(tape, cut, verdicts, retired)
     if remember:
         record_violations(lake, tape, verification, deep=deep)
     return verification

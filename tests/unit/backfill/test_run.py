@@ -16,7 +16,7 @@ from capstan.core.config import ProjectConfig, Replay
 from capstan.errors import RangeLockedError
 from capstan.jobs import handlers
 from capstan.jobs.main import main
-from capstan.replay.run import ReplayResult
+from capstan.replay.result import ReplayResult
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.telemetry.instrumentation import subscribe

@@ -11,7 +11,8 @@ import pytest
 from pyspark.errors import AnalysisException
 
 from capstan.api.context import Context
-from capstan.core.times import Box
+from capstan.audit import Audit
+from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.jobs import audit_runs, handlers
@@ -32,7 +33,7 @@ def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         answer = answers[run]
         if isinstance(answer, Exception):
             raise answer
-        return Some(subject={"cut": version}, audit=found(answer), time_type=None)
+        return Some(cut=version, audit=found(answer), time_type=None)
 
     def history(_: Any, run: str) -> Any:
         return Some(last=Some(run=run, stream="s", target=str(tmp_path / "t")))
@@ -119,12 +120,19 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     laid(lake, "gone", "lost")
     laid(lake, "new", "remade")
     shutil.rmtree(lake.table("gone"))
-    tape = Some(name="s", time_type=None)
-    request = Some(into="new")
-    plan = Some(
-        stream="s", several=False, cut=Some(commit=7), tape=tape, request=request, target="new"
+    report = standalone_audit.AuditReport(
+        audit=Audit("copy", True, 1, 0, (), 1, {}),
+        run="good",
+        target_version=0,
+        stream="s",
+        cut=7,
+        cuts={},
+        target="t",
+        target_path=lake.table("t"),
+        version=None,
+        time_type=TimeType.of(epoch=Kind.BIGINT),
     )
-    monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: (plan, found(True)))
+    monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: report)
     context = Context(tmp_path, spark=lambda: Some(stop=lambda: None))  # type: ignore[arg-type,return-value]
     asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
     answer = handlers.audit({"audits": [*asked, {"run": "good"}]}, context)

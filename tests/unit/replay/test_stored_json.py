@@ -18,7 +18,7 @@ from capstan.core.config import Mode
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.intent import Intent
 from capstan.replay.preview import preview
-from capstan.replay.run import ReplayResult
+from capstan.replay.result import ReplayResult
 from capstan.reporting.summaries import certificate_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.tables import as_text
@@ -80,9 +80,11 @@ def test_the_rule_of_a_merge_by_sequence_is_shown(place: Place) -> None:
     assert Certificate.from_json(draft).to_json() == draft  # type: ignore[arg-type]
     text = "per key, the greatest at, n wins; deleted when op = 'd'"
     assert dict(plan_facts(found["preview"], str))["changes"] == text  # type: ignore[arg-type]
-    assert dict(certificate_facts(draft, str))["changes"] == text  # type: ignore[arg-type]
+    typed = Certificate.from_json(draft)  # type: ignore[arg-type]
+    assert dict(certificate_facts(typed, str))["changes"] == text
     kept = shown(place, {**merged, "delete_when": None, "history": True})["draft"]
-    assert dict(certificate_facts(kept, str))["changes"] == "per key, a version for each at, n"  # type: ignore[arg-type]
+    versions = dict(certificate_facts(Certificate.from_json(kept), str))  # type: ignore[arg-type]
+    assert versions["changes"] == "per key, a version for each at, n"
     other = shown(place, {**merged, "sequence_by": (), "delete_when": None})
     assert "changes" not in other["preview"]  # type: ignore[operator]
     assert dict(plan_facts(other["preview"], str))["changes"] == ""  # type: ignore[arg-type]
@@ -103,6 +105,6 @@ def test_rows_of_the_ledger_are_written_as_they_were(run: str) -> None:
 @pytest.mark.parametrize("name", RUNS["printed"])
 def test_results_are_printed_as_they_were(name: str) -> None:
     printed = RUNS["printed"][name]
-    known = printed["stream"] is not None
-    result = ReplayResult(Certificate.from_json(printed) if known else None, printed["stood"])
+    result = ReplayResult.from_json(printed)
+    assert (result.certificate is None) == (printed["stream"] is None)
     assert result.to_json() == printed

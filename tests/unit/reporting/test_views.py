@@ -336,7 +336,7 @@ def test_runs_are_shown_by_their_last_step(lake):
     assert published.audit == audited.audit == CERTIFICATE["audit"]
     assert published.published
     assert not audited.published
-    assert stopped.certificate["records"] == 5
+    assert stopped.certificate.records == 5
     assert stopped.request == {"into": "t"}
     kept.claimed(stopped.run, [0], days(1, 3), lives=timedelta(days=36_500))
     assert list_runs(lake, run=stopped.run)[0].state == "begun"

@@ -12,6 +12,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.markdown import approval_markdown
 from capstan.airflow.tasks.failures import TaskRefusedError, set_usual
+from capstan.replay.result import ReplayResult
+from capstan.storage.ledger.certificate import Certificate
 
 _NOBODY = "nobody, in time"
 
@@ -51,9 +53,9 @@ class ApproveOperator(ApprovalOperator):
 
     def execute(self, context: Context) -> object:
         """Ask; `execute_complete` continues after the decision."""
-        result = self._waiting()
-        self.subject = f"Publish {result.get('run')} into {result.get('target')}?"
-        self.body = approval_markdown(result)
+        certificate = self._waiting()
+        self.subject = f"Publish {certificate.run} into {certificate.target}?"
+        self.body = approval_markdown(certificate)
         for line in self.body.splitlines():
             self.log.info("%s", line)
         return super().execute(context)
@@ -65,7 +67,7 @@ class ApproveOperator(ApprovalOperator):
         approved = response["chosen_options"] == [self.APPROVE]
         user = response["responded_by_user"] or {}
         request: dict[str, object] = {
-            "run": str(self._waiting()["run"]),
+            "run": self._waiting().run,
             "approved": approved,
             "by": user.get("name") or user.get("id") or _NOBODY,
             "at": response["responded_at"].isoformat(timespec="seconds"),
@@ -76,9 +78,11 @@ class ApproveOperator(ApprovalOperator):
         self.log.info("%s by %s at %s: %s", decision, by, at, reason)
         return request
 
-    def _waiting(self) -> Mapping[str, object]:
+    def _waiting(self) -> Certificate:
         if not isinstance(self.result, Mapping):
             raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
-        if self.result.get("stood") or self.result.get("published") is not False:
+        replayed = ReplayResult.from_json(self.result)
+        certificate = replayed.certificate
+        if replayed.unchanged or certificate is None or certificate.published:
             raise AirflowSkipException("no run waits for approval")
-        return self.result
+        return certificate

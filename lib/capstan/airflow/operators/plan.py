@@ -171,8 +171,8 @@ class PlanReplayOperator(CapstanSubmitOperator):
                 require_complete(self, context, previewed, wait=bool(fields.get("wait")))
         pinned = pinned_request(previewed)
         if fields.get("diff"):
-            plan = self._compared(context, pinned, previewed.content.records)
-        result = {"request": pinned, "records": previewed.content.records, "plan": plan}
+            plan = self._compared(context, pinned, previewed.records)
+        result = {"request": pinned, "records": previewed.records, "plan": plan}
         if dry:
             self._stop(context, result)
         remember_request(context, pinned)

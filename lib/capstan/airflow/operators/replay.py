@@ -129,6 +129,6 @@ class ReplayOperator(SubmitReplayOperator):
                 )
             require_complete(self, context, previewed, wait=self._wait_for_times)
         self.request = pinned_request(previewed)
-        self.records = previewed.content.records
+        self.records = previewed.records
         remember_request(context, self.request)
         return super().execute(context)

@@ -25,6 +25,7 @@ from capstan.airflow.markdown import (
 )
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import remember_labels
+from capstan.replay.result import ReplayResult
 
 Result = Mapping[str, object]
 Render = Callable[[Result], str]
@@ -69,24 +70,27 @@ def tell_capture(task: Teller, context: Context, result: Result) -> None:
 
 def tell_replay(task: Teller, context: Context, result: Result) -> None:
     """Emit the event of the target's asset; none while the run waits for approval."""
-    task.run_name = str(result.get("run") or "")
-    if result.get("published") is False:
+    replayed = ReplayResult.from_json(result)
+    certificate, task.run_name = replayed.certificate, replayed.name
+    if certificate is None or not certificate.published:
         # Airflow emits an event for every outlet of a task that succeeds.
         task.outlets = []
         return
-    extra = certified(result)
+    extra = certified(certificate, unchanged=replayed.unchanged)
     tell_outlets(task, context, extra)
-    asset = table_asset(str(result.get("target")), task.settings.declarations)
+    asset = table_asset(certificate.target, task.settings.declarations)
     tell_through_aliases(context, task.outlets, asset, extra)
     task.asset_name = asset.name
 
 
 def tell_backfill(task: Teller, context: Context, result: Result) -> None:
     """Emit events of the targets' assets, with their certificates."""
-    for run in runs_of(result):
-        if run.get("published") and not run.get("stood"):
-            asset = table_asset(str(run.get("target")), task.settings.declarations)
-            tell_through_aliases(context, task.outlets, asset, certified(run))
+    for replayed in map(ReplayResult.from_json, runs_of(result)):
+        certificate = replayed.certificate
+        if certificate is not None and certificate.published and not replayed.unchanged:
+            asset = table_asset(certificate.target, task.settings.declarations)
+            extra = certified(certificate, unchanged=False)
+            tell_through_aliases(context, task.outlets, asset, extra)
 
 
 def tell_rollback(task: Teller, context: Context, result: Result) -> None:

@@ -33,6 +33,7 @@ from openlineage.client.facet_v2 import (
 
 from capstan.core.config import ProjectConfig, split_streams
 from capstan.replay.planning.planner import declared_path
+from capstan.replay.result import ReplayResult
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
@@ -126,16 +127,17 @@ def lineage(
     return found
 
 
-def of_replay(lake: Lake, certificate: Answer) -> Lineage:
+def of_replay(lake: Lake, answer: Answer) -> Lineage:
     """From the tape at its cut into the target at its version, with the certificate.
 
     A run that waits for approval wrote nothing; nor did a run that was already published, whose
     row counts are 0.
     """
-    if "error" in certificate or not certificate.get("stream"):
+    result = ReplayResult.from_json(answer)
+    if "error" in answer or result.certificate is None:
         return OperatorLineage()
-    replayed = _played(lake, [certificate])
-    replayed.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(certificate))
+    replayed = _played(lake, [result])
+    replayed.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(answer))
     return replayed
 
 
@@ -143,7 +145,10 @@ def of_backfills(lake: Lake, answer: Answer) -> Lineage:
     """The same for all runs of backfills together, without their certificates."""
     backfills = _entries(answer.get("backfills", [answer]))
     runs = [run for backfill in backfills for run in _entries(backfill.get("runs"))]
-    return _played(lake, [run for run in runs if run.get("published")])
+    results = map(ReplayResult.from_json, runs)
+    return _played(
+        lake, [each for each in results if each.certificate and each.certificate.published]
+    )
 
 
 def of_capture(lake: Lake, captured: Answer) -> Lineage:
@@ -203,23 +208,23 @@ def dataset_name(path: str) -> tuple[str, str]:
     return f"{_OTHER_NAMES.get(scheme, scheme)}://{host}", name
 
 
-def _played(lake: Lake, certificates: Iterable[Answer]) -> Lineage:
+def _played(lake: Lake, results: Iterable[ReplayResult]) -> Lineage:
     read, written = list[Use](), list[Use]()
-    for run in certificates:
-        unchanged, audit = bool(run.get("stood")), run.get("audit")
-        audit = audit if isinstance(audit, Mapping) else {}
+    for result in results:
+        certificate = result.certificate
+        assert certificate is not None
+        own = {name: getattr(certificate, name) for name in ("stream", "cut", "records")}
         # Of several streams, the certificate has a part each.
-        for part in _entries(run.get("streams")) or [run]:
-            rows = 0 if unchanged else _count(part.get("records"))
-            read.append(Use(_tape(lake, part), part["cut"], rows))
-        pipeline = run.get("pipeline")
-        if isinstance(pipeline, Mapping):
-            lookups = _entries(pipeline.get("lookups"))
-            read += [Use(str(each["path"]), each["version"]) for each in lookups]
-        if run.get("published"):
-            rows = 0 if unchanged else _count(audit.get("records"))
-            tests = _tests(audit, run.get("run"))
-            written.append(Use(str(run["target_path"]), run["target_version"], rows, tests))
+        for part in certificate.streams or [own]:
+            rows = 0 if result.unchanged else part["records"]
+            read.append(Use(lake.stream(part["stream"]).events, part["cut"], rows))
+        for lookup in (certificate.pipeline or {}).get("lookups", ()):
+            read.append(Use(lookup["path"], lookup["version"]))
+        if certificate.published:
+            audit = certificate.audit or {}
+            rows = 0 if result.unchanged else audit.get("records")
+            path, tests = certificate.target_path, _tests(audit, certificate.run)
+            written.append(Use(path, certificate.target_version, rows, tests))
     return OperatorLineage(
         inputs=[_input(use) for use in _combined(read)],
         outputs=[_output(use) for use in _combined(written)],
@@ -295,14 +300,14 @@ def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.
     return (whole, *checks)
 
 
-def _without_rows(certificate: Answer) -> dict[str, Any]:
+def _without_rows(answer: Answer) -> dict[str, Any]:
     """A certificate without samples of rows, in its audit and its difference."""
-    certificate_ = dict(certificate)
+    certificate = dict(answer)
     for key, rows in (("audit", "findings"), ("diff", "sample")):
-        part = certificate_.get(key)
+        part = certificate.get(key)
         if isinstance(part, Mapping):
-            certificate_[key] = {name: value for name, value in part.items() if name != rows}
-    return certificate_
+            certificate[key] = {name: value for name, value in part.items() if name != rows}
+    return certificate
 
 
 def _tape(lake: Lake, answer: Answer) -> str:

@@ -17,7 +17,7 @@ from capstan.errors import InvalidRequestError
 from capstan.reporting.summaries import audit_text, checks_text
 
 if TYPE_CHECKING:
-    from capstan.api.results import AuditReport
+    from capstan.replay.standalone_audit import AuditReport
 
 
 def audit(
@@ -78,7 +78,7 @@ def audit(
 
 def _audited(shell: Shell, report: AuditReport) -> int:
     value, result = report.to_json(), report.audit
-    if "run" in value:
+    if report.run is not None:
         del value["target_path"]  # The keys of this command do not change; jobs have it.
     lines: list[RenderableType] = [f"{value['target']}: audit {audit_text(value, cell)}"]
     if result.checks:

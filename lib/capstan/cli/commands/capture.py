@@ -141,8 +141,7 @@ def verify(
     declared = _with_source(shell, stream) if source else None
     compared = None
     with shell.working(Work(f"verify {stream}")) as work:
-        found = work.verify(stream, workers=names(workers, "--workers"), as_of=as_of, deep=deep)
-        result = found.verification
+        result = work.verify(stream, workers=names(workers, "--workers"), as_of=as_of, deep=deep)
         if declared is not None:
             from capstan.capture.query.source_reconciliation import reconcile
             from capstan.spark.own_session import interpreting
@@ -150,8 +149,10 @@ def verify(
             # The source has at least as many rows as the tape, usually about as many.
             rows = sum(verdict.records for verdict in result.workers)
             with work.session() as spark, interpreting(spark, rows):
-                compared = reconcile(spark, found.tape, declared, deep=deep, retired=result.retired)
-    value = found.to_json()
+                compared = reconcile(
+                    spark, result.tape, declared, deep=deep, retired=result.retired
+                )
+    value = result.to_json()
     lines = [verdict_line(result)]
     if compared is not None:
         value["source"] = compared.to_json()

@@ -36,9 +36,9 @@ from capstan.errors import InvalidRequestError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capstan.api.results import ReplayRun
     from capstan.core.config import ProjectConfig
     from capstan.replay.planning.request import Request
+    from capstan.replay.result import ReplayResult
 
 Peers = Annotated[
     int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")
@@ -157,7 +157,8 @@ def plan(
     value = planned.to_json()
     shown = plan_tables(value)
     if planned.comparison is not None:
-        shown += difference_tables(planned.comparison)
+        time_type = planned.plan.tape.time_type
+        shown += difference_tables(planned.comparison.to_json(time_type))
     shell.output.answer(value, *shown)
     return 0 if planned.complete or partial else 3
 
@@ -288,15 +289,14 @@ def _request(
     return Request(**fields)
 
 
-def _run_lines(run: ReplayRun) -> tuple[RenderableType, ...]:
-    value = run.to_json()
+def _run_lines(run: ReplayResult) -> tuple[RenderableType, ...]:
     if run.unchanged:
         line = f"nothing to do: run {run.name} is still published"
-    elif value["published"]:
+    elif run.certificate is not None and run.certificate.published:
         line = f"run {run.name} is published"
     else:
         line = f"run {run.name} is audited and waiting: capstan publish {run.name}"
-    return certificate_table(value), line
+    return certificate_table(run), line
 
 
 def publish(context: typer.Context, run: Run) -> int:

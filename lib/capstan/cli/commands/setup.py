@@ -17,6 +17,7 @@ from capstan.cli.progress import Work, watching
 from capstan.cli.tables import certificate_table
 from capstan.core.environment import lake_of
 from capstan.errors.shell_command import shell_line
+from capstan.replay.result import ReplayResult
 
 
 class Connector(StrEnum):
@@ -156,7 +157,7 @@ def demo(context: typer.Context) -> int:
     seconds = round(time.monotonic() - began, 1)
     shell.output.answer(
         {"lake": shell.lake.root, "changed": changed, "seconds": seconds, "steps": results},
-        *(certificate_table(result) for result in results if "run" in result),
+        *(certificate_table(ReplayResult.from_json(each)) for each in results if "run" in each),
         "" if changed else "Nothing changed: all of this was already done.\n",
         main_job.where_to_look(shell.lake),
     )

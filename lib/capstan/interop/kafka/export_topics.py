@@ -69,7 +69,7 @@ def export_topics(
     The broker must create missing topics.
     """
     chosen = sorted(workers)
-    verify(spark, lake, tape, workers=chosen, cut=cut).require_valid(tape)
+    verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))
     require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     payload = stored_payload(tape)

@@ -94,7 +94,7 @@ def export_recordings(
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)
-    _require_events(verify(spark, lake, tape, workers=chosen, cut=cut), tape)
+    _require_events(verify(spark, lake, tape, workers=chosen, cut=cut))
     everything = Region(Box.everything(tape.time_type))
     require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
     rows = _rows(spark, tape, cut, chosen, form)
@@ -123,13 +123,13 @@ def export_recordings(
     return ExportResult(tape.name, cut.commit, str(folder.absolute()), files)
 
 
-def _require_events(verification: Verification, tape: Tape) -> None:
+def _require_events(verification: Verification) -> None:
     unwritten = [
         verdict
         for verdict in verification.workers
         if verdict.violation is not None and verdict.violation.rule in (Rule.SHAPE, Rule.SEQ)
     ]
-    replace(verification, workers=tuple(unwritten)).require_valid(tape)
+    replace(verification, workers=tuple(unwritten)).raise_for_violations()
 
 
 def _export_error(tape: Tape, worker: int, error: Mapping[str, Any]) -> CapstanError:

@@ -122,7 +122,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
             "capture it first",
             stream=tape.name,
         )
-    verify(spark, lake, tape, workers=tuple(workers), cut=cut).require_valid(tape)
+    verify(spark, lake, tape, workers=tuple(workers), cut=cut).raise_for_violations()
     copy = _copy(spark, lake, request, tape, len(workers))
     commit = newest_cut(copy).commit + 1
     played = interrupted_commit(copy, _transaction(copy, commit), "cut")
@@ -139,7 +139,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     require_records(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
-    verify(spark, lake, copy).require_valid(copy)
+    verify(spark, lake, copy).raise_for_violations()
     return _result(request, cut, copy, records=records, unchanged=False)
 
 

@@ -8,7 +8,7 @@ the ledger.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from capstan.errors import FencedError, InvalidRequestError, translation
@@ -39,6 +39,7 @@ from capstan.replay.planning.stream_input import total_content
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.publish.change_images import images_after
 from capstan.replay.publish.diff import difference
+from capstan.replay.result import ReplayResult
 from capstan.replay.target import target_table
 from capstan.replay.target.conflicting_rows import require_no_clash
 from capstan.replay.target.foreign_columns import require_columns_kept
@@ -50,7 +51,7 @@ from capstan.storage.delta.data_files import count_rows, read_all
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
-from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
+from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import Step
 from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
 from capstan.storage.tape.index import ContentSummary
@@ -58,25 +59,6 @@ from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
-    """The result of a replay.
-
-    Attributes:
-        certificate: The certificate, as far as it is known when the run waits; None when a followed
-            replay has nothing to do and has never published.
-        unchanged: Whether an earlier run had published the same, and nothing was done.
-    """
-
-    certificate: Certificate | None
-    unchanged: bool = False
-
-    def to_json(self) -> dict[str, object]:
-        """The object that `--json` prints: public keys first, null when unknown."""
-        known = {} if self.certificate is None else self.certificate.to_json()
-        return {**dict.fromkeys(PUBLIC_KEYS), **known, "stood": self.unchanged}
 
 
 def carry_out(job: Job) -> ReplayResult:

@@ -69,7 +69,8 @@ def _sources() -> dict[str, Path]:
     """The modules by their path in the archive."""
     return {
         f"{_PACKAGE.name}/{path.relative_to(_PACKAGE)}": path
-        for path in sorted(_PACKAGE.rglob("*.py"))
+        for path in sorted(_PACKAGE.rglob("*.py*"))
+        if path.suffix in (".py", ".pyi")
     }
 
 
@@ -89,6 +90,9 @@ def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
     ):
         compiled = Path(folder) / "module.pyc"
         for name, path in sources.items():
+            file.write(path, name)
+            if path.suffix != ".py":
+                continue
             py_compile.compile(
                 str(path),
                 str(compiled),
@@ -97,7 +101,6 @@ def _make(archive: Path, sources: Mapping[str, Path]) -> Path:
                 # A zip has local times: in another zone it could be older than its source.
                 invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
             )
-            file.write(path, name)
             file.write(compiled, f"{name}c")
     return archive
 

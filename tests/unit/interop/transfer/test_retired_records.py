@@ -59,7 +59,7 @@ def lake(tmp_path: Path) -> Lake:
 class Sound:
     """A verification that has found nothing."""
 
-    def require_valid(self, _: Tape) -> None:
+    def raise_for_violations(self) -> None:
         """Find nothing."""
 
 

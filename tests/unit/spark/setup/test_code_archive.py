@@ -68,4 +68,9 @@ def test_all_of_capstan_is_in_it():
     sources = {f"capstan/{path.relative_to(package)}" for path in package.rglob("*.py")}
     with zipfile.ZipFile(code_archive()) as file:
         names = set(file.namelist())
-    assert names == sources | {f"{name}c" for name in sources}
+    stubs = {f"capstan/{path.relative_to(package)}" for path in package.rglob("*.pyi")}
+    assert names == sources | {f"{name}c" for name in sources} | stubs
+    assert "capstan/__init__.pyi" in stubs
+    assert told(code_archive(), "import capstan; print(capstan.CapstanError.__name__)") == (
+        "CapstanError"
+    )

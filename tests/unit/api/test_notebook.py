@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.notebook import facts_html, rows_html
+from capstan.api.notebook import facts_html, rows_html
 
 
 @pytest.mark.parametrize(
