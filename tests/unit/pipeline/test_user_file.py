@@ -1,4 +1,4 @@
-"""Stored identities of a user's file that imports from former paths do not change."""
+"""Stored identities of pipelines in users' files of earlier versions do not change."""
 
 from __future__ import annotations
 
@@ -10,20 +10,31 @@ import pytest
 
 from capstan.core.config import load_config
 from capstan.pipeline.registry import registered
-from tests.support import kept_lake, lake_figures
+from tests.support import kept_lake, kept_lake_3, lake_figures
 
-KEPT = Path(__file__).parents[2] / "formats" / "2"
-IDENTITIES = json.loads((KEPT / "pipelines.json").read_text("utf-8"))
+FORMATS = Path(__file__).parents[2] / "formats"
+IDENTITIES = {
+    number: json.loads((FORMATS / number / "pipelines.json").read_text("utf-8")) for number in "23"
+}
 
 
-@pytest.mark.parametrize("name", kept_lake.PIPELINES)
-def test_hash_and_signatures_of_a_pipeline(name: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(number, name) for number, stored in IDENTITIES.items() for name in stored["pipelines"]],
+)
+def test_hash_and_signatures_of_a_pipeline(number: str, name: str) -> None:
     importlib.import_module("tests.support.shop")
-    assert lake_figures.identity_of(registered.get(name)) == IDENTITIES["pipelines"][name]
+    importlib.import_module("tests.support.kept_pipelines")
+    stored = IDENTITIES[number]["pipelines"][name]
+    assert lake_figures.identity_of(registered.get(name)) == stored
 
 
-def test_hashes_of_transforms(tmp_path: Path) -> None:
-    kept_lake.declare(3, tmp_path)
+@pytest.mark.parametrize("number", IDENTITIES)
+def test_hashes_of_transforms(number: str, tmp_path: Path) -> None:
+    if number == "3":
+        kept_lake_3.declare("first", tmp_path)
+    else:
+        kept_lake.declare(3, tmp_path)
     declared = load_config(tmp_path / "streams.yaml", lake=str(tmp_path))
-    hashes = {name: transform.code_hash for name, transform in declared.transforms.items()}
-    assert hashes == IDENTITIES["transforms"]
+    stored = IDENTITIES[number]["transforms"]
+    assert {name: declared.transforms[name].code_hash for name in stored} == stored
