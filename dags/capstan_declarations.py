@@ -6,7 +6,6 @@ the words DAG and Airflow.
 
 from __future__ import annotations
 
-from capstan.airflow.dags.declaration_errors import require_none
-from capstan.airflow.settings import read_setting
+from capstan.airflow import check_declarations
 
-require_none(read_setting(__file__))
+check_declarations(__file__)

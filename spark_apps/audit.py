@@ -1,11 +1,11 @@
-"""Compare what a run published, or any table, with the tape.
-
-The app itself is `python -m capstan.jobs.audit`.
-"""
+"""Compare what a run published, or any table, with the tape."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import audit
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.audit", run_name="__main__")
+    sys.exit(main(audit))

@@ -1,11 +1,11 @@
-"""Fill missing intervals of one or several declared replays, run by run, in one Spark session.
-
-The app itself is `python -m capstan.jobs.backfill`.
-"""
+"""Fill missing intervals of one or several declared replays, run by run, in one Spark session."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import backfill
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.backfill", run_name="__main__")
+    sys.exit(main(backfill))

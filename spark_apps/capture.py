@@ -1,11 +1,11 @@
-"""Append to the tape what has arrived of a declared stream.
-
-The app itself is `python -m capstan.jobs.capture`.
-"""
+"""Append to the tape what has arrived of a declared stream."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import capture
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.capture", run_name="__main__")
+    sys.exit(main(capture))

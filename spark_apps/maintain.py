@@ -1,11 +1,11 @@
-"""Compact and clean up tapes, and the tables that all streams of the lake share.
-
-The app itself is `python -m capstan.jobs.maintain`.
-"""
+"""Compact and clean up tapes, and the tables that all streams of the lake share."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import maintain
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.maintain", run_name="__main__")
+    sys.exit(main(maintain))

@@ -1,11 +1,11 @@
-"""Show what a replay would read, write and change in its target, without writing anything.
-
-The app itself is `python -m capstan.jobs.plan`.
-"""
+"""Show what a replay would read, write and change in its target, without writing anything."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import plan
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.plan", run_name="__main__")
+    sys.exit(main(plan))

@@ -1,11 +1,11 @@
-"""Publish a run that waits after its audit, or mark it as rejected.
-
-The app itself is `python -m capstan.jobs.publish`.
-"""
+"""Publish a run that waits after its audit, or mark it as rejected."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import publish
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.publish", run_name="__main__")
+    sys.exit(main(publish))

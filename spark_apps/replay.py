@@ -1,11 +1,11 @@
-"""Replay workers and times into a table: verify, stage, audit, publish.
-
-The app itself is `python -m capstan.jobs.replay`.
-"""
+"""Replay workers and times into a table: verify, stage, audit, publish."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import replay
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.replay", run_name="__main__")
+    sys.exit(main(replay))

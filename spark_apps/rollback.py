@@ -1,11 +1,11 @@
-"""Roll back what a run published: the previous rows come back in a new version of the table.
-
-The app itself is `python -m capstan.jobs.rollback`.
-"""
+"""Roll back what a run published: the previous rows come back in a new version of the table."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import rollback
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.rollback", run_name="__main__")
+    sys.exit(main(rollback))

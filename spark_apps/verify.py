@@ -1,11 +1,11 @@
-"""Check the recordings of a stream's workers against the rules.
-
-The app itself is `python -m capstan.jobs.verify`.
-"""
+"""Check the recordings of a stream's workers against the rules."""
 
 from __future__ import annotations
 
-import runpy
+import sys
+
+from capstan.jobs.handlers import verify
+from capstan.jobs.main import main
 
 if __name__ == "__main__":
-    runpy.run_module("capstan.jobs.verify", run_name="__main__")
+    sys.exit(main(verify))

@@ -526,7 +526,7 @@ def test_the_plan_shows_which_rows_would_change_on_request(
     assert submit.calls == []
     task, found = planned(diff=True)
     [call] = submit.calls
-    assert any(each.endswith("capstan/jobs/plan.py") for each in call["arguments"])  # type: ignore[attr-defined]
+    assert any(each.endswith("spark_apps/plan.py") for each in call["arguments"])  # type: ignore[attr-defined]
     assert call["request"] == found["request"]
     assert found["plan"]["diff"] == WAITS["diff"]
     assert "| rows added | 3 |" in task.plan

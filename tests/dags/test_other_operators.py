@@ -63,7 +63,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 @pytest.fixture(scope="module")
 def captured(shop: Place) -> Place:
     """The same, with the orders on tape."""
-    command = [sys.executable, "-m", "capstan.jobs.capture", "--request", '{"stream": "orders"}']
+    command = [sys.executable, "-m", "capstan.jobs", "capture", "--request", '{"stream": "orders"}']
     streams = shop.root / "dags" / "streams.yaml"
     where = ["--lake", str(shop.lake), "--streams", str(streams)]
     subprocess.run([*command, *where], check=True, capture_output=True)
@@ -109,7 +109,7 @@ def test_a_refused_job_is_not_retried(
     shop: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     request = json.dumps({"stream": "nowhere"})
-    program = f"python -m capstan.jobs.verify --request '{request}'"
+    program = f"python -m capstan.jobs verify --request '{request}'"
     command = f"{program!r} f' --lake {{LAKE}} --attempt {{ATTEMPT}}'"
     ended = broken(shop, command, monkeypatch)
     assert states(ended) == {"job": "failed", "result": "failed"}

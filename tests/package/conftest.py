@@ -19,7 +19,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree / name)
     left = shutil.ignore_patterns("*.egg-info", "__pycache__")
-    shutil.copytree(ROOT / "lib", tree / "lib", ignore=left)
+    for name in ("lib", "spark_apps"):
+        shutil.copytree(ROOT / name, tree / name, ignore=left)
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(tree)]

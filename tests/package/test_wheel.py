@@ -34,7 +34,9 @@ def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
     assert not inside & {"bench", "support", "testing", "tests", "workloads"}
     files = {name for name in names if name.startswith("capstan/")}
     package = ROOT / "lib" / "capstan"
-    assert files == {
+    shells = {f"capstan/spark_apps/{path.name}" for path in (ROOT / "spark_apps").glob("*.py")}
+    assert len(shells) == 9
+    assert files == shells | {
         path.relative_to(package.parent).as_posix()
         for path in package.rglob("*")
         if path.is_file() and path.suffix != ".pyc"
@@ -88,7 +90,9 @@ def test_in_an_empty_folder_it_needs_no_repository(wheel: Path, tmp_path: Path) 
     assert Path(cache).is_relative_to(tmp_path / "home")
     files = json.loads(run("-c", main, "--json", "init"))["files"]
     assert {file["status"] for file in files} == {"created"}
-    assert "usage: replay.py" in run("-m", "capstan.jobs.replay", "--help")
+    assert "usage: replay.py" in run("-m", "capstan.jobs", "replay", "--help")
+    submitted = run("-c", "from capstan.jobs import job_file; print(job_file('replay'))").strip()
+    assert "usage: replay.py" in run(submitted, "--help")
     # Nothing was written beside the interpreter, or into the working folder, but the project.
     assert sorted(path.name for path in folder.iterdir()) == ["dags", "sample_data"]
 

@@ -53,7 +53,7 @@ _FILL, _COPY, _MAINTAIN = "capstan_backfill__filled", "capstan_replay", "capstan
 _COMMITS = {_CAPTURE: 4, _MAINTAIN: 1}
 _TITLE = "airflow worker -- "
 # The process that submits an app contains its file name too, but not as its own name.
-_PYTHON = re.compile(r"\S+ \S+/capstan/jobs/")
+_PYTHON = re.compile(r"\S+ \S+/spark_apps/")
 
 
 @dataclass(frozen=True, slots=True)

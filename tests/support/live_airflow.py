@@ -131,7 +131,7 @@ def launch(
 def is_of_app(process: Process) -> bool:
     """Whether a process belongs to a Spark app: the JVM, or its Python."""
     command = command_of(process)
-    return "spark" in command or "/capstan/jobs/" in command
+    return "spark" in command or "/spark_apps/" in command
 
 
 def command_of(process: Process) -> str:

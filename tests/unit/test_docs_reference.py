@@ -55,7 +55,7 @@ def test_every_option_of_a_command_is_named(command: str) -> None:
     ("program", "run"),
     [
         ("`make airflow ARGS=...`", launch),
-        ("`spark_apps/*.py`, `python -m capstan.jobs.NAME`", partial(run_app, handlers.verify)),
+        ("`spark_apps/*.py`, `python -m capstan.jobs JOB`", partial(run_app, handlers.verify)),
     ],
 )
 def test_options_of_a_program_are_those_that_it_has(

@@ -15,7 +15,7 @@ from capstan.storage.ledger.runs import History, read_history
 
 @dataclass(frozen=True, slots=True)
 class RunAudit:
-    """The request of `capstan.jobs.audit` for one run, with a version of its target."""
+    """The request of `audit` for one run, with a version of its target."""
 
     run: str
     version: int | None = None
@@ -23,7 +23,7 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """The request of `capstan.jobs.audit` for several runs.
+    """The request of `audit` for several runs.
 
     Attributes:
         audits: The runs.

@@ -5,9 +5,10 @@ What can be refused is refused before that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from typing import Final
 
 from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
@@ -16,7 +17,7 @@ from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
-from capstan.jobs.job_types import JobResult, JsonObject
+from capstan.jobs.job_types import Handler, JobResult, JsonObject
 from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, roll_back
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.execution.staging import KEEP
@@ -29,7 +30,7 @@ from capstan.storage.tape.tape import require_streams
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """The request of `capstan.jobs.capture`; `reseat` and `rescale` as for `capstan capture`."""
+    """The request of `capture`; `reseat` and `rescale` as for `capstan capture`."""
 
     stream: str
     reseat: bool = False
@@ -38,7 +39,7 @@ class CaptureRequest:
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """The request of `capstan.jobs.verify`; `workers` are labels or numbers, None for all."""
+    """The request of `verify`; `workers` are labels or numbers, None for all."""
 
     stream: str
     workers: Names | None = None
@@ -48,7 +49,7 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """The request of `capstan.jobs.maintain`.
+    """The request of `maintain`.
 
     Attributes:
         streams: The streams; None for all that are on tape.
@@ -72,7 +73,7 @@ class MaintainRequest:
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """The request of `capstan.jobs.publish`: a waiting run, and the decision on it.
+    """The request of `publish`: a waiting run, and the decision on it.
 
     Attributes:
         run: The run.
@@ -226,3 +227,10 @@ def _refusal(check: Callable[[], object]) -> CapstanError | None:
     except CheckFailedError as error:
         return error
     return None
+
+
+JOBS: Final[Mapping[str, Handler]] = {
+    handler.__name__: handler
+    for handler in (audit, backfill, capture, maintain, plan, publish, replay, rollback, verify)
+}
+"""The jobs by name."""

@@ -2,9 +2,9 @@
 
 An app is started by `spark-submit`, or by Python alone:
 
-    spark-submit .../capstan/jobs/replay.py request.json --lake /data/lake --result result.json
-    python -m capstan.jobs.verify --request '{"stream": "flights"}' --result result.json
-    python -m capstan.jobs.replay --attempt NAME --lake s3a://shop/lake
+    spark-submit spark_apps/replay.py request.json --lake /data/lake --result result.json
+    python -m capstan.jobs verify --request '{"stream": "flights"}' --result result.json
+    python -m capstan.jobs replay --attempt NAME --lake s3a://shop/lake
 
 The last form takes the request from the lake, and leaves the result there; see
 `capstan.storage.job_attempts`. Invalid requests are refused before a Spark session starts. Results
@@ -60,7 +60,7 @@ def main(
         with logging(LogFormat.PLAIN) as log:
             return _run(handler, arguments, start, log)
     except InvalidRequestError as error:
-        return _ended(error)
+        return print_error(error)
 
 
 def _run(
@@ -86,7 +86,7 @@ def _run(
             raise
         return _failed(error, output, log)
     if answer.refusal is not None:
-        return _ended(answer.refusal, log)
+        return print_error(answer.refusal, log)
     print(f"{name}: done", flush=True)
     return 0
 
@@ -185,11 +185,11 @@ def _failed(error: BaseException, output: JobOutput, log: Log | None) -> int:
         print_exception(error)
     reported = translation.to_capstan_error(error)
     output.failed(reported)
-    return _ended(reported, log)
+    return print_error(reported, log)
 
 
-def _ended(error: CapstanError, log: Log | None = None) -> int:
-    """Print an error: its hint, then its code and message as the last line."""
+def print_error(error: CapstanError, log: Log | None = None) -> int:
+    """Print an error, its code and message as the last line; returns its exit code."""
     if log is not None:
         log.failed(error)
     sys.stderr.flush()

@@ -16,7 +16,7 @@ from capstan.storage.ledger.runs import History, Step, read_history
 
 @dataclass(frozen=True, slots=True)
 class RollbackRequest:
-    """The request of `capstan.jobs.rollback`: the run to roll back."""
+    """The request of `rollback`: the run to roll back."""
 
     run: str
 

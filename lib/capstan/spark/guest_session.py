@@ -92,7 +92,7 @@ def _require_classic(session: object) -> None:
             "CAP-CONNECT",
             f"{type(session).__module__}.{type(session).__name__} is not a session of this process",
             "start Capstan where Spark's driver runs, or submit a job there, such as `python -m "
-            "capstan.jobs.replay`: Spark Connect has no access to Delta's log",
+            "capstan.jobs replay`: Spark Connect has no access to Delta's log",
         )
 
 

@@ -134,7 +134,7 @@ def _require_classic() -> None:
                 "CAP-CONNECT",
                 f"{name} makes the sessions of this process those of Spark Connect",
                 "start Capstan where Spark's driver runs, without this variable; or submit a job "
-                "there, such as `python -m capstan.jobs.replay`",
+                "there, such as `python -m capstan.jobs replay`",
             )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 from capstan.api.context import Context
+from capstan.backfill.planner import BackfillRequest
 from capstan.errors import (
     CapstanError,
     CheckFailedError,
@@ -20,10 +23,15 @@ from capstan.errors import (
     SystemFailureError,
 )
 from capstan.jobs import handlers, job_file
+from capstan.jobs.__main__ import run
+from capstan.jobs.audit_runs import RunAudit, RunAudits
 from capstan.jobs.job_types import Handler, JobResult, JsonObject
 from capstan.jobs.main import main
+from capstan.jobs.rollback_runs import RollbackRequest
+from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
+from tests.support.docs import page, table
 
 APPS = Path(__file__).parents[3] / "spark_apps"
 NAMES = (
@@ -323,7 +331,40 @@ def test_every_app_passes_its_arguments_on(
 
 def test_every_app_is_tested() -> None:
     assert sorted(path.stem for path in APPS.glob("*.py")) == list(NAMES)
-    assert all(Path(job_file(name)).is_file() for name in NAMES)
+    assert [Path(job_file(name)) for name in NAMES] == [APPS / f"{name}.py" for name in NAMES]
+    assert tuple(handlers.JOBS) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["verify", "--request", "7"], "CAP-REQUEST: --request is not a JSON object"),
+        (["verfy", "--help"], "CAP-USAGE: there is no job verfy, did you mean 'verify'?"),
+        ([], "CAP-USAGE: no job is named"),
+    ],
+)
+def test_the_package_runs_the_job_that_is_named(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    assert last_line(capsys) == line
+
+
+def test_the_docs_name_the_keys_of_each_request() -> None:
+    rows = dict(table(page("on-your-cluster"), "job"))
+    requests = {
+        "audit": (RunAudit, RunAudits, TableAudit),
+        "backfill": (BackfillRequest,),
+        "capture": (handlers.CaptureRequest,),
+        "maintain": (handlers.MaintainRequest,),
+        "publish": (handlers.PublishRequest,),
+        "rollback": (RollbackRequest,),
+        "verify": (handlers.VerifyRequest,),
+    }
+    assert set(rows) == {f"`{name}`" for name in requests} | {"`plan`, `replay`"}
+    for name, kinds in requests.items():
+        keys = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+        assert set(re.findall(r"`(\w+)`", rows[f"`{name}`"])) - {"backfills"} == keys, name
 
 
 def test_an_app_is_a_program(tmp_path: Path) -> None:

@@ -140,18 +140,18 @@ captures fail or are paused; a frontier that does not move fails it with `CAP-ST
 """
 
 TASKS = {
-    "capture": "Submits `capstan.jobs.capture`; the XCom is its result.",
+    "capture": "Submits the job `capture`; the XCom is its result.",
     "complete": "Waits for the frontier, without holding a worker slot.",
     "plan": "Plans the replay and pins the cut, without Spark unless *Differences* is on. The plan "
     "is under *Rendered Templates*.",
-    "replay": "Submits `capstan.jobs.replay`; the XCom is the certificate.",
+    "replay": "Submits the job `replay`; the XCom is the certificate.",
     "approve": "Waits for a person's decision, if one is required, without holding a worker slot.",
-    "publish": "Submits `capstan.jobs.publish` with the decision; the XCom is the certificate.",
+    "publish": "Submits the job `publish` with the decision; the XCom is the certificate.",
     "certificate": "Shows the certificate, under *Rendered Templates* and in the log.",
     "watch": "Checks that frontiers move, without Spark.",
-    "maintain": "Submits `capstan.jobs.maintain`; the XCom lists each table.",
-    "rollback": "Submits `capstan.jobs.rollback`; the XCom has the new version of the table.",
+    "maintain": "Submits the job `maintain`; the XCom lists each table.",
+    "rollback": "Submits the job `rollback`; the XCom has the new version of the table.",
     "audits": "Lists published runs, without Spark.",
-    "audit": "Submits `capstan.jobs.audit`; the XCom lists each audit, failed ones included.",
+    "audit": "Submits the job `audit`; the XCom lists each audit, failed ones included.",
 }
 """Documentation of tasks, by name; the DAG's text says what to do on failures."""

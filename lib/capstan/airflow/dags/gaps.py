@@ -103,7 +103,7 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
             task_id="fill",
             setting=setting,
             request=XComArg(gaps, "request"),
-            doc_md="Submits `capstan.jobs.backfill`; the XCom lists each run.",
+            doc_md="Submits the job `backfill`; the XCom lists each run.",
             **task_defaults(setting, over_all=True),
         )
         gaps >> fill

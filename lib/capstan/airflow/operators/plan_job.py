@@ -16,7 +16,7 @@ from capstan.airflow.tasks.failures import as_task
 class PlanOperator(PlanReplayOperator):
     """Plans a replay that another operator submits, and puts its request into the lake.
 
-    The job `python -m capstan.jobs.replay --lake LAKE --attempt NAME` finds request and
+    The job `python -m capstan.jobs replay --lake LAKE --attempt NAME` finds request and
     declarations there, under the name that is the attribute `attempt`; a `ResultOperator` with the
     same name takes its result:
 
