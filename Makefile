@@ -99,17 +99,12 @@ test: export HYPOTHESIS_PROFILE ?= quick
 test: kafka broker classes compose
 	$(PYTEST) $(ARGS)
 
-# Crash tests that are repeated with their lakes on S3; by day, two points of each kind of work.
+# Crash tests that are repeated with their lakes on S3.
 KILLED_ON_S3 := $(addprefix tests/crash/test_,capture_killed.py replay_killed.py maintain_killed.py)
-BY_DAY := (killed_capture and (records:3 or events:1)) \
-	or (same_target and (staged-replay.staging or staged-replay.publish)) \
-	or (held_run and (replay.publish or replay.coverage)) \
-	or (takes_back_once and (rollback.publish or rollback.coverage) and not append and not merge) \
-	or (killed_maintenance and (written or compacted))
 
 ## Set up, then run the remaining tests: further cases of the same rules.
 test-all: kafka s3 broker objects classes compose
-	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "not bench" $(KILLED_ON_S3) -k "$(BY_DAY)"
+	CAPSTAN_TEST_LAKES=s3 $(PYTEST) -m "stored and not bench" $(KILLED_ON_S3)
 	$(PYTEST) -m "rest and not nightly and not bench" $(ARGS)
 
 ## Set up, then run tests that take minutes each: clusters, S3, kills of executors; a small benchmark.

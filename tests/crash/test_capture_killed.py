@@ -16,6 +16,7 @@ pytestmark = pytest.mark.timeout(1800)
 CAPTURES = [Work("capture", point, world="empty") for point in CAPTURE_POINTS]
 
 
+STORED = ["capture.records:3", "capture.events:1"]
 # Each point once; the same point of another batch nightly.
 AGAIN = [
     "capture.claim:2",
@@ -26,7 +27,9 @@ AGAIN = [
 ]
 
 
-@pytest.mark.parametrize("work", cases(CAPTURES, core=["capture.records:3"], night=AGAIN))
+@pytest.mark.parametrize(
+    "work", cases(CAPTURES, core=["capture.records:3"], night=AGAIN, stored=STORED)
+)
 def test_a_killed_capture_ends_in_the_same_tape(killed, captured, undisturbed, work) -> None:
     before = lake_contents.tape(killed.lake)
     assert before != undisturbed

@@ -48,7 +48,14 @@ def retired(recorded):
     return world
 
 
-@pytest.mark.parametrize("work", cases(MAINTAINING, core=["maintain.compacted"]))
+@pytest.mark.parametrize(
+    "work",
+    cases(
+        MAINTAINING,
+        core=["maintain.compacted"],
+        stored=["maintain.written", "maintain.compacted"],
+    ),
+)
 def test_a_killed_maintenance_ends_as_if_undisturbed(killed, maintained, undisturbed, work) -> None:
     assert lake_contents.tape(killed.lake) == undisturbed
     killed.act("maintain", sizes=SIZES)

@@ -94,6 +94,7 @@ def require_same_target(world, name: str, whole) -> dict[str, object]:
     cases(
         REPLAYS,
         core=["staged-replay.publish"],
+        stored=["staged-replay.staging", "staged-replay.publish"],
         # Others are cut off at these points as well.
         night=[
             "direct-replay.publish",
@@ -118,7 +119,14 @@ def test_a_killed_pipeline_publishes_one_attempt_s_side_outputs(killed, whole, w
     assert sorted(set(metrics["node"].to_pylist())) == ["by_hour", "hours", "odd", "rows"]
 
 
-@pytest.mark.parametrize("work", cases(PUBLISHES, night=["replay.coverage", "replay.certificate"]))
+@pytest.mark.parametrize(
+    "work",
+    cases(
+        PUBLISHES,
+        night=["replay.coverage", "replay.certificate"],
+        stored=["replay.publish", "replay.coverage"],
+    ),
+)
 def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, work) -> None:
     run = killed.act("publish")["run"]
     assert lake_contents.table(killed.lake, "staged") == whole["over"]
@@ -145,7 +153,7 @@ def test_a_killed_publish_keeps_its_approval(killed, whole, work) -> None:
     assert children(f"{killed.lake.root}/staging") == []
 
 
-@pytest.mark.parametrize("work", cases(ROLLBACKS))
+@pytest.mark.parametrize("work", cases(ROLLBACKS, stored=["rollback.publish", "rollback.coverage"]))
 def test_a_killed_rollback_takes_back_once(killed, whole, work) -> None:
     run = list(runs.read_histories(killed.lake))[-1]
     version = killed.act("rollback", run=run)["version"]

@@ -113,7 +113,11 @@ class Work:
 
 
 def cases(
-    works: Iterable[Work], *, core: Iterable[str] = (), night: Iterable[str] = ()
+    works: Iterable[Work],
+    *,
+    core: Iterable[str] = (),
+    night: Iterable[str] = (),
+    stored: Iterable[str] = (),
 ) -> list[ParameterSet]:
     """Cases of a test with the parameter `work`.
 
@@ -122,10 +126,12 @@ def cases(
         core: Cases that run for each change, with a JVM that dies too; all others are marked
             `rest` and use a shared JVM.
         night: Cases left to the nightly tests, since other cases cover the same points.
+        stored: Cases that `make test-all` repeats on S3: two of each kind of work.
     """
     selected = []
     for work in works:
         marks = [] if work.case in core else [pytest.mark.rest]
         marks += [pytest.mark.nightly] if work.case in night else []
+        marks += [pytest.mark.stored] if work.case in stored else []
         selected.append(pytest.param(work, marks=marks, id=work.case))
     return selected
