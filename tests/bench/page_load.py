@@ -17,7 +17,7 @@ from capstan.core.times.region import Region
 from capstan.reporting.coverage_view import view_coverages
 from capstan.reporting.html import render
 from capstan.reporting.run_view import list_runs
-from capstan.reporting.stream_view import StreamView, stream_names, view_streams
+from capstan.reporting.stream_view import StreamHistory, stream_names, view_streams
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 from tests.bench.inputs import Bench
@@ -122,9 +122,9 @@ def _measured(bench: Bench, shown: _Lake) -> list[Line]:
         first.append(_seconds(load))
         again.append(_seconds(load))
         events = sum(
-            view.progress.events
+            view.events
             for view in view_streams(lake, shown.declared(), stream_names(lake, shown.declared()))
-            if isinstance(view, StreamView)
+            if isinstance(view, StreamHistory)
         )
         bench.say(f"the overview: {first[-1]:.2f} s, again {again[-1]:.3f} s")
     detail = {

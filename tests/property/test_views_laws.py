@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from capstan.core.protocol import Progress
 from capstan.core.times import Kind, Time, TimeType
 from capstan.reporting.frontier_history import read_progress
+from capstan.reporting.stream_view import least_held
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Cut, open_tape
 from tests.support.recorded_tapes import write
@@ -76,11 +77,12 @@ def test_a_line_is_the_frontier_after_each_commit(data, width):
         cut = data.draw(st.integers(0, last))
         progress = read_progress(tape, Cut(cut, cut))
     assert progress.commits == tuple(range(cut + 1))
-    for line, events in zip(progress.lines, workers, strict=True):
+    assert [state.worker for state in progress.workers] == list(range(len(workers)))
+    for state, events in zip(progress.workers, workers, strict=True):
         told = tuple(held_after(time_type, events, commit) for commit in progress.commits)
-        assert line.frontier == told
-        assert line.last == told[-1]
+        assert progress.frontiers[state.worker] == told
+        assert least_held(state) == told[-1]
         kept = [event for commit, event in events if commit <= cut]
-        assert line.events == len(kept)
-        assert line.records == sum(e.records for e in kept if not isinstance(e, Progress))
-    assert sum(each.events for each in progress.newest) == progress.events
+        assert state.events == len(kept)
+        assert state.records == sum(e.records for e in kept if not isinstance(e, Progress))
+    assert sum(each.events for each in progress.newest) == sum(s.events for s in progress.workers)

@@ -16,7 +16,7 @@ from capstan.core.config import ByColumn, ByKey, ByPartition, EpochTime, LatePol
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
-from capstan.reporting.stream_view import StreamView, view_stream
+from capstan.reporting.stream_view import StreamHistory, view_stream
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
@@ -500,8 +500,8 @@ def test_closing_lets_go_of_everything(spark: SparkSession, lake: Lake, source: 
     assert closed == 3
     assert all(state.closed for state in index.worker_states(tape, newest_cut(tape)))
     shown = view_stream(lake, declared(stream), "little")
-    assert isinstance(shown, StreamView)
-    assert [line.last for line in shown.progress.lines] == [None] * 3
+    assert isinstance(shown, StreamHistory)
+    assert [state.closed for state in shown.workers] == [True] * 3
     assert all(worker.closed for worker in verify(spark, lake, tape).workers)
     assert close(spark, lake, "little")[1] == 0
     lay(source, "1", rows(range(10, 12)))

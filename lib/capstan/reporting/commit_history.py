@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.times import Coordinate
-from capstan.reporting.stream_view import StreamView, greatest_times
+from capstan.reporting.stream_view import StreamHistory, greatest_times
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
@@ -46,14 +46,14 @@ class CommitTimes:
 _CACHE: VersionedCache[CommitTimes] = VersionedCache()
 
 
-def read_commit_times(lake: Lake, view: StreamView) -> CommitTimes:
+def read_commit_times(lake: Lake, view: StreamHistory) -> CommitTimes:
     """Read the commit times for a stream's view."""
     events = lake.stream(view.name).events
     state = newest_entry(events), view.progress.commits
     return _CACHE.get((lake.root, view.name), state, lambda: _read(lake, view))
 
 
-def _read(lake: Lake, view: StreamView) -> CommitTimes:
+def _read(lake: Lake, view: StreamHistory) -> CommitTimes:
     table = delta.open_table(lake.stream(view.name).events)
     tape = open_tape(lake, view.name, table)
     files = pa.table(table.get_add_actions(flatten=True))

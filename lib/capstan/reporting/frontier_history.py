@@ -11,7 +11,7 @@ judges it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +19,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.times import ChangeBatch
 from capstan.reporting.index_scan import Scanned, scan, summed
 from capstan.storage.delta import delta
-from capstan.storage.delta.arrow_scan import read_columns
 from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.tape.index import WorkerState, opened_commits, worker_labels
 from capstan.storage.tape.tape import Cut, Tape
 
 POINTS = 160
@@ -33,38 +34,8 @@ _Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """The frontier of one worker in the last coordinate, which is the event time if there is one.
-
-    Attributes:
-        worker: The worker's number.
-        label: The worker's label.
-        opened: The commit that opened it.
-        events: The number of its events.
-        records: The number of its records.
-        frontier: The least value held after each sampled commit; None before the worker is open,
-            and once it is closed.
-        last: The least value held at the cut; None when it is closed.
-    """
-
-    worker: int
-    label: str
-    opened: int
-    events: int
-    records: int
-    frontier: tuple[int | None, ...]
-    last: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class CommitCount:
-    """The contents of one commit of a tape.
-
-    Attributes:
-        commit: Its ordinal.
-        events: The number of events of all workers.
-        records: The number of records of all workers.
-    """
+    """The number of events and records of all workers in one commit of a tape."""
 
     commit: int
     events: int
@@ -77,25 +48,18 @@ class Progress:
 
     Attributes:
         commits: The sampled commits, ascending; the last is the cut's.
-        lines: One line per worker, by number.
+        workers: The workers at the cut, by number.
+        frontiers: The least value of the last coordinate that each worker holds after each sampled
+            commit; None before the worker is open, and once it is closed.
         newest: The newest commits in descending order, at most `POINTS`.
         scanned: The size of the data that was read.
     """
 
     commits: tuple[int, ...]
-    lines: tuple[Line, ...]
+    workers: tuple[WorkerState, ...]
+    frontiers: Mapping[int, tuple[int | None, ...]]
     newest: tuple[CommitCount, ...]
     scanned: Scanned
-
-    @property
-    def events(self) -> int:
-        """The number of events on tape."""
-        return sum(line.events for line in self.lines)
-
-    @property
-    def records(self) -> int:
-        """The number of records on tape."""
-        return sum(line.records for line in self.lines)
 
 
 def read_progress(
@@ -112,55 +76,53 @@ def read_progress(
         points: The most commits to sample, evenly.
         events: The table of the index, when it is already open.
     """
-    roster = _roster(tape, cut)
+    labels, opened = worker_labels(tape, cut), opened_commits(tape, cut)
     counts, changes, scanned = scan(tape, cut, events or delta.open_table(tape.paths.events))
     commits = _sampled(cut.commit, points)
-    held = _held_times(changes, tape, roster)
     by_worker = {row["worker"]: row for row in summed(counts, ["worker"], ["n", "r"]).to_pylist()}
-    lines = []
-    for worker, (label, opened) in roster.items():
-        *before, last = _least(*held[worker], (*commits, cut.commit))
-        drawn = (None if at < opened else v for at, v in zip(commits, before, strict=True))
-        row = by_worker.get(worker, {})
+    moved = _held_times(changes, tape, list(labels))
+    workers, frontiers = [], {}
+    for worker, label in labels.items():
+        times, net, ends = moved[worker]
+        held, row = np.flatnonzero(net), by_worker.get(worker, {})
+        holdings = ChangeBatch(
+            zip(map(tuple, times[held].tolist()), net[held].tolist(), strict=True)
+        )
         counted = (int(row.get("n") or 0), int(row.get("r") or 0))
-        lines.append(Line(worker, label, opened, *counted, tuple(drawn), last))
-    return Progress(commits, tuple(lines), _newest(counts), scanned)
-
-
-def _roster(tape: Tape, cut: Cut) -> dict[int, tuple[str, int]]:
-    rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
-    return {
-        int(row["worker"]): (str(row["label"]), int(row["opened_commit"]))
-        for row in sorted(rows, key=lambda row: int(row["worker"]))
-        if row["opened_commit"] <= cut.commit
-    }
+        workers.append(WorkerState(worker, label, *counted, holdings.items()))
+        least = _least(times[:, -1], ends, commits)
+        frontiers[worker] = tuple(
+            None if at < opened[worker] else value for at, value in zip(commits, least, strict=True)
+        )
+    return Progress(commits, tuple(workers), frontiers, _newest(counts), scanned)
 
 
 def _held_times(
-    changes: pa.Table, tape: Tape, roster: Collection[int]
-) -> Mapping[int, tuple[_Ints, _Ints]]:
-    """By worker, all times that were ever held, and the last commit that changed each count.
+    changes: pa.Table, tape: Tape, workers: Sequence[int]
+) -> Mapping[int, tuple[_Ints, _Ints, _Ints]]:
+    """By worker, the times that were ever held, their counts, and the last commit to change each.
 
     For a time that is still held, that commit is greater than all others.
     """
     # Every worker starts by holding the minimum once, without an event.
-    minimum, many = tape.time_type.minimum[-1], len(roster)
     start = pa.table(
         [
-            pa.array(list(roster), pa.int32()),
-            *(pa.array([n] * many, pa.int64()) for n in (-1, minimum, 1)),
+            pa.array(list(workers), pa.int32()),
+            *(pa.array([n] * len(workers), pa.int64()) for n in (-1, *tape.time_type.minimum, 1)),
         ],
         schema=changes.schema,
     )
     moved = pa.concat_tables([start, changes.filter(pc.not_equal(changes["diff"], 0))])
-    last = moved.group_by(["worker", "time"]).aggregate([("diff", "sum"), ("commit", "max")])
-    workers, times = _ints(last["worker"]), _ints(last["time"])
-    ends = np.where(_ints(last["diff_sum"]) == 0, _ints(last["commit_max"]), _HELD)
-    order = np.lexsort((ends, workers))
-    workers, times, ends = workers[order], times[order], ends[order]
+    times = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
+    last = moved.group_by(["worker", *times]).aggregate([("diff", "sum"), ("commit", "max")])
+    owners, net = _ints(last["worker"]), _ints(last["diff_sum"])
+    ends = np.where(net == 0, _ints(last["commit_max"]), _HELD)
+    order = np.lexsort((ends, owners))
+    held = np.column_stack([_ints(last[name]) for name in times])[order]
+    owners, net, ends = owners[order], net[order], ends[order]
     return {
-        int(workers[part[0]]): (times[part], ends[part])
-        for part in _runs(workers)
+        int(owners[part[0]]): (held[part], net[part], ends[part])
+        for part in _runs(owners)
     }  # fmt: skip
 
 

@@ -20,13 +20,13 @@ from capstan.errors.shell_command import shell_line
 from capstan.reporting import formatting, summaries
 from capstan.reporting.commit_history import CommitTimes
 from capstan.reporting.coverage_view import Coverage, Stretch
-from capstan.reporting.frontier_history import Line
 from capstan.reporting.run_view import UNCOVERED
-from capstan.reporting.stream_view import StreamView
+from capstan.reporting.stream_view import StreamHistory, least_held
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.tape.index import WorkerState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {
@@ -80,6 +80,7 @@ def _environment() -> Environment:
         bounds_text=formatting.bounds_text,
         pipeline_text=formatting.pipeline_text,
         workers_text=formatting.workers_text,
+        least_held=least_held,
         length=formatting.length_text,
         coordinate=formatting.coordinate_text,
         short_target=formatting.short_target,
@@ -111,7 +112,7 @@ def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:
     return [(name.capitalize(), value) for name, value in facts]
 
 
-def frontier_plot(view: StreamView, course: CommitTimes) -> Markup:
+def frontier_plot(view: StreamHistory, course: CommitTimes) -> Markup:
     """A plot of each worker's frontier over time; of many workers, those furthest behind.
 
     Without known commit times, the commits form the axis. A single commit has no plot, only the
@@ -120,28 +121,31 @@ def frontier_plot(view: StreamView, course: CommitTimes) -> Markup:
     drawn = furthest_behind(view)
     rows = [
         _Row(
-            line.label,
-            _drawable(view, line),
-            [formatting.coordinate_text(view.coordinate, value) for value in line.frontier],
+            state.label,
+            _drawable(view, state.worker),
+            [
+                formatting.coordinate_text(view.coordinate, value)
+                for value in view.progress.frontiers[state.worker]
+            ],
         )
-        for line in drawn
+        for state in drawn
     ]
-    title = f"Frontier of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+    title = f"Frontier of {len(drawn)} of {len(view.workers)} workers of {view.name}"
     low, high = _span(rows)
     return _plot(view, course, title, rows, coordinate_axis(view.coordinate, low, high))
 
 
-def lag_plot(view: StreamView, course: CommitTimes) -> Markup:
+def lag_plot(view: StreamHistory, course: CommitTimes) -> Markup:
     """A plot of the lag of each worker's frontier behind the greatest time on tape."""
     drawn, rows = furthest_behind(view), []
-    for line in drawn:
+    for state in drawn:
         lags = [
             None if held is None or most is None else max(0, most - held)
-            for held, most in zip(_drawable(view, line), course.greatest, strict=True)
+            for held, most in zip(_drawable(view, state.worker), course.greatest, strict=True)
         ]
         texts = [formatting.length_text(view.coordinate, lag) or "not known" for lag in lags]
-        rows.append(_Row(line.label, lags, texts))
-    title = f"Lag of {len(drawn)} of {len(view.progress.lines)} workers of {view.name}"
+        rows.append(_Row(state.label, lags, texts))
+    title = f"Lag of {len(drawn)} of {len(view.workers)} workers of {view.name}"
     up = length_axis("behind the last record", view.coordinate, _span(rows)[1])
     return _plot(view, course, title, rows, up)
 
@@ -155,7 +159,7 @@ class _Row(NamedTuple):
 
 
 def _plot(
-    view: StreamView, course: CommitTimes, title: str, rows: Sequence[_Row], up: Axis
+    view: StreamHistory, course: CommitTimes, title: str, rows: Sequence[_Row], up: Axis
 ) -> Markup:
     """Lines over the times of commits, or over the commits when their times are unknown."""
     commits = view.progress.commits
@@ -194,17 +198,16 @@ def _mark(at: datetime | None, commit: int) -> str:
     return f"commit {commit:,}" + (f", {formatting.moment(at)}" if at else "")
 
 
-def furthest_behind(view: StreamView) -> list[Line]:
+def furthest_behind(view: StreamHistory) -> list[WorkerState]:
     """The workers in a plot: those furthest behind, preferring open ones; sorted by number."""
-    lines = view.progress.lines
-    ranked = sorted(lines, key=lambda line: (line.last is None, line.last or 0))
-    kept = {line.worker for line in ranked[:KINDS]}
-    return [line for line in lines if line.worker in kept]
+    ranked = sorted(view.workers, key=lambda state: (state.closed, least_held(state) or 0))
+    kept = {state.worker for state in ranked[:KINDS]}
+    return [state for state in view.workers if state.worker in kept]
 
 
-def frontier_spark(view: StreamView) -> Markup:
+def frontier_spark(view: StreamHistory) -> Markup:
     """A small plot of the stream's frontier over its commits."""
-    lines = [_drawable(view, line) for line in view.progress.lines]
+    lines = [_drawable(view, state.worker) for state in view.workers]
     least = []
     for values in zip(*lines, strict=True):
         held = [value for value in values if value is not None]
@@ -212,10 +215,10 @@ def frontier_spark(view: StreamView) -> Markup:
     return spark(f"Frontier of {view.name} over {len(view.progress.commits)} commits", least)
 
 
-def _drawable(view: StreamView, line: Line) -> tuple[int | None, ...]:
+def _drawable(view: StreamHistory, worker: int) -> tuple[int | None, ...]:
     """A line without the minimum time, at which a stream starts; it may be year 1."""
     bottom = view.coordinate.minimum
-    return tuple(None if value == bottom else value for value in line.frontier)
+    return tuple(None if value == bottom else value for value in view.progress.frontiers[worker])
 
 
 def late_plot(late: Mapping[str, int]) -> Markup:

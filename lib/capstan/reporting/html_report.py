@@ -16,7 +16,7 @@ from capstan.core.config import ProjectConfig, split_streams
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.html import render, static
 from capstan.reporting.run_view import RunView, view_run
-from capstan.reporting.stream_view import StreamView, view_stream
+from capstan.reporting.stream_view import StreamHistory, view_stream
 from capstan.reporting.svg_plots import bar_plot
 from capstan.storage.lake import Lake
 
@@ -35,8 +35,8 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     return render(
         "report.html",
         view=view,
-        tape=tape if isinstance(tape, StreamView) else None,
-        course=read_commit_times(lake, tape) if isinstance(tape, StreamView) else None,
+        tape=tape if isinstance(tape, StreamHistory) else None,
+        course=read_commit_times(lake, tape) if isinstance(tape, StreamHistory) else None,
         range_late=None if view.certificate is None else view.certificate.late,
         counts=_by_replay_worker(view),
         lake=lake.root,

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.times import Kind
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import is_enabled
+from capstan.storage.tape.index import arrow_coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 COLUMNS = ("worker", "commit", "records", "updates")
@@ -67,13 +67,13 @@ def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table,
 
     Returns:
         Counts of events `n` and records `r` by `worker` and `commit`; net changes `diff` of holds
-        by `worker`, `commit` and `time`, the last coordinate; the size of the data read.
+        by `worker`, `commit` and time, a column for each coordinate; the size of the data read.
     """
     path, files = tape.paths.events, frozenset(map(unquote, events.file_uris()))
     kept = _kept.get(path) if is_enabled() else None
     if kept is None or not kept.files <= files:
         # Not read yet; compacted; or a tape made anew.
-        kept = _Sums(frozenset(), _no_counts(), _no_changes())
+        kept = _Sums(frozenset(), _no_counts(), _no_changes(tape))
     counts, changes, rows = [kept.counts], [kept.changes], 0
     fresh = files - kept.files
     for portion in merge_batches(iter_columns(path, COLUMNS, events, sorted(fresh))):
@@ -84,7 +84,7 @@ def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table,
     if len(counts) > 2 or kept.files:
         # A commit may be split over several portions.
         counted = summed(counted, ["worker", "commit"], ["n", "r"])
-        changed = summed(changed, ["worker", "commit", "time"], ["diff"])
+        changed = summed(changed, changed.column_names[:-1], ["diff"])
     if is_enabled():
         with _lock:
             _kept[path] = _Sums(files, counted, changed)
@@ -109,21 +109,18 @@ def _counted(batch: pa.RecordBatch) -> pa.Table:
 
 
 def _changed(batch: pa.RecordBatch, tape: Tape) -> pa.Table:
-    """Net changes of holds in the last coordinate."""
+    """Net changes of holds."""
     updates = batch.column("updates")
     owners = pc.list_parent_indices(updates)
     flat = pc.list_flatten(updates)
-    times = pc.struct_field(pc.struct_field(flat, "time"), tape.time_type.names[-1])
-    table = pa.table(
-        [
-            batch.column("worker").take(owners),
-            batch.column("commit").take(owners),
-            _integers(times, tape.time_type.coordinates[-1].kind),
-            pc.struct_field(flat, "diff"),
-        ],
-        names=["worker", "commit", "time", "diff"],
-    )
-    return summed(table, ["worker", "commit", "time"], ["diff"])
+    columns = [
+        batch.column("worker").take(owners),
+        batch.column("commit").take(owners),
+        *arrow_coordinates(pc.struct_field(flat, "time"), tape.time_type),
+        pc.struct_field(flat, "diff"),
+    ]
+    names = _no_changes(tape).column_names
+    return summed(pa.table(columns, names=names), names[:-1], ["diff"])
 
 
 def summed(table: pa.Table, keys: list[str], values: list[str]) -> pa.Table:
@@ -136,19 +133,12 @@ def summed(table: pa.Table, keys: list[str], values: list[str]) -> pa.Table:
     )
 
 
-def _integers(column: pa.Array, kind: Kind) -> pa.Array:
-    if kind is Kind.TIMESTAMP:
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    return column.cast(pa.int32()).cast(pa.int64()) if kind is Kind.DATE else column
-
-
 def _no_counts() -> pa.Table:
     fields = [("worker", pa.int32()), ("commit", pa.int64()), ("n", pa.int64()), ("r", pa.int64())]
     return pa.schema(fields).empty_table()
 
 
-def _no_changes() -> pa.Table:
-    fields = [
-        ("worker", pa.int32()), ("commit", pa.int64()), ("time", pa.int64()), ("diff", pa.int64()),
-    ]  # fmt: skip
+def _no_changes(tape: Tape) -> pa.Table:
+    times = [(f"t{i}", pa.int64()) for i in range(len(tape.time_type.coordinates))]
+    fields = [("worker", pa.int32()), ("commit", pa.int64()), *times, ("diff", pa.int64())]
     return pa.schema(fields).empty_table()

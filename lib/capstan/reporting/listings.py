@@ -7,8 +7,15 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from capstan.core.config import ProjectConfig, check_name, check_target, split_streams
-from capstan.errors import CapstanError
 from capstan.replay.planning.planner import target_path
+from capstan.reporting.stream_view import (
+    NoView,
+    StreamView,
+    read_stream,
+    read_streams,
+    read_verified,
+    stream_names,
+)
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -16,10 +23,8 @@ from capstan.storage.ledger.claims import Claim
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.tape import index
-from capstan.storage.tape.feed import count_late, count_reinjected, late_by_reason
-from capstan.storage.tape.index import WorkerState
-from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
-from capstan.verify.verified_ledger import newest_rows
+from capstan.storage.tape.feed import count_reinjected, late_by_reason
+from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 
 LATE_REASONS = {
     "malformed": "its text is no record, or has a field that does not parse into its type",
@@ -37,64 +42,54 @@ LATE_REASONS = {
 def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
     """One row per stream, sorted by name; declared streams without a tape are included."""
     lake.require()
-    captured = set(lake.streams())
-    rows = []
-    for name in sorted(captured | set(declarations.streams)):
-        declared = declarations.streams.get(name)
-        row: dict[str, object] = {
-            "stream": name,
-            "captured": name in captured,
-            "declared": declared is not None,
-            "description": declared.description if declared else "",
+    views = read_streams(lake, declarations, stream_names(lake, declarations))
+    return [
+        {
+            "stream": view.name,
+            "captured": isinstance(view, StreamView) or view.error is not None,
+            "declared": view.name in declarations.streams,
+            "description": view.description,
+            **_tape(view),
         }
-        rows.append({**row, **(_stream_facts(lake, name) if name in captured else {})})
-    return rows
+        for view in views
+    ]
 
 
-def _stream_facts(lake: Lake, name: str) -> dict[str, object]:
-    try:
-        tape = open_tape(lake, name)
-        cut = newest_cut(tape)
-        states = index.worker_states(tape, cut)
-        late = sum(count_late(tape, cut).values())
-    except CapstanError as error:
-        # An unreadable tape does not hide the others.
-        return error.summary()
+def _tape(view: StreamView | NoView) -> dict[str, object]:
+    if isinstance(view, NoView):
+        return {} if view.error is None else view.error.summary()
     return {
-        "cut": cut.commit,
-        "workers": len(states),
-        "events": sum(state.events for state in states),
-        "records": sum(state.records for state in states),
-        "late": late,
-        **_frontier(tape, states),
+        "cut": view.cut.commit,
+        "workers": len(view.workers),
+        "events": view.events,
+        "records": view.records,
+        "late": sum(view.late.values()),
+        **_frontier(view),
     }
 
 
-def _frontier(tape: Tape, states: list[WorkerState]) -> dict[str, object]:
-    frontier = index.frontier_of(tape, states)
+def _frontier(view: StreamView) -> dict[str, object]:
+    render = view.tape.time_type.render
     return {
-        "frontier": [tape.time_type.render(time) for time in frontier.elements],
-        "closed": bool(states) and all(state.closed for state in states),
+        "frontier": [render(time) for time in view.antichain.elements],
+        "closed": view.closed,
     }
 
 
 def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
     """The facts of a tape at a cut."""
-    tape = open_tape(lake, name)
-    cut = index.find_cut(tape, as_of)
-    states = index.worker_states(tape, cut)
-    verified, at = _verified(lake, tape, cut)
+    view = read_stream(lake, name, as_of=as_of)
+    tape, verified = view.tape, read_verified(lake, view.tape, view.cut)
+    commit, at = verified.commit(view), verified.at
     render = tape.time_type.render
-    commits = [verified.get(state.worker) for state in states]
-    known = [commit for commit in commits if commit is not None]
     return {
         "stream": name,
-        "cut": cut.commit,
+        "cut": view.cut.commit,
         "newest": newest_cut(tape).commit,
         "times": [f"{c.name} {c.kind.value}" for c in tape.time_type.coordinates],
-        **_frontier(tape, states),
-        "late": count_late(tape, cut),
-        "verified": {"cut": min(known), "at": at} if known and len(known) == len(commits) else None,
+        **_frontier(view),
+        "late": view.late,
+        "verified": None if commit is None or at is None else {"cut": commit, "at": moment(at)},
         "retired": [box.to_json(tape.time_type)["until"] for box in retired_boxes(lake, tape)],
         "columns": _columns(tape),
         "workers": [
@@ -106,9 +101,9 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
                 "holdings": [[render(time), count] for time, count in state.holdings],
                 "frontier": [render(time) for time in state.frontier.elements],
                 "closed": state.closed,
-                "verified": verified.get(state.worker),
+                "verified": verified.workers.get(state.worker),
             }
-            for state in states
+            for state in view.workers
         ],
     }
 
@@ -135,15 +130,6 @@ def late_facts(lake: Lake, name: str) -> dict[str, object]:
         ],
         "put_back": count_reinjected(tape, cut),
     }
-
-
-def _verified(lake: Lake, tape: Tape, cut: Cut) -> tuple[dict[int, int], str | None]:
-    """The last verified commit by worker, and the time of the newest verification."""
-    rows = newest_rows(lake, tape, cut.commit, index.opened_commits(tape, cut), ["at"])
-    rows.pop(None, None)
-    commits = {w: int(str(row["commit"])) for w, row in rows.items() if w is not None}
-    times = [row["at"] for row in rows.values() if isinstance(row["at"], datetime)]
-    return commits, moment(max(times)) if times else None
 
 
 def moment(at: datetime) -> str:

@@ -1,91 +1,93 @@
-"""Read models of streams: frontiers, late rows, verification, violations."""
+"""Read models of streams: workers and frontiers at a cut, verification, violations, history."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Coordinate, Kind
+from capstan.core.times import Antichain, Coordinate, Kind
 from capstan.errors import CapstanError
-from capstan.reporting.frontier_history import Line, Progress, read_progress
+from capstan.reporting.frontier_history import Progress, read_progress
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
+from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_late
-from capstan.storage.tape.tape import Cut, Tape, open_tape
+from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
 
 
 @dataclass(frozen=True, slots=True)
-class VerifiedState:
-    """The verified part of a stream.
-
-    Attributes:
-        commit: The commit up to which all workers are verified.
-        at: The time of the newest verification.
-        workers: The last verified commit by worker.
-    """
-
-    commit: int
-    at: datetime
-    workers: Mapping[int, int]
-
-
-@dataclass(frozen=True, slots=True)
 class StreamView:
-    """One stream.
+    """A stream at a cut.
 
     Attributes:
-        name: The stream.
+        tape: Its tape.
         description: The declared description; may be empty.
-        cut: The newest commit of its tape.
-        coordinates: The coordinates of its times; lines and lags use the last one.
-        progress: The frontiers of its workers by commit.
+        cut: The cut.
+        workers: Its workers, by number.
         greatest: The greatest time of any record, in the last coordinate; None without records.
-        late: The number of late rows by reason.
-        checked: The verified part; None when some worker was never verified.
-        violations: Known violations of the protocol.
-        written: The time of the newest file of the index.
+        late: The number of records that are not on tape, by reason.
     """
 
-    name: str
+    tape: Tape
     description: str
     cut: Cut
-    coordinates: tuple[Coordinate, ...]
-    progress: Progress
+    workers: tuple[WorkerState, ...]
     greatest: int | None
     late: Mapping[str, int]
-    checked: VerifiedState | None
-    violations: tuple[KnownViolation, ...]
-    written: datetime | None
+
+    @property
+    def name(self) -> str:
+        """The stream."""
+        return self.tape.name
 
     @property
     def coordinate(self) -> Coordinate:
-        """The coordinate of lines and lags."""
-        return self.coordinates[-1]
+        """The coordinate of lines and lags: the last one, which is the event time if there is one.
+
+        `frontier`, `behind` and `lag` are values of it.
+        """
+        return self.tape.time_type.coordinates[-1]
+
+    @property
+    def events(self) -> int:
+        """The number of events on tape."""
+        return sum(state.events for state in self.workers)
+
+    @property
+    def records(self) -> int:
+        """The number of records on tape."""
+        return sum(state.records for state in self.workers)
 
     @property
     def closed(self) -> bool:
         """Whether every worker is closed."""
-        return bool(self.progress.lines) and self.frontier is None
+        return bool(self.workers) and all(state.closed for state in self.workers)
+
+    @property
+    def antichain(self) -> Antichain:
+        """The frontier of all workers, in all coordinates."""
+        return index.frontier_of(self.tape, self.workers)
 
     @property
     def frontier(self) -> int | None:
         """The least value that any worker holds; None when nothing is held."""
-        return min(
-            (line.last for line in self.progress.lines if line.last is not None), default=None
-        )
+        return min((v for state in self.workers if (v := least_held(state)) is not None),
+                   default=None)  # fmt: skip
 
     def label(self, worker: int | None) -> str:
         """The label of a worker; its number when it is unknown."""
-        labels = {line.worker: line.label for line in self.progress.lines}
+        labels = {state.worker: state.label for state in self.workers}
         return "none" if worker is None else labels.get(worker, str(worker))
 
     @property
@@ -93,9 +95,9 @@ class StreamView:
         """The lag of the stream's frontier behind the greatest time on tape; None when closed."""
         return self._lag(self.frontier)
 
-    def lag(self, line: Line) -> int | None:
+    def lag(self, state: WorkerState) -> int | None:
         """The lag of a worker's frontier behind the greatest time on tape; None when closed."""
-        return self._lag(line.last)
+        return self._lag(least_held(state))
 
     def _lag(self, held: int | None) -> int | None:
         if held is None or self.greatest is None or held == self.coordinate.minimum:
@@ -104,14 +106,50 @@ class StreamView:
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
-    """The stored records of a stream.
+class VerifiedState:
+    """What is verified of a stream, up to a cut.
 
     Attributes:
-        columns: The payload columns with their types.
-        files: The number of files.
-        bytes: The size of the files.
+        workers: The last verified commit by worker, of those that were ever verified.
+        events: The number of events up to there, by worker.
+        at: The time of the newest verification; None without one.
     """
+
+    workers: Mapping[int, int]
+    events: Mapping[int, int]
+    at: datetime | None
+
+    def commit(self, view: StreamView) -> int | None:
+        """The commit up to which all workers are verified; None when some worker never was."""
+        commits = [self.workers.get(state.worker, -1) for state in view.workers]
+        return None if not commits or min(commits) < 0 else min(commits)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamHistory(StreamView):
+    """A stream at its newest cut, as its page shows it.
+
+    Attributes:
+        progress: The frontiers of its workers by commit.
+        verified: What is verified of it.
+        violations: Known violations of the protocol.
+        written: The time of the newest file of the index.
+    """
+
+    progress: Progress
+    verified: VerifiedState
+    violations: tuple[KnownViolation, ...]
+    written: datetime | None
+
+    @property
+    def verified_to(self) -> int | None:
+        """The commit up to which all workers are verified; None when some worker never was."""
+        return self.verified.commit(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The stored records of a stream: columns with their types, and number and size of files."""
 
     columns: tuple[tuple[str, str], ...]
     files: int
@@ -133,11 +171,17 @@ class NoView:
     error: CapstanError | None = None
 
 
+_View = TypeVar("_View", bound=StreamView)
 _AT_ONCE = 8
-_CACHE: VersionedCache[StreamView] = VersionedCache()
+_CACHE: VersionedCache[StreamHistory] = VersionedCache()
 _Violations = dict[tuple[str, str], tuple[KnownViolation, ...]]
 """Known violations by stream and tape."""
 _VIOLATIONS: VersionedCache[_Violations] = VersionedCache()
+
+
+def least_held(state: WorkerState) -> int | None:
+    """The least value that a worker holds in the last coordinate; None when it is closed."""
+    return min((time[-1] for time, count in state.holdings if count > 0), default=None)
 
 
 def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
@@ -145,28 +189,60 @@ def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
     return sorted({*lake.streams(), *declarations.streams})
 
 
-def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamView | NoView:
-    """Read a stream; errors of its tape are part of the result."""
-    paths = lake.stream(name)
-    declared = declarations.streams.get(name)
-    about = declared.description if declared else ""
-    newest = newest_entry(paths.events)
-    if not newest:
-        return NoView(name, about)
-    try:
-        others = (paths.late, lake.ledger("verified"), lake.ledger("findings"))
-        state = (newest, about, *map(newest_entry, others))
-        return _CACHE.get((lake.root, name), state, lambda: _view(lake, name, about))
-    except CapstanError as error:
-        return NoView(name, about, error)
+def read_stream(lake: Lake, name: str, about: str = "", *, as_of: int | None = None) -> StreamView:
+    """Read a stream at a commit, or at its newest one, from stored totals and the events after."""
+    tape = open_tape(lake, name)
+    cut = index.find_cut(tape, as_of)
+    state = index.tape_state(tape, cut)
+    return StreamView(tape, about, cut, state.workers, state.greatest, count_late(tape, cut))
+
+
+def read_streams(
+    lake: Lake, declarations: ProjectConfig, names: Sequence[str]
+) -> list[StreamView | NoView]:
+    """Read several streams at their newest commits, concurrently; they keep their order."""
+    return _each(lake, declarations, names, lambda name, about: read_stream(lake, name, about))
+
+
+def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamHistory | NoView:
+    """Read a stream with its history; errors of its tape are part of the result."""
+    return view_streams(lake, declarations, [name])[0]
 
 
 def view_streams(
     lake: Lake, declarations: ProjectConfig, names: Sequence[str]
-) -> list[StreamView | NoView]:
-    """Read several streams concurrently; they keep their order."""
+) -> list[StreamHistory | NoView]:
+    """Read several streams with their histories, concurrently; they keep their order."""
+    return _each(lake, declarations, names, lambda name, about: _cached(lake, name, about))
+
+
+def _each(
+    lake: Lake,
+    declarations: ProjectConfig,
+    names: Sequence[str],
+    read: Callable[[str, str], _View],
+) -> list[_View | NoView]:
+    def one(name: str) -> _View | NoView:
+        paths = lake.stream(name)
+        declared = declarations.streams.get(name)
+        about = declared.description if declared else ""
+        if not newest_entry(paths.events):
+            return NoView(name, about)
+        try:
+            return read(name, about)
+        except CapstanError as error:
+            # An unreadable tape does not hide the others.
+            return NoView(name, about, error)
+
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(lambda name: view_stream(lake, declarations, name), names))
+        return list(pool.map(one, names))
+
+
+def _cached(lake: Lake, name: str, about: str) -> StreamHistory:
+    paths = lake.stream(name)
+    sources = (paths.events, paths.late, lake.ledger("verified"), lake.ledger("findings"))
+    state = (about, *map(newest_entry, sources))
+    return _CACHE.get((lake.root, name), state, lambda: _history(lake, name, about))
 
 
 def view_payload(lake: Lake, name: str) -> Payload:
@@ -179,28 +255,27 @@ def view_payload(lake: Lake, name: str) -> Payload:
     return Payload(columns, files.num_rows, pc.sum(files["size_bytes"]).as_py() or 0)
 
 
-def _view(lake: Lake, name: str, about: str) -> StreamView:
+def _history(lake: Lake, name: str, about: str) -> StreamHistory:
     table = delta.open_table(lake.stream(name).events)
     tape = open_tape(lake, name, table)
     files = pa.table(table.get_add_actions(flatten=True))
-    commits, batches = delta.stat(files, "max.commit"), delta.stat(files, "max.batch")
-    cut = Cut(max(commits, default=-1), max(batches, default=-1))
+    cut = newest_cut(tape)
     progress = read_progress(tape, cut, events=table)
     times = greatest_times(files, tape.time_type.coordinates[-1])
+    # By the bounds of files, to the millisecond.
+    greatest = None if times is None else pc.max(times).as_py()
+    return StreamHistory(
+        tape, about, cut, progress.workers, greatest, count_late(tape, cut), progress,
+        read_verified(lake, tape, cut),
+        _violations(lake).get((tape.name, str(table.metadata().id)), ()),
+        newest_write(files),
+    )  # fmt: skip
+
+
+def newest_write(files: pa.Table) -> datetime | None:
+    """The time of the newest of a table's files; None without files."""
     written = pc.max(files["modification_time"]).as_py() if files.num_rows else None
-    return StreamView(
-        name=tape.name,
-        description=about,
-        cut=cut,
-        coordinates=tape.time_type.coordinates,
-        progress=progress,
-        # By the bounds of files, to the millisecond.
-        greatest=None if times is None else pc.max(times).as_py(),
-        late=count_late(tape, cut),
-        checked=_verified_state(lake, tape, cut, progress),
-        violations=_violations(lake).get((tape.name, str(table.metadata().id)), ()),
-        written=None if written is None else datetime.fromtimestamp(written / 1000, UTC),
-    )
+    return None if written is None else datetime.fromtimestamp(written / 1000, UTC)
 
 
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
@@ -216,17 +291,17 @@ def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray |
     return column.cast(pa.int64())
 
 
-def _verified_state(lake: Lake, tape: Tape, cut: Cut, progress: Progress) -> VerifiedState | None:
-    if not progress.lines:
-        return None
-    opened = {line.worker: line.opened for line in progress.lines}
-    rows = newest_rows(lake, tape, cut.commit, opened, ["at"])
-    if any(line.worker not in rows for line in progress.lines):
-        return None
-    rows.pop(None, None)
-    workers = {w: int(str(row["commit"])) for w, row in rows.items() if w is not None}
-    times = [row["at"] for row in rows.values() if isinstance(row["at"], datetime)]
-    return VerifiedState(min(workers.values()), max(times), workers)
+def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:
+    """Read what is verified of a tape up to a cut."""
+    opened = index.opened_commits(tape, cut)
+    rows = newest_rows(lake, tape, cut.commit, opened, ["events", "at"])
+    by_worker = {worker: row for worker, row in rows.items() if worker is not None}
+    times = [row["at"] for row in by_worker.values() if isinstance(row["at"], datetime)]
+    commits, events = (
+        {worker: int(str(row[name])) for worker, row in by_worker.items()}
+        for name in ("commit", "events")
+    )
+    return VerifiedState(commits, events, max(times, default=None))
 
 
 def _violations(lake: Lake) -> _Violations:

@@ -32,7 +32,7 @@ from capstan.reporting.html import (
 from capstan.reporting.html_report import report_policy, run_report
 from capstan.reporting.listings import run_rows
 from capstan.reporting.run_view import list_runs, view_run
-from capstan.reporting.stream_view import StreamView, view_payload, view_stream, view_streams
+from capstan.reporting.stream_view import StreamHistory, view_payload, view_stream, view_streams
 from capstan.reporting.svg_axes import coordinate_axis, number_axis
 from capstan.reporting.svg_calendar import calendar
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
@@ -404,7 +404,7 @@ def test_a_report_that_cannot_be_made_leaves_no_file(lake, tmp_path, capsys, run
 
 def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     drawn = [line.worker for line in furthest_behind(view)]
     assert len(drawn) == KINDS
     assert {3, 5} <= set(drawn)
@@ -415,7 +415,7 @@ def test_of_many_workers_those_furthest_behind_are_drawn(lake):
 
 def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     begin = datetime(2024, 5, 1, tzinfo=UTC)
     known = CommitTimes(
         (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
@@ -434,12 +434,12 @@ def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
 
 def test_lags_are_those_of_the_table_of_workers(lake):
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     course = read_commit_times(lake, view)
     text = lag_plot(view, course)
     Page(text).require_harmless()
     last = re.findall(r"<title>commit 3, [^<]*", text)[0]
-    slow = next(line for line in view.progress.lines if line.worker == 5)
+    slow = view.workers[5]
     lag = formatting.length_text(view.coordinate, view.lag(slow))
     assert f"{slow.label}: {lag}" in unescape(last)
     assert lag == "19 h"

@@ -23,7 +23,8 @@ from capstan.reporting.index_scan import COLUMNS
 from capstan.reporting.run_view import list_runs, view_run
 from capstan.reporting.stream_view import (
     NoView,
-    StreamView,
+    StreamHistory,
+    least_held,
     stream_names,
     view_payload,
     view_stream,
@@ -66,23 +67,20 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     recorded.lay(lake)
     recorded.verified(lake, 2, AT)
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     assert view.progress.commits == (0, 1, 2, 3, 4)
-    for worker, line in enumerate(view.progress.lines):
-        assert line.frontier == tuple(micros(recorded.frontier(worker, c)) for c in range(5))
+    for worker in (0, 1):
+        drawn = tuple(micros(recorded.frontier(worker, c)) for c in range(5))
+        assert view.progress.frontiers[worker] == drawn
     tape = open_tape(lake, "s")
-    told = index.worker_states(tape, newest_cut(tape))
-    assert [(s.label, s.events, s.records) for s in told] == [
-        (line.label, line.events, line.records) for line in view.progress.lines
-    ]
+    assert view.workers == index.tape_state(tape, newest_cut(tape)).workers
     assert view.frontier == micros(recorded.frontier(1, 4))
     # The last record is one step before the faster worker's frontier.
     assert view.greatest == micros(recorded.frontier(0, 4)) - HOUR
-    assert [view.lag(line) for line in view.progress.lines] == [0, 9 * HOUR]
+    assert [view.lag(state) for state in view.workers] == [0, 9 * HOUR]
     assert view.behind == 9 * HOUR
     assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
-    assert view.checked is not None
-    assert (view.checked.commit, view.checked.at) == (2, AT)
+    assert (view.verified_to, view.verified.at) == (2, AT)
     payload = view_payload(lake, "s")
     assert (payload.columns, payload.files, payload.bytes) == ((("n", "int64"),), 0, 0)
 
@@ -93,13 +91,13 @@ def test_only_new_commits_are_read(lake, monkeypatch):
     assert view_stream(lake, NOTHING, "s") is first
     Recorded("s", ["a"]).verified(lake, 0, AT)
     second = view_stream(lake, NOTHING, "s")
-    assert isinstance(second, StreamView)
-    assert second.checked is not None
+    assert isinstance(second, StreamHistory)
+    assert second.verified_to is not None
     write(lake.stream("s").events, Recorded("s", ["a"])._events(0, 1))
     third = view_stream(lake, NOTHING, "s")
-    assert isinstance(third, StreamView)
+    assert isinstance(third, StreamHistory)
     assert third.cut.commit == 1
-    assert third.progress.events > second.progress.events
+    assert third.events > second.events
 
 
 def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
@@ -132,7 +130,7 @@ def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
         Recorded("s", ["a"], commits=commits, pairs=3 + len(found)).lay(lake)
         found.append(view_stream(lake, NOTHING, "s"))
         (tmp_path / "streams").rename(tmp_path / f"gone-{len(found)}")
-    assert [view.progress.events for view in found] == [13, 17]
+    assert [view.events for view in found] == [13, 17]
 
 
 def test_long_tapes_read_four_columns_and_draw_bounded(lake):
@@ -141,10 +139,11 @@ def test_long_tapes_read_four_columns_and_draw_bounded(lake):
     tape = open_tape(lake, "long")
     progress = read_progress(tape, newest_cut(tape))
     assert recorded.events == 1_000_005
-    assert progress.scanned.rows == progress.events == recorded.events
+    assert progress.scanned.rows == recorded.events
+    assert sum(state.events for state in progress.workers) == recorded.events
     assert progress.scanned.columns == len(COLUMNS) == 4
     assert progress.scanned.files == 4
-    assert progress.lines[0].last == micros(recorded.frontier(0, 3))
+    assert least_held(progress.workers[0]) == micros(recorded.frontier(0, 3))
 
 
 @pytest.mark.parametrize("commits", [1, POINTS - 1, POINTS, POINTS + 1])
@@ -166,7 +165,7 @@ def test_of_many_commits_a_bounded_number_is_drawn(lake, commits):
 def test_moments_of_commits_are_those_of_their_files(lake):
     Recorded("s", ["a", "b"], commits=3).lay(lake)
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     course = read_commit_times(lake, view)
     files = pa.table(deltalake.DeltaTable(lake.stream("s").events).get_add_actions(flatten=True))
     written = sorted(files["modification_time"].to_pylist())
@@ -189,7 +188,7 @@ def test_commit_times_come_from_the_log(lake):
         )
     deltalake.DeltaTable(path).optimize.compact()
     view = view_stream(lake, NOTHING, "s")
-    assert isinstance(view, StreamView)
+    assert isinstance(view, StreamHistory)
     course = read_commit_times(lake, view)
     # The first commit was written by someone who leaves no note.
     assert course.moments[0] is None
@@ -210,8 +209,12 @@ def test_a_worker_that_has_said_nothing_is_at_the_start(lake):
         _table(lake.stream("s").workers, {"worker": 7, "label": "silent", "opened_commit": 0}),
     )
     tape = open_tape(lake, "s")
-    lines = read_progress(tape, newest_cut(tape)).lines
-    assert [line.last for line in lines] == [9 * HOUR, 9 * HOUR, tape.time_type.minimum[0]]
+    workers = read_progress(tape, newest_cut(tape)).workers
+    assert [least_held(state) for state in workers] == [
+        9 * HOUR,
+        9 * HOUR,
+        tape.time_type.minimum[0],
+    ]
 
 
 def test_unchecked_tapes_are_shown_as_far_as_valid(lake):
@@ -228,15 +231,17 @@ def test_unchecked_tapes_are_shown_as_far_as_valid(lake):
     ):
         write(events, _table(events, row))
     tape = open_tape(lake, "s")
-    (line,) = read_progress(tape, newest_cut(tape)).lines
-    assert (line.last, line.events, line.records) == (9 * HOUR, 5, 6)
+    (state,) = read_progress(tape, newest_cut(tape)).workers
+    assert (least_held(state), state.events, state.records) == (9 * HOUR, 5, 6)
+    assert index.tape_state(tape, newest_cut(tape)).workers == (state,)
 
 
 def test_a_closed_worker_holds_nothing(lake):
     lay_tape(lake, "s", ["a"], [(5 * HOUR,)], None)
     tape = open_tape(lake, "s")
-    line = read_progress(tape, newest_cut(tape)).lines[0]
-    assert (line.last, line.frontier) == (None, (None,))
+    progress = read_progress(tape, newest_cut(tape))
+    assert progress.workers[0].closed
+    assert progress.frontiers == {0: (None,)}
 
 
 def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
@@ -251,7 +256,7 @@ def test_a_tape_that_cannot_be_read_does_not_hide_the_others(lake):
     there, good, newer = view_streams(lake, declared, names)
     assert isinstance(there, NoView)
     assert (there.error, there.description) == (None, "of nothing")
-    assert isinstance(good, StreamView)
+    assert isinstance(good, StreamHistory)
     assert isinstance(newer, NoView)
     assert newer.error is not None
     assert newer.error.code == "CAP-FORMAT"
@@ -263,7 +268,7 @@ def test_a_file_that_is_gone_is_told_by_its_name(lake):
     gone = next(Path(lake.stream("bad").events).glob("*.parquet"))
     gone.unlink()
     bad, good = view_streams(lake, NOTHING, ["bad", "good"])
-    assert isinstance(good, StreamView)
+    assert isinstance(good, StreamHistory)
     assert isinstance(bad, NoView)
     assert bad.error is not None
     assert bad.error.code == "CAP-DAMAGED"
@@ -275,8 +280,8 @@ def test_a_lake_may_have_any_place(tmp_path, folder):
     lake = Lake.at(tmp_path / folder)
     Recorded("s", ["a"], late={"late": 2}).lay(lake)
     (view,) = view_streams(lake, NOTHING, ["s"])
-    assert isinstance(view, StreamView)
-    assert (view.progress.lines[0].label, view.late) == ("a", {"late": 2})
+    assert isinstance(view, StreamHistory)
+    assert (view.workers[0].label, view.late) == ("a", {"late": 2})
 
 
 def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
@@ -285,8 +290,8 @@ def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
         Recorded(name, ["a"]).verified(lake, commit, AT)
     Recorded("three", ["a"]).lay(lake)
     views = view_streams(lake, NOTHING, ["one", "two", "three"])
-    found = [view.checked for view in views if isinstance(view, StreamView)]
-    assert [each and each.commit for each in found] == [1, 3, None]
+    found = [view.verified_to for view in views if isinstance(view, StreamHistory)]
+    assert found == [1, 3, None]
 
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])

@@ -30,7 +30,7 @@ from capstan.reporting.html import STATIC, render, static
 from capstan.reporting.html_report import report_policy, run_report
 from capstan.reporting.run_view import RunView, list_runs, list_runs_of_stream, view_run
 from capstan.reporting.stream_view import (
-    StreamView,
+    StreamHistory,
     stream_names,
     view_payload,
     view_stream,
@@ -132,14 +132,14 @@ def stream(request: Request, name: str, settings: Configured, permissions: Allow
     if name not in stream_names(lake, declared):
         raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
-    coordinates = view.coordinates if isinstance(view, StreamView) else ()
+    coordinates = view.tape.time_type.coordinates if isinstance(view, StreamHistory) else ()
     return _page(
         request,
         "stream.html",
         lake,
         view=view,
-        payload=view_payload(lake, name) if isinstance(view, StreamView) else None,
-        course=read_commit_times(lake, view) if isinstance(view, StreamView) else None,
+        payload=view_payload(lake, name) if isinstance(view, StreamHistory) else None,
+        course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
         runs=permissions.runs(list_runs_of_stream(lake, name), settings.declarations),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         shown_lines=KINDS,

@@ -16,11 +16,16 @@ from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
 from capstan.reporting.metrics.metrics import Sample
 from capstan.reporting.run_view import RunView, list_runs
-from capstan.reporting.stream_view import NoView, StreamView, stream_names, view_streams
+from capstan.reporting.stream_view import (
+    NoView,
+    StreamView,
+    newest_write,
+    read_streams,
+    read_verified,
+    stream_names,
+)
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.tape.tape import open_tape
-from capstan.verify.verified_ledger import newest_rows
 
 _NEWEST: Final = 20
 """The number of commits from which the rate of events is computed."""
@@ -45,20 +50,21 @@ def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
 def stream_samples(lake: Lake, declarations: ProjectConfig, names: Sequence[str]) -> list[Sample]:
     """Samples of some streams; a stream without a tape has none."""
     samples: list[Sample] = []
-    for view in view_streams(lake, declarations, names):
+    for view in read_streams(lake, declarations, names):
+        unreadable = Sample("stream_readable", 0, (view.name,))
         if isinstance(view, NoView):
-            samples += [] if view.error is None else [Sample("stream_readable", 0, (view.name,))]
+            samples += [] if view.error is None else [unreadable]
             continue
         try:
             samples += [
                 Sample("stream_readable", 1, (view.name,)),
                 *frontier_samples(view),
-                *_counts(view),
-                *_table_samples(lake, view),
+                *_counts(lake, view),
+                *_table_samples(view),
             ]
         except CapstanError:
             # The table was deleted in the meantime.
-            samples.append(Sample("stream_readable", 0, (view.name,)))
+            samples.append(unreadable)
     return samples
 
 
@@ -88,10 +94,10 @@ def frontier_samples(view: StreamView) -> Iterator[Sample]:
         yield _in_unit(name, coordinate, view.frontier, (view.name,))
     if view.behind is not None:
         yield _in_unit("frontier_lag", coordinate, view.behind, (view.name,))
-    for line in view.progress.lines:
-        lag = view.lag(line)
+    for state in view.workers:
+        lag = view.lag(state)
         if lag is not None:
-            yield _in_unit("worker_frontier_lag", coordinate, lag, (view.name, line.label))
+            yield _in_unit("worker_frontier_lag", coordinate, lag, (view.name, state.label))
 
 
 def _in_unit(name: str, coordinate: Coordinate, value: int, labels: tuple[str, ...]) -> Sample:
@@ -102,41 +108,33 @@ def _in_unit(name: str, coordinate: Coordinate, value: int, labels: tuple[str, .
     return Sample(f"{name}_seconds", float(value * unit), labels)
 
 
-def _counts(view: StreamView) -> Iterator[Sample]:
-    stream = (view.name,)
-    yield Sample("events_total", view.progress.events, stream)
-    yield Sample("records_total", view.progress.records, stream)
+def _counts(lake: Lake, view: StreamView) -> Iterator[Sample]:
+    stream, verified = (view.name,), read_verified(lake, view.tape, view.cut)
+    yield Sample("events_total", view.events, stream)
+    yield Sample("records_total", view.records, stream)
     yield Sample("commits_total", view.cut.commit + 1, stream)
     for reason, count in sorted(view.late.items()):
         yield Sample("late_records_total", count, (view.name, reason))
-    checked = -1 if view.checked is None else view.checked.commit
-    yield Sample("unverified_commits", max(0, view.cut.commit - checked), stream)
-    if view.written is not None:
-        yield Sample("written_timestamp_seconds", view.written.timestamp(), stream)
+    commit = verified.commit(view)
+    yield Sample("unverified_commits", view.cut.commit - (-1 if commit is None else commit), stream)
+    unseen = (max(0, w.events - verified.events.get(w.worker, 0)) for w in view.workers)
+    yield Sample("unverified_events", sum(unseen), stream)
 
 
-def _table_samples(lake: Lake, view: StreamView) -> Iterator[Sample]:
-    paths = lake.stream(view.name)
+def _table_samples(view: StreamView) -> Iterator[Sample]:
+    paths = view.tape.paths
     events = delta.open_table(paths.events)
     rate = events_per_second(events.history(_NEWEST))
     if rate is not None:
         yield Sample("events_per_second", rate, (view.name,))
-    opened = {line.worker: line.opened for line in view.progress.lines}
-    verified = newest_rows(
-        lake, open_tape(lake, view.name, events), view.cut.commit, opened, ["events"]
-    )
-    unseen = view.progress.events - sum(
-        min(line.events, int(str(verified[line.worker]["events"])))
-        for line in view.progress.lines
-        if line.worker in verified
-    )
-    yield Sample("unverified_events", unseen, (view.name,))
     present = [name for name in _OTHERS if is_table(getattr(paths, name))]
     others = [(name, delta.open_table(getattr(paths, name))) for name in present]
     for name, table in (("events", events), *others):
-        sizes = pa.table(table.get_add_actions())["size_bytes"]
-        yield Sample("files", len(sizes), (view.name, name))
-        yield Sample("bytes", pc.sum(sizes).as_py() or 0, (view.name, name))
+        files = pa.table(table.get_add_actions())
+        if name == "events" and (written := newest_write(files)) is not None:
+            yield Sample("written_timestamp_seconds", written.timestamp(), (view.name,))
+        yield Sample("files", files.num_rows, (view.name, name))
+        yield Sample("bytes", pc.sum(files["size_bytes"]).as_py() or 0, (view.name, name))
 
 
 def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:

@@ -199,8 +199,10 @@ def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[i
     fields = [integers(pc.struct_field(times, i)) for i in range(len(names))]
     diffs = pc.struct_field(flat, "diff")
     table = pa.table([owners, *fields, diffs], names=["worker", *names, "diff"])
+    # An imported tape that breaks the rules may have updates without a worker, time or count.
     for row in (
-        table.group_by(["worker", *names], use_threads=False)
+        table.drop_null()
+        .group_by(["worker", *names], use_threads=False)
         .aggregate([("diff", "sum")])
         .to_pylist()
     ):

@@ -11,17 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Box, TimeType
+from capstan.core.times import Box, Time, TimeType
 from capstan.core.times import Kind as TimeKind
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.reporting.frontier_history import Line, Progress
-from capstan.reporting.index_scan import Scanned
 from capstan.reporting.metrics import METRICS, MetricKind, Sample, dotted, lake_samples, prometheus
 from capstan.reporting.metrics.collect import events_per_second, frontier_samples
 from capstan.reporting.stream_view import StreamView
 from capstan.storage.lake import Lake
-from capstan.storage.tape.tape import Cut
+from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.tape import Cut, Tape
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import Recorded
 from tests.support.sample_streams import declared, little_stream
@@ -77,11 +76,12 @@ def test_frontiers_are_told_as_moments_and_lags(lake):
 
 def view(kind, greatest, *held):
     """A stream whose workers hold these values."""
-    coordinate = TimeType.of(t=kind).coordinates[0]
-    lines = [Line(n, f"w{n}", 0, 9, 9, (), last) for n, last in enumerate(held)]
-    progress = Progress((), tuple(lines), (), Scanned(0, 0, 0))
-    cut = Cut(3, 3)
-    return StreamView("s", "", cut, (coordinate,), progress, greatest, {}, None, (), None)
+    tape = Tape("s", Lake.at("/nowhere").stream("s"), TimeType.of(t=kind), {})
+    workers = tuple(
+        WorkerState(n, f"w{n}", 9, 9, () if last is None else ((Time.of(last), 1),))
+        for n, last in enumerate(held)
+    )
+    return StreamView(tape, "", Cut(3, 3), workers, greatest, {})
 
 
 def test_frontiers_that_are_days_are_told_in_seconds():

@@ -100,10 +100,14 @@ def test_a_page_reads_the_new_files_of_an_index_alone(tmp_path: Path, commits: i
     finally:
         table_cache.disable()
     assert opened["events"] == 1
-    assert second.records == first.records + 2
-    assert (earlier.lines, earlier.newest) == (first.lines, first.newest)
+    assert sum(s.records for s in second.workers) == sum(s.records for s in first.workers) + 2
+    assert (earlier.workers, earlier.frontiers, earlier.newest) == (
+        first.workers, first.frontiers, first.newest,
+    )  # fmt: skip
     anew = read_progress(tape, newest_cut(tape))
-    assert (second.lines, second.newest) == (anew.lines, anew.newest)
+    assert (second.workers, second.frontiers, second.newest) == (
+        anew.workers, anew.frontiers, anew.newest,
+    )  # fmt: skip
     assert anew.scanned.files == commits + 1
 
 
