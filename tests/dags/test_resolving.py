@@ -47,6 +47,14 @@ def setting(place: Place) -> Settings:
     return read_setting(DAGS / "any.py")
 
 
+def test_each_field_of_a_request_is_in_the_form(setting: Settings) -> None:
+    form, fields = replay_form(setting), {field.name: field for field in fields_of(Request)}
+    assert set(form) == (set(fields) - NOT_IN_FORM) | set(OWN_FIELDS)
+    for name in set(fields) - NOT_IN_FORM:
+        shown = form[name].schema
+        assert (shown["title"], shown["description_md"]) == (fields[name].title, fields[name].form)
+
+
 def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
     found = resolve(setting, filled({**DAY, "replay": "by_day", "workers": [], "transform": None}))
     assert found == read_request({**DAY, "replay": "by_day", "transform": "by_day"})

@@ -15,7 +15,6 @@ from capstan.core.config import (
     parse_streams,
     split_streams,
 )
-from capstan.core.config.change_rules import OPTIONS
 from capstan.core.config.loading.validation import read_model
 from capstan.core.config.loading.validation import read_request as checked_request
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
@@ -46,45 +45,15 @@ def read_request(fields: Mapping[str, object]) -> Request:
 def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
     """The request of a form or a schedule, completed from the declared replay that it names.
 
-    In a run of a declared replay, workers, transform, pipeline, sink and keys that are not given
-    take the declared values. If the replay follows, so does a run without times of its own; a run
-    with times repairs a part. If a declared replay into a table requires approval, every run into
-    that table does, whatever replay it belongs to.
+    If a declared replay into a table requires approval, every run into that table does, whatever
+    replay it belongs to. See `Replay.complete` for the fields.
     """
     given = read_request(_with_streams(setting, fields))
     if not given.approve and approving_replay(setting, given.into) is not None:
         given = replace(given, approve=True)
     if given.replay is None:
         return given
-    declared = setting.declarations.replay(given.replay)
-    request = replace(
-        given,
-        workers=given.workers or (None if given.workers_of else declared.workers),
-        workers_of=given.workers_of or ({} if given.workers else declared.workers_of),
-        transform=given.transform or declared.transform,
-        pipeline=given.pipeline or declared.pipeline,
-        sink=given.sink or declared.sink,
-        keys=given.keys or declared.keys,
-        sequence_by=declared.sequence_by,
-        **{name: getattr(declared, name) for name in OPTIONS},
-    )
-    times = (given.since, given.until, given.known_at, given.as_of)
-    if declared.follow is not None and all(time is None for time in times) and not given.partial:
-        request = replace(request, follow=given.follow or declared.follow, since=since_of(declared))
-    fixed = {"stream": declared.stream, "streams": declared.keyed, "into": declared.target,
-             "transform": declared.transform, "pipeline": declared.pipeline,
-             "sink": declared.sink, "mode": declared.mode, "keys": declared.keys,
-             "follow": declared.follow if request.follow else None}  # fmt: skip
-    for name, value in fixed.items():
-        actual = getattr(request, name)
-        if actual != value:
-            raise InvalidRequestError(
-                "CAP-REQUEST",
-                f"replay {declared.name} has {name} {_text(value)}, not {_text(actual)}",
-                "use the declared value, or choose no declared replay",
-                key=name,
-            )
-    return request
+    return setting.declarations.replay(given.replay).complete(given)
 
 
 def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
@@ -143,20 +112,6 @@ def approving_replay(setting: Settings, into: str) -> Replay | None:
     if is_catalog_name(into) and path == lake.table(into) and not is_table(path):
         return approved[0]
     return next((r for r in approved if target_path(lake, declared, r.target)[0] == path), None)
-
-
-def since_of(replay: Replay) -> str | None:
-    """The first time of a declared replay, as text for a request."""
-    since = replay.since
-    if isinstance(since, datetime):
-        return since.isoformat()
-    return None if since is None else str(since)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
 
 
 def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None:

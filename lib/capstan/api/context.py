@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from capstan.api.notebook import shown
 from capstan.api.workplace import Workplace
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from capstan.api.listing import Listing
+    from capstan.api.replay_options import ReplayOptions
     from capstan.backfill.planner import BackfillRequest
     from capstan.backfill.run import BackfillResult
     from capstan.backfill.survey import Survey
@@ -136,7 +137,7 @@ class Context(Workplace):
         into: str | None = None,
         *,
         compare: bool = False,
-        **fields: Any,
+        **fields: Unpack[ReplayOptions],
     ) -> Preview:
         """What a replay would read and write; no JVM unless the target is compared.
 
@@ -164,7 +165,7 @@ class Context(Workplace):
         self,
         what: str | Mapping[str, str | Sequence[str]] | Request | Preview,
         into: str | None = None,
-        **fields: Any,
+        **fields: Unpack[ReplayOptions],
     ) -> ReplayResult:
         """Replay chosen workers and times into a table: verified, staged, audited, published.
 
@@ -371,10 +372,11 @@ def _request(model: type[_Model], first: str, value: object, fields: dict[str, A
 def _replay_request(
     stream: str | Mapping[str, str | Sequence[str]] | Request,
     into: str | None,
-    fields: dict[str, Any],
+    options: ReplayOptions,
 ) -> Request:
     from capstan.replay.planning.request import Request, with_stream
 
+    fields: dict[str, Any] = {**options}
     if isinstance(stream, Mapping):
         fields = dict(with_stream({**fields, "streams": stream}))
         stream = str(fields.pop("stream"))

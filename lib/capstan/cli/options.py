@@ -21,13 +21,6 @@ Workers = Annotated[
         metavar="LIST",
     ),
 ]
-WorkersOf = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Workers of one of several streams, as SOURCE=LIST; repeat it for others.",
-        metavar="SOURCE=LIST",
-    ),
-]
 Since = Annotated[
     str | None,
     typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; default: the start."),
@@ -36,63 +29,27 @@ Until = Annotated[
     str | None,
     typer.Option(help="First time after the range; default: all complete times."),
 ]
-KnownAt = Annotated[
-    int | None,
-    typer.Option(help="Replay what was known at this epoch; for times in `epoch, event`."),
-]
 AsOf = Annotated[
     int | None,
     typer.Option(help="The cut: a commit of the tape; default: the newest.", metavar="CUT"),
 ]
-AsOfEach = Annotated[
-    str | None,
-    typer.Option(
-        "--as-of",
-        help="The cut: a commit of the tape, or SOURCE=CUT,... of several streams; default: the "
-        "newest.",
-        metavar="CUT",
-    ),
-]
-Lookups = Annotated[
-    str | None,
-    typer.Option(
-        "--lookup",
-        help="Versions of the pipeline's lookup tables, NAME=VERSION,...; default: the newest.",
-        metavar="LIST",
-    ),
-]
-Streams = Annotated[
-    str,
-    typer.Argument(
-        help="The stream's name; or SOURCE=STREAM,... for a pipeline that reads several.",
-        metavar="STREAM",
-    ),
-]
-Into = Annotated[
-    str | None,
-    typer.Option(
-        help="The target: a table of the lake, a declared target, a Delta path, or a table of a "
-        "catalog, such as main.shop.orders; default: the target of the pipeline's sink.",
-        metavar="TABLE",
-    ),
-]
 
 
 def streams(text: str) -> dict[str, object]:
-    """The fields of a request that an argument `Streams` gives."""
+    """The fields of a request that the argument of streams gives."""
     by_source = parse_streams(text)
     return {"stream": joined_streams(by_source) if by_source else text, "streams": by_source}
 
 
 def cuts(text: str | None) -> dict[str, Any]:
-    """The fields of a request that an option `AsOfEach` gives."""
+    """The fields of a request that the option `--as-of` gives."""
     by_source = parse_pairs(text or "")
     numbers = {name: _number(cut) for name, cut in by_source.items()}
     return {"as_of": None if text is None or by_source else _number(text), "cuts": numbers}
 
 
 def workers_by_source(texts: Sequence[str] | None) -> dict[str, tuple[str, ...]]:
-    """The workers by source that options `WorkersOf` give."""
+    """The workers by source that options `--workers-of` give."""
     chosen: dict[str, tuple[str, ...]] = {}
     for text in texts or ():
         source, equals, listed = (part.strip() for part in text.partition("="))
@@ -119,7 +76,7 @@ def _number(text: str) -> int:
 
 
 def lookup_versions(text: str | None) -> dict[str, int]:
-    """The versions of lookup tables that an option `Lookups` gives, by the lookup's name."""
+    """The versions of lookup tables that the option `--lookup` gives, by the lookup's name."""
     versions: dict[str, int] = {}
     for part in () if text is None else text.split(","):
         name, _, version = (word.strip() for word in part.partition("="))

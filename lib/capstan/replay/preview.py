@@ -12,8 +12,7 @@ from capstan.replay.output.certificate import late_rows, pipeline_json
 from capstan.replay.planning.cursor import find_cursor, follow_identity
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
-from capstan.replay.planning.preset import completed
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_preset
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.replay.publish.diff import Difference
 from capstan.replay.target.already_published import find_equivalent_run
@@ -165,7 +164,7 @@ def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Previe
             parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
             when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
-    cursor, request = None, completed(declarations, request)
+    cursor, request = None, with_preset(declarations, request)
     if request.follow is not None:
         path = target_path(lake, declarations, request.into)[0]
         identity = follow_identity(request, stored_target(lake, path))

@@ -18,8 +18,7 @@ from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, target_path
-from capstan.replay.planning.preset import completed
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_preset
 from capstan.replay.planning.target_places import locate_lookups, locate_target
 from capstan.replay.result import ReplayResult
 from capstan.replay.target import target_table
@@ -60,7 +59,7 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
-    request = completed(declarations, request)
+    request = with_preset(declarations, request)
     locate_target(spark, lake, declarations, request.into)
     locate_lookups(spark, lake, declarations, request.pipeline)
     follows = request.follow is not None

@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import Any
 
 from airflow.sdk import Param
 
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
-from capstan.core.config import STREAMS_PATTERN, Mode
+from capstan.core.config import STREAMS_PATTERN
+from capstan.core.config.help import Field, fields_of
+from capstan.replay.planning.request import HOW, INPUT, OUTPUT, Request
 
-INPUT, OUTPUT, OPTIONS = "What to replay", "Into which table", "How"
-_TIME = (
-    "a date (2013-03-01: its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number for "
-    "streams whose times are epochs"
-)
+_FIELDS = {field.name: field for field in fields_of(Request)}
 
+
+# Rarely chosen by hand: requests by API and declared replays have them.
+NOT_IN_FORM = frozenset(
+    {"workers_of", "lookups", "cuts", "hold", "sequence_by", "delete_when", "truncate_when",
+     "unchanged", "history"}
+)  # fmt: skip
 DIFFERENCES = "Show in the plan which rows the replay would add, remove and change. Starts Spark."
 
 
 def replay_form(setting: Settings) -> dict[str, Param]:
     """The form of `capstan_replay`; its fields have the names of a replay request's fields."""
-    return {**_input_fields(setting), **_output_fields(setting), **_option_fields()}
+    choices = {**_input_choices(setting), **_output_choices(setting)}
+    fields = [field for field in fields_of(Request) if field.name not in NOT_IN_FORM]
+    form: dict[str, Param] = {}
+    for section in (INPUT, OUTPUT, HOW):
+        if section == HOW:
+            form |= _task_fields()
+        for field in fields:
+            if (field.help.section or HOW) == section:
+                form[field.name] = _param(field, section, choices.get(field.name, {}))
+    return form
 
 
 def filled(params: Mapping[str, object]) -> dict[str, object]:
@@ -36,6 +51,10 @@ def filled(params: Mapping[str, object]) -> dict[str, object]:
 
 def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = None) -> Param:
     """The field that chooses workers of one or several streams."""
+    return _param(_FIELDS["workers"], section, _labels(labels))
+
+
+def _labels(labels: Mapping[str, Iterable[str]]) -> dict[str, Any]:
     streams: dict[str, list[str]] = {}
     for stream, names in labels.items():
         for label in names:
@@ -43,184 +62,100 @@ def workers_field(labels: Mapping[str, Iterable[str]], section: str | None = Non
     several = len(labels) > 1
     shown = {label: f"{label} ({', '.join(names)})" if several else label
              for label, names in streams.items()}  # fmt: skip
-    return list_field(
-        "Workers",
-        "Labels or numbers. Empty: all workers.",
-        section,
-        examples=list(streams),
-        values_display=shown,
-    )
+    return {"examples": list(streams), "values_display": shown}
 
 
-def switch(title: str, description: str, section: str | None = OPTIONS) -> Param:
+def switch(title: str, description: str, section: str | None = HOW) -> Param:
     """A switch, off by default."""
     return Param(False, type="boolean", title=title, description_md=description, section=section)
 
 
-def peers_field(section: str | None = None) -> Param:
+def peers_field() -> Param:
     """The field for the number of replay workers."""
-    return number_field(
-        "Peers",
-        "Number of replay workers. Empty: one per chosen worker, or as before if state continues.",
-        section,
-        minimum=1,
-    )
+    return _param(_FIELDS["peers"], None, {"minimum": 1})
 
 
-def _input_fields(setting: Settings) -> dict[str, Param]:
-    streams = setting.declarations.streams
-    shown = {name: f"{name}: {stream.description}".rstrip(": ") for name, stream in streams.items()}
+def _param(field: Field, section: str | None, choices: Mapping[str, Any]) -> Param:
+    """The field of a form for a field of a request.
+
+    Args:
+        choices: What it offers, by the names of JSON Schema; with its own `type` and default.
+    """
+    kind, value = field.kind, field.default
+    if kind is bool:
+        return switch(field.title, field.form, section)
+    if kind is int:
+        return number_field(field.title, field.form, section, **choices)
+    if kind is tuple:
+        return list_field(field.title, field.form, section, **choices)
+    schema: dict[str, Any] = {"type": "string"}
+    if field.optional or kind is Mapping:
+        schema, value = {"type": ["string", "null"]}, None
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        schema["enum"], value = [str(each) for each in kind], str(value)
+    schema |= choices
+    value = schema.pop("value", value)
+    if not {"enum", "pattern"} & schema.keys():
+        schema["minLength"] = 1
+    given = () if value is dataclasses.MISSING else (value,)
+    return Param(*given, title=field.title, description_md=field.form, section=section, **schema)
+
+
+def _input_choices(setting: Settings) -> dict[str, dict[str, Any]]:
+    """What the fields of the input offer, by field."""
+    streams, replays = setting.declarations.streams, setting.declarations.replays
     return {
-        "stream": Param(
-            next(iter(streams)),
-            type="string",
-            enum=list(streams),
-            values_display=shown,
-            title="Stream",
-            section=INPUT,
-        ),
-        "streams": _streams(),
-        "replay": _replay(setting),
-        "workers": workers_field(labels_by_stream(setting), INPUT),
-        "since": _text("Since", f"First time to replay: {_TIME}. Empty: from the start.", INPUT),
-        "until": _text(
-            "Until",
-            f"First time after the range: {_TIME}. Empty: all complete times.",
-            INPUT,
-        ),
-        "known_at": number_field(
-            "Known at", "Replay what was known at this epoch; for times in `epoch, event`.", INPUT
-        ),
+        "stream": {
+            "value": next(iter(streams)),
+            "enum": list(streams),
+            "values_display": _shown({n: each.description for n, each in streams.items()}),
+        },
+        "streams": {"pattern": STREAMS_PATTERN},
+        "replay": _choice("none", {n: each.description for n, each in replays.items()}),
+        "workers": _labels(labels_by_stream(setting)),
     }
 
 
-def _streams() -> Param:
-    return Param(
-        None,
-        type=["string", "null"],
-        pattern=STREAMS_PATTERN,
-        title="Streams",
-        description_md="For a *Pipeline* that reads several streams: each of its sources with its "
-        "stream, as in `orders=orders_eu, payments=payments`; `orders=orders_eu+orders_us` reads "
-        "two as one. *Stream* does not count then. Empty: the one in *Stream*.",
-        section=INPUT,
-    )
-
-
-def _replay(setting: Settings) -> Param:
-    declared = setting.declarations.replays
-    shown = {"None": "none"}
-    for name, replay in declared.items():
-        shown[name] = f"{name}: {replay.description}".rstrip(": ")
-    return Param(
-        None,
-        type=["string", "null"],
-        enum=[None, *declared],
-        values_display=shown,
-        title="Declared replay",
-        description_md="Run as this declared replay: its checks, approval and notifications "
-        "apply. Empty fields take the declared values; others must match them.",
-        section=INPUT,
-    )
-
-
-def _output_fields(setting: Settings) -> dict[str, Param]:
-    declared = setting.declarations
-    targets = {
-        **declared.targets,
-        **{replay.target: replay for replay in declared.replays.values()},
-    }
-    names = declared.registry.names
-    shown = {"None": "none: copy the records"}
-    for name in names:
-        about = declared.registry.get(name).description
-        shown[name] = f"{name}: {about}".rstrip(": ")
+def _output_choices(setting: Settings) -> dict[str, dict[str, Any]]:
+    """What the fields of the output offer, by field."""
+    declared, registry = setting.declarations, setting.declarations.registry
+    targets = dict.fromkeys([*declared.targets, *(r.target for r in declared.replays.values())])
+    transforms = {name: registry.get(name).description for name in registry.names}
     return {
-        "into": Param(
-            type="string",
-            title="Target",
-            description_md="A table of the lake, a declared target, the path of a Delta table, or "
-            "its name in a catalog, such as `main.shop.orders`.",
-            section=OUTPUT,
-            minLength=1,
-            examples=list(targets),
-        ),
-        "transform": Param(
-            None,
-            type=["string", "null"],
-            enum=[None, *names],
-            values_display=shown,
-            title="Transform",
-            section=OUTPUT,
-        ),
-        "pipeline": Param(
-            None,
-            type=["string", "null"],
-            enum=[None, *declared.pipelines],
-            values_display={
-                "None": "none",
-                **{name: f"{name}: {path}" for name, path in declared.pipelines.items()},
-            },
-            title="Pipeline",
-            description_md="Instead of a transform.",
-            section=OUTPUT,
-        ),
-        "sink": _text("Sink", "The sink of a pipeline that has several.", OUTPUT),
-        "mode": Param(
-            str(Mode.REPLACE),
-            type="string",
-            enum=[str(mode) for mode in Mode],
-            values_display={
+        "into": {"examples": list(targets)},
+        "transform": _choice("none: copy the records", transforms),
+        "pipeline": _choice("none", declared.pipelines),
+        "mode": {
+            "values_display": {
                 "replace": "replace the replayed workers and times",
                 "append": "append",
                 "merge": "merge on keys",
-            },
-            title="Mode",
-            section=OUTPUT,
-        ),
-        "keys": list_field(
-            "Keys", "Key columns of merge. Empty: those of the transform or sink.", OUTPUT
-        ),
-        "adopt": switch("Adopt", "Also replace rows of the range that no replay wrote.", OUTPUT),
+            }
+        },
+        "peers": {"minimum": 1},
     }
 
 
-def _option_fields() -> dict[str, Param]:
+def _choice(none: str, described: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "enum": [None, *described],
+        "values_display": {"None": none, **_shown(described)},
+    }
+
+
+def _shown(described: Mapping[str, str]) -> dict[str, str]:
+    return {name: f"{name}: {about}".rstrip(": ") for name, about in described.items()}
+
+
+def _task_fields() -> dict[str, Param]:
+    """The fields that control the task itself."""
     return {
         "dry_run": switch(
             "Dry run", "Stop after the plan, which shows what would be read and written."
         ),
         "diff": switch("Differences", DIFFERENCES),
-        "approve": switch(
-            "Approve",
-            "After the audit, a person sees what would change and decides whether to publish. "
-            "Always on for a table whose declared replay asks for approval.",
-        ),
         "wait": switch("Wait", "Wait until the range is complete."),
-        "partial": switch("Partial", "Replay the complete part of an incomplete range."),
-        "direct": switch(
-            "Direct", "Write to the table without staging; audit it there. Halves the writing."
-        ),
-        "as_of": number_field("As of", "A commit of the tape. Empty: the newest.", OPTIONS),
-        "follow": _text(
-            "Follow",
-            "A name: replay what became complete since the last run of that name. A pipeline "
-            "continues from its state, on the number of replay workers in *Peers*.",
-            OPTIONS,
-        ),
-        "peers": peers_field(OPTIONS),
     }
-
-
-def _text(title: str, description: str, section: str) -> Param:
-    return Param(
-        None,
-        type=["string", "null"],
-        minLength=1,
-        title=title,
-        description_md=description,
-        section=section,
-    )
 
 
 def number_field(title: str, description: str, section: str | None, minimum: int = 0) -> Param:

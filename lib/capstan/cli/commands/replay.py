@@ -4,56 +4,23 @@ from __future__ import annotations
 
 import getpass
 import itertools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.options import (
-    AsOfEach,
-    Into,
-    KnownAt,
-    Lookups,
-    Run,
-    Since,
-    Streams,
-    Until,
-    Workers,
-    WorkersOf,
-    cuts,
-    lookup_versions,
-    names,
-    streams,
-    workers_by_source,
-)
-from capstan.cli.pipeline_targets import every_sink, usual_target
+from capstan.cli.options import Run, cuts, names
+from capstan.cli.pipeline_targets import every_sink
 from capstan.cli.progress import ROLLBACK, Work, replay_work
+from capstan.cli.request_options import request_of, with_request_options
 from capstan.cli.tables import certificate_table, difference_tables, plan_tables
-from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from capstan.core.config import ProjectConfig
-    from capstan.replay.planning.request import Request
     from capstan.replay.result import ReplayResult
 
-Peers = Annotated[
-    int | None, typer.Option(help="Number of replay workers; default: one per chosen worker.")
-]
-Transform = Annotated[
-    str | None, typer.Option(help="A declared transform; default: copy the records.")
-]
-Pipeline = Annotated[
-    str | None,
-    typer.Option(help="A declared pipeline, instead of a transform.", metavar="NAME"),
-]
-Sink = Annotated[
-    str | None,
-    typer.Option(help="The sink of a pipeline that has several.", metavar="NODE"),
-]
 AllSinks = Annotated[
     bool,
     typer.Option(
@@ -61,98 +28,21 @@ AllSinks = Annotated[
         help="Replay every sink of the pipeline into its own table, one run after the other.",
     ),
 ]
-ModeOption = Annotated[Mode, typer.Option(help="How to change the target.")]
-Keys = Annotated[str | None, typer.Option(help="Key columns of --mode merge.", metavar="LIST")]
-SequenceBy = Annotated[
-    str | None,
-    typer.Option(
-        help="With --mode merge: columns whose greatest value wins, in whatever order ranges are "
-        "replayed; of text with its kind, as 'version as number'.",
-        metavar="LIST",
-    ),
-]
-DeleteWhen = Annotated[
-    str | None,
-    typer.Option(
-        help="With --sequence-by: a change that meets this deletes its key.", metavar="SQL"
-    ),
-]
-TruncateWhen = Annotated[
-    str | None,
-    typer.Option(
-        help="With --sequence-by: a change that meets this removes all rows before it.",
-        metavar="SQL",
-    ),
-]
-Unchanged = Annotated[
-    str | None,
-    typer.Option(
-        help="With --sequence-by: the text of a column that a change leaves as it was.",
-        metavar="TEXT",
-    ),
-]
-KeepHistory = Annotated[
-    bool,
-    typer.Option("--history", help="With --sequence-by: keep each version of a key."),
-]
-Follow = Annotated[
-    str | None,
-    typer.Option(
-        help="Replay what became complete since the last run of this name.", metavar="NAME"
-    ),
-]
-Partial = Annotated[
-    bool, typer.Option("--partial", help="Replay the complete part of an incomplete range.")
-]
-Direct = Annotated[
-    bool, typer.Option("--direct", help="Write to the target without staging, and audit it there.")
-]
-Adopt = Annotated[bool, typer.Option("--adopt", help="Also replace rows that no replay wrote.")]
-Hold = Annotated[
-    bool, typer.Option("--hold", help="Stop after the audit; `capstan publish` continues.")
-]
 Diff = Annotated[
     bool,
     typer.Option("--diff", help="Also compare with the target: rows added, removed, changed."),
 ]
 
 
-def plan(
-    context: typer.Context,
-    stream: Streams,
-    into: Into = None,
-    workers: Workers = None,
-    workers_of: WorkersOf = None,
-    since: Since = None,
-    until: Until = None,
-    known_at: KnownAt = None,
-    as_of: AsOfEach = None,
-    lookups: Lookups = None,
-    peers: Peers = None,
-    transform: Transform = None,
-    pipeline: Pipeline = None,
-    sink: Sink = None,
-    mode: ModeOption = Mode.REPLACE,
-    keys: Keys = None,
-    sequence_by: SequenceBy = None,
-    delete_when: DeleteWhen = None,
-    truncate_when: TruncateWhen = None,
-    unchanged: Unchanged = None,
-    history: KeepHistory = False,
-    follow: Follow = None,
-    partial: Partial = False,
-    direct: Direct = False,
-    adopt: Adopt = False,
-    hold: Hold = False,
-    diff: Diff = False,
-) -> int:
+@with_request_options
+def plan(context: typer.Context, diff: Diff = False, **_: object) -> int:
     """Show what a replay would read and write; exits with 3 if the range is not complete.
 
     With --diff, also show the rows it would add, remove and change. Nothing is written.
     """
     shell = shell_of(context)
-    request = _request(context, shell.declarations(), {})
-    with shell.working(Work(f"plan {stream}")) as work:
+    request = request_of(context, shell.declarations(), {})
+    with shell.working(Work(f"plan {context.params['stream']}")) as work:
         planned = work.plan(request, compare=diff)
     value = planned.to_json()
     shown = plan_tables(value)
@@ -160,13 +50,12 @@ def plan(
         time_type = planned.plan.tape.time_type
         shown += difference_tables(planned.comparison.to_json(time_type))
     shell.output.answer(value, *shown)
-    return 0 if planned.complete or partial else 3
+    return 0 if planned.complete or request.partial else 3
 
 
+@with_request_options
 def replay(
     context: typer.Context,
-    stream: Streams,
-    into: Into = None,
     into_stream: Annotated[
         str | None,
         typer.Option(
@@ -175,30 +64,8 @@ def replay(
             metavar="STREAM",
         ),
     ] = None,
-    workers: Workers = None,
-    workers_of: WorkersOf = None,
-    since: Since = None,
-    until: Until = None,
-    known_at: KnownAt = None,
-    as_of: AsOfEach = None,
-    lookups: Lookups = None,
-    peers: Peers = None,
-    transform: Transform = None,
-    pipeline: Pipeline = None,
-    sink: Sink = None,
     all_sinks: AllSinks = False,
-    mode: ModeOption = Mode.REPLACE,
-    keys: Keys = None,
-    sequence_by: SequenceBy = None,
-    delete_when: DeleteWhen = None,
-    truncate_when: TruncateWhen = None,
-    unchanged: Unchanged = None,
-    history: KeepHistory = False,
-    follow: Follow = None,
-    partial: Partial = False,
-    direct: Direct = False,
-    adopt: Adopt = False,
-    hold: Hold = False,
+    **_: object,
 ) -> int:
     """Replay workers and times into a table: verify, stage, audit, publish.
 
@@ -211,11 +78,13 @@ def replay(
         return _recapture(context, shell)
     declarations = shell.declarations()
     sinks = every_sink(context.params, declarations) if all_sinks else [{}]
-    requests = [_request(context, declarations, sink) for sink in sinks]
+    requests = [request_of(context, declarations, sink) for sink in sinks]
     # If one of several requests is refused, none is carried out.
     for request in requests[1:]:
         make_plan(shell.lake, declarations, request)
-    steps = replay_work(f"replay {stream}", direct=direct, hold=hold, runs=len(requests))
+    first = requests[0]
+    title = f"replay {context.params['stream']}"
+    steps = replay_work(title, direct=first.direct, hold=first.hold, runs=len(requests))
     with shell.working(steps) as work:
         runs = [work.replay(request) for request in requests]
     lines = itertools.chain.from_iterable(map(_run_lines, runs))
@@ -262,31 +131,6 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
     line = f"{result.into}, {result.workers} workers, commit {result.commit}: {done}"
     shell.output.answer(result.to_json(), line, f"frontier: {frontier}")
     return 0
-
-
-def _request(
-    context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object]
-) -> Request:
-    """The request of a command whose parameters have the names of the request's fields.
-
-    Args:
-        context: The command's context.
-        other: Fields that replace parameters of the command.
-    """
-    from capstan.replay.planning.request import Request
-
-    params = context.params
-    given = {**params, **streams(params["stream"]), **cuts(params["as_of"]), **other}
-    fields = {name: given[name] for name in Request.__dataclass_fields__ if name in given}
-    if fields["into"] is None:
-        fields["into"] = usual_target(context, declarations)
-    fields["mode"] = Mode(fields["mode"])
-    fields["lookups"] = lookup_versions(fields["lookups"])
-    fields["workers"] = names(fields["workers"], "--workers")
-    fields["workers_of"] = workers_by_source(fields["workers_of"])
-    fields["keys"] = names(fields["keys"], "--keys") or ()
-    fields["sequence_by"] = names(fields["sequence_by"], "--sequence-by") or ()
-    return Request(**fields)
 
 
 def _run_lines(run: ReplayResult) -> tuple[RenderableType, ...]:

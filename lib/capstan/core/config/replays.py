@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import field
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Annotated, Any, TypeVar
 
 from pydantic import ConfigDict, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs
 
-from capstan.core.config.change_rules import problem_with_changes
+from capstan.core.config.change_rules import OPTIONS
 from capstan.core.config.fields import (
     Bound,
     Columns,
@@ -27,16 +29,18 @@ from capstan.core.config.fields import (
     without_problem,
 )
 from capstan.core.config.models import Mode
+from capstan.core.config.replay_rules import check_replay
 from capstan.core.config.row_checks import Checks
 from capstan.core.config.sql_rules import problem_with_columns
-from capstan.core.config.stream_names import (
-    check_streams,
-    joined_streams,
-    keyed_streams,
-    problem_with_workers,
-    split_streams,
-)
+from capstan.core.config.stream_names import joined_streams, keyed_streams, split_streams
 from capstan.errors import InvalidRequestError
+
+Given = TypeVar("Given")
+
+# The fields of a run's request that have the same names here.
+_SAME = ("workers", "workers_of", "transform", "pipeline", "sink", "mode", "keys", "sequence_by")
+# Those of a request that never say "not given" by their default.
+_ALWAYS_GIVEN = frozenset({"mode", "streams"})
 
 
 def _one_of_stream_and_streams(schema: dict[str, Any]) -> None:
@@ -129,23 +133,6 @@ class Replay(Declared):
         given = {**given, "stream": stream}
         return ArgsKwargs(values.args, given) if isinstance(values, ArgsKwargs) else given
 
-    @model_validator(mode="after")
-    def _one_or_several(self) -> Replay:
-        problem = problem_with_workers(self.keyed, self.workers, self.workers_of)
-        if problem is not None:
-            raise ValueError(problem)
-        if not self.streams:
-            return self
-        try:
-            check_streams(self.keyed)
-        except InvalidRequestError as error:
-            raise ValueError(f"{error.message}; {error.hint}") from None
-        if self.stream != joined_streams(self.keyed):
-            raise ValueError("has a stream and streams; remove one of them")
-        if self.pipeline is None:
-            raise ValueError("has streams but no pipeline, which reads them")
-        return self
-
     @property
     def keyed(self) -> dict[str, str]:
         """The streams of several by key, as `capstan.core.config.keyed_streams` makes them."""
@@ -158,22 +145,68 @@ class Replay(Declared):
         return self.workers or tuple(f"{key}/{name}" for key, names in of_each for name in names)
 
     @property
+    def request_fields(self) -> dict[str, Any]:
+        """The fields of a run's request that it declares, without those of its times."""
+        same = {name: getattr(self, name) for name in (*_SAME, *OPTIONS)}
+        return {"stream": self.stream, "streams": self.keyed, "into": self.target, **same}
+
+    def complete(self, given: Given) -> Given:
+        """The request of a run of it, with the declared values of the fields that are left out.
+
+        If the replay follows, so does a run without times of its own; a run with times repairs a
+        part. Workers are free to choose; what else is given is as declared.
+
+        Raises:
+            InvalidRequestError: `CAP-REQUEST`: A field is declared otherwise.
+        """
+        run: Any = given
+        declared = self.request_fields
+        workers = {name: declared.pop(name) for name in ("workers", "workers_of")}
+        added: dict[str, Any] = {} if run.workers or run.workers_of else workers
+        times = (run.since, run.until, run.known_at, run.as_of)
+        declared["follow"] = run.follow and self.follow
+        if self.follow is not None and all(t is None for t in times) and not run.partial:
+            declared["follow"], added["since"] = self.follow, _text_of(self.since)
+        for one in dataclasses.fields(run):
+            if one.name not in declared:
+                continue
+            own, value = getattr(run, one.name), declared[one.name]
+            if own == one.default and one.name not in _ALWAYS_GIVEN:
+                added[one.name] = value
+            elif own != value:
+                raise InvalidRequestError(
+                    "CAP-REQUEST",
+                    f"replay {self.name} has {one.name} {_shown(value)}, not {_shown(own)}",
+                    "use the declared value, or choose no declared replay",
+                    key=one.name,
+                )
+        completed: Given = dataclasses.replace(run, **added)
+        return completed
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """The names of the streams that it reads."""
         return tuple(dict.fromkeys(split_streams(self.stream)))
 
     @model_validator(mode="after")
-    def _one_computation(self) -> Replay:
-        if self.transform is not None and self.pipeline is not None:
-            raise ValueError("has a transform and a pipeline; remove one of them")
-        if self.sink is not None and self.pipeline is None:
-            raise ValueError("has a sink but no pipeline")
-        if self.follow is not None and self.until is not None:
-            raise ValueError("follows the completed times and cannot have an until")
-        problem = problem_with_changes(self, merges=self.mode is Mode.MERGE)
-        if problem is not None:
-            raise ValueError(problem)
+    def _checked(self) -> Replay:
+        try:
+            check_replay(self)
+        except InvalidRequestError as error:
+            raise ValueError(f"{error.message}; {error.hint}") from None
         return self
+
+
+def _text_of(bound: datetime | int | None) -> str | None:
+    if isinstance(bound, datetime):
+        return bound.isoformat()
+    return None if bound is None else str(bound)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
 
 
 def _is_listed(names: object) -> bool:

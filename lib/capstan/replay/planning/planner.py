@@ -18,8 +18,7 @@ from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.lookup_input import Pin, pin_lookups
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.plan_checks import check_scope, declared_checks
-from capstan.replay.planning.preset import completed
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_preset
 from capstan.replay.planning.stopped_run import continued
 from capstan.replay.planning.stream_input import (
     common_times,
@@ -51,7 +50,7 @@ def make_plan(
         cursor: The position of a followed replay.
     """
     if cuts is None:  # A pinned request has the rule of its time.
-        request = completed(declarations, request)
+        request = with_preset(declarations, request)
     inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
     frontier, time_type = meet(inputs), common_times(inputs)
     box = requested_box([stream.tape for stream in inputs], time_type, request)

@@ -1,102 +1,231 @@
-"""The request of a replay."""
+"""The request of a replay.
+
+`Request` is the one model of it: the options of `capstan plan` and `replay`, the form of
+`capstan_replay`, and the keywords of `Context.plan` and `replay` are made from its fields and their
+`Help`, or are compared with them by tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from typing import Annotated, Any
 
 from capstan.core.config import (
     Mode,
+    ProjectConfig,
     Replay,
     check_column,
     check_name,
-    check_streams,
     check_target,
     joined_streams,
     keyed_streams,
-    problem_with_workers,
 )
-from capstan.core.config.change_rules import OPTIONS, problem_with_changes, stored_options
+from capstan.core.config.change_rules import problem_without_sequence, stored_options
 from capstan.core.config.fields import SequencesOrNone
+from capstan.core.config.help import Help, documented
+from capstan.core.config.loading.change_completion import preset_settings
+from capstan.core.config.replay_rules import cannot_follow, check_replay
 from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
+INPUT, OUTPUT, HOW = "What to replay", "Into which table", "How"
+"""The sections of the form."""
+
+_TIME = (
+    "a date (2013-03-01: its midnight in UTC), a time (2013-03-01T05:00:00Z), or a number for "
+    "streams whose times are epochs"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A replay as a person, a form or a schedule requests it.
+    """A replay as a person, a form or a schedule requests it."""
 
-    Attributes:
-        stream: The stream to replay; of several, the text of `joined_streams`.
-        into: The target: a table of the lake, a declared target, a Delta path, or a table of a
-            catalog by its name, such as `main.shop.orders`.
-        workers: Labels or numbers; None for all. Of several streams, those whose workers the rows
-            keep have them; see `workers_of`.
-        since: The first time, as the command line writes it; None from the start.
-        until: The first time that is no longer replayed; None for all complete times.
-        known_at: The last epoch, for a stream with epochs: the records that were known then.
-        as_of: The cut; None for the newest. Of several streams, see `cuts`.
-        peers: The number of replay workers; None for one per chosen worker.
-        transform: A registered transform; None for a copy of the records.
-        pipeline: A registered pipeline, instead of a transform.
-        sink: The sink of the pipeline; None for its only one.
-        mode: How the target is changed.
-        keys: Columns by which `merge` matches rows; empty for those of the transform or sink.
-        sequence_by: Columns by which `merge` orders the changes of a key, each perhaps with its
-            kind, as `version as number`; empty for the order in which ranges are replayed.
-        delete_when: The SQL condition that a change deletes its key; None when none does.
-        truncate_when: The SQL condition that a change removes all rows before it; None when none
-            does.
-        unchanged: The text of a column that keeps its previous value; None when all are told.
-        history: Whether the target keeps each version of a key.
-        follow: The name of a followed replay, which covers what became complete since its last run.
-        partial: Replay the complete part of an incomplete range.
-        direct: Write to the target directly, audit there, and roll back if the audit fails.
-        adopt: Replace rows of the range that no replay has written.
-        hold: Stop after the audit, until `capstan publish`.
-        approve: Stop after the audit and show what publishing would change, for a person to decide.
-        replay: The declared replay whose run this is, and whose checks apply.
-        streams: The streams by the source of the pipeline that reads them, at least two; empty for
-            a replay of one stream. The key of each stream of a source that reads several is the
-            source, a slash, and the stream.
-        cuts: The cuts of several streams by the same keys; those that are left out are the newest.
-        workers_of: The workers of several streams by the same keys; of those that are left out,
-            all are chosen. It excludes `workers`.
-        lookups: The versions of lookup tables by the name of the pipeline's lookup; those that are
-            left out are as the pipeline declares them, or the newest.
-    """
-
-    stream: str
-    into: str
-    workers: NamesOrNone | None = None
-    since: TimeText | None = None
-    until: TimeText | None = None
-    known_at: int | None = None
-    as_of: int | None = None
-    peers: int | None = None
-    transform: str | None = None
-    pipeline: str | None = None
-    sink: str | None = None
-    mode: Mode = Mode.REPLACE
-    keys: NamesOrNone = ()
-    sequence_by: SequencesOrNone = ()
-    delete_when: str | None = None
-    truncate_when: str | None = None
-    unchanged: str | None = None
-    history: bool = False
-    follow: str | None = None
-    partial: bool = False
-    direct: bool = False
-    adopt: bool = False
-    hold: bool = False
-    approve: bool = False
-    replay: str | None = None
-    streams: Mapping[str, str] = field(default_factory=dict, hash=False)
-    cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
-    workers_of: NamesBySource = field(default_factory=dict, hash=False)
-    lookups: Mapping[str, int] = field(default_factory=dict, hash=False)
+    stream: Annotated[
+        str,
+        Help(
+            "The stream to replay",
+            cli="The stream's name; or SOURCE=STREAM,... for a pipeline that reads several",
+            section=INPUT,
+            metavar="STREAM",
+        ),
+    ]
+    into: Annotated[
+        str,
+        Help(
+            "The target: a table of the lake, a declared target, a Delta path, or a table of a "
+            "catalog, such as main.shop.orders",
+            absent="the target of the pipeline's sink",
+            title="Target",
+            section=OUTPUT,
+            metavar="TABLE",
+        ),
+    ]
+    _: KW_ONLY
+    streams: Annotated[
+        Mapping[str, str],
+        Help(
+            "The streams by the source of the pipeline that reads them, at least two; of a source "
+            "that reads several, each by source/stream",
+            form="For a *Pipeline* that reads several streams: each of its sources with its "
+            "stream, as in `orders=orders_eu, payments=payments`; `orders=orders_eu+orders_us` "
+            "reads two as one. *Stream* does not count then. Empty: the one in *Stream*",
+            section=INPUT,
+        ),
+    ] = field(default_factory=dict, hash=False)
+    replay: Annotated[
+        str | None,
+        Help(
+            "The declared replay that this is a run of",
+            form="Run as this declared replay: its checks, approval and notifications apply. "
+            "Empty fields take the declared values; others must match them",
+            title="Declared replay",
+            section=INPUT,
+        ),
+    ] = None
+    workers: Annotated[
+        NamesOrNone | None,
+        Help(
+            "Workers by label or number",
+            absent="all",
+            cli="Workers by label or number, comma-separated; put a label with a comma, or with "
+            "blanks at its ends, in double quotes",
+            section=INPUT,
+        ),
+    ] = None
+    workers_of: Annotated[
+        NamesBySource,
+        Help(
+            "Workers of several streams, by the keys of `streams`",
+            absent="all",
+            cli="Workers of one of several streams, as SOURCE=LIST; repeat it for others",
+            metavar="SOURCE=LIST",
+        ),
+    ] = field(default_factory=dict, hash=False)
+    since: Annotated[
+        TimeText | None,
+        Help(
+            "First time to replay",
+            absent="the start",
+            cli="First time, such as 2013-03-01, 17 or epoch=3",
+            form=f"First time to replay: {_TIME}",
+            section=INPUT,
+        ),
+    ] = None
+    until: Annotated[
+        TimeText | None,
+        Help(
+            "First time after the range",
+            absent="all complete times",
+            form=f"First time after the range: {_TIME}",
+            section=INPUT,
+        ),
+    ] = None
+    known_at: Annotated[
+        int | None,
+        Help("Replay what was known at this epoch; for times in `epoch, event`", section=INPUT),
+    ] = None
+    as_of: Annotated[
+        int | None,
+        Help(
+            "The cut: a commit of the tape",
+            absent="the newest",
+            cli="The cut: a commit of the tape, or SOURCE=CUT,... of several streams",
+            metavar="CUT",
+        ),
+    ] = None
+    lookups: Annotated[
+        Mapping[str, int],
+        Help(
+            "Versions of the pipeline's lookup tables, by the lookup's name",
+            absent="the newest",
+            cli="Versions of the pipeline's lookup tables, NAME=VERSION,...",
+        ),
+    ] = field(default_factory=dict, hash=False)
+    peers: Annotated[
+        int | None,
+        Help(
+            "Number of replay workers",
+            absent="one per chosen worker, or as before if state continues",
+        ),
+    ] = None
+    transform: Annotated[
+        str | None, Help("A declared transform", absent="copy the records", section=OUTPUT)
+    ] = None
+    pipeline: Annotated[
+        str | None,
+        Help("A declared pipeline, instead of a transform", section=OUTPUT, metavar="NAME"),
+    ] = None
+    sink: Annotated[
+        str | None, Help("The sink of a pipeline that has several", section=OUTPUT, metavar="NODE")
+    ] = None
+    mode: Annotated[Mode, Help("How to change the target", section=OUTPUT)] = Mode.REPLACE
+    keys: Annotated[
+        NamesOrNone,
+        Help(
+            "Key columns of `mode` merge",
+            absent="those of the transform or sink",
+            form="Key columns of merge",
+            section=OUTPUT,
+        ),
+    ] = ()
+    sequence_by: Annotated[
+        SequencesOrNone,
+        Help(
+            "With `mode` merge: columns whose greatest value wins, in whatever order ranges are "
+            "replayed; of text with its kind, as 'version as number'"
+        ),
+    ] = ()
+    delete_when: Annotated[
+        str | None,
+        Help("With `sequence_by`: a change that meets this deletes its key", metavar="SQL"),
+    ] = None
+    truncate_when: Annotated[
+        str | None,
+        Help(
+            "With `sequence_by`: a change that meets this removes all rows before it",
+            metavar="SQL",
+        ),
+    ] = None
+    unchanged: Annotated[
+        str | None,
+        Help(
+            "With `sequence_by`: the text of a column that a change leaves as it was",
+            metavar="TEXT",
+        ),
+    ] = None
+    history: Annotated[bool, Help("With `sequence_by`: keep each version of a key")] = False
+    follow: Annotated[
+        str | None,
+        Help(
+            "Replay what became complete since the last run of this name",
+            form="A name: replay what became complete since the last run of that name. A pipeline "
+            "continues from its state, on the number of replay workers in *Peers*",
+            metavar="NAME",
+        ),
+    ] = None
+    partial: Annotated[bool, Help("Replay the complete part of an incomplete range")] = False
+    direct: Annotated[
+        bool,
+        Help("Write to the target without staging, and audit it there; this halves the writing"),
+    ] = False
+    adopt: Annotated[
+        bool, Help("Also replace rows of the range that no replay wrote", section=OUTPUT)
+    ] = False
+    hold: Annotated[bool, Help("Stop after the audit; `capstan publish` continues")] = False
+    approve: Annotated[
+        bool,
+        Help(
+            "After the audit, a person sees what would change and decides whether to publish. "
+            "Always on for a table whose declared replay asks for approval"
+        ),
+    ] = False
+    cuts: Annotated[
+        Mapping[str, int],
+        Help("The cuts of several streams, by the keys of `streams`", absent="the newest"),
+    ] = field(default_factory=dict, hash=False)
 
     @classmethod
     def of_streams(
@@ -109,22 +238,12 @@ class Request:
     @classmethod
     def of_replay(cls, declared: Replay, **fields: Any) -> Request:
         """The request of a run of a declared replay, with other `fields` such as its times."""
-        return cls(
-            declared.stream,
-            declared.target,
-            workers=declared.workers,
-            transform=declared.transform,
-            pipeline=declared.pipeline,
-            sink=declared.sink,
-            mode=declared.mode,
-            keys=declared.keys,
-            sequence_by=declared.sequence_by,
-            replay=declared.name,
-            streams=declared.keyed,
-            workers_of=declared.workers_of,
-            **{name: getattr(declared, name) for name in OPTIONS},
-            **fields,
-        )
+        return cls(**declared.request_fields, replay=declared.name, **fields)
+
+    @property
+    def keyed(self) -> Mapping[str, str]:
+        """The streams of several by key, as a declared replay has them."""
+        return self.streams
 
     @property
     def held(self) -> bool:
@@ -132,28 +251,30 @@ class Request:
         return self.hold or self.approve
 
     def __post_init__(self) -> None:
-        self._check_streams()
-        object.__setattr__(self, "into", check_target(self.into))
-        for column in self.keys:
-            check_column(column)
-        self._check_changes()
-        if self.follow is not None:
-            check_name("follow", self.follow)
-            self._check_follow()
+        self._check_names()
+        check_replay(self)
+        if self.sequence_by and self.adopt:
+            raise InvalidRequestError(
+                "CAP-SEQUENCE",
+                "a merge by sequence cannot adopt rows: it has no sequence of theirs",
+                "replay into a table of its own",
+            )
+        self._check_cuts()
+        bounds = (self.known_at, self.as_of, self.cuts or None)
+        if self.follow is not None and (self.partial or any(b is not None for b in bounds)):
+            raise cannot_follow()
         if self.workers is not None and not self.workers:
             raise InvalidRequestError(
                 "CAP-WORKERS", "no workers are chosen", "name some, or leave the option out"
             )
-        problem = problem_with_workers(self.streams, self.workers, self.workers_of)
-        if problem is not None:
-            raise InvalidRequestError(
-                "CAP-WORKERS", problem, "name workers of each stream by the source that reads it"
-            )
         if self.peers is not None:
             check_parallelism(self.peers, "replay workers")
-        if self.replay is not None:
-            check_name("replay", self.replay)
-        self._check_computation()
+        if self.lookups and self.pipeline is None:
+            raise InvalidRequestError(
+                "CAP-LOOKUP",
+                "versions of lookup tables are those of a pipeline's lookups",
+                "name the pipeline, or leave them out",
+            )
         if self.direct and (self.mode is not Mode.REPLACE or self.held):
             raise InvalidRequestError(
                 "CAP-DIRECT",
@@ -161,31 +282,23 @@ class Request:
                 "leave out --direct to stage, audit, then publish",
             )
 
-    def _check_changes(self) -> None:
-        problem = problem_with_changes(self, merges=self.mode is Mode.MERGE)
-        hint = "give mode merge, keys and sequence_by, or none of them"
-        if self.sequence_by and self.mode is Mode.MERGE:
-            hint = (
-                "name columns of the output, and conditions over them; see docs/change-streams.md"
-            )
-        if self.sequence_by and self.adopt:
-            problem = "a merge by sequence cannot adopt rows: it has no sequence of theirs"
-            hint = "replay into a table of its own"
-        if problem is not None:
-            raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
-
-    def _check_streams(self) -> None:
-        check_streams(self.streams)
-        problem = None
+    def _check_names(self) -> None:
         if not self.streams:
             check_name("stream", self.stream)
+        object.__setattr__(self, "into", check_target(self.into))
+        for column in self.keys:
+            check_column(column)
+        for kind in ("follow", "replay", "pipeline"):
+            name = getattr(self, kind)
+            if name is not None:
+                check_name(kind, name)
+
+    def _check_cuts(self) -> None:
+        problem = None
+        if not self.streams:
             problem = "cuts are those of several streams" if self.cuts else None
-        elif self.stream != joined_streams(self.streams):
-            problem = f"a replay of several streams has no other stream, such as {self.stream}"
         elif self.as_of is not None:
             problem = "--as-of of several streams names one cut"
-        elif self.pipeline is None:
-            problem = "a copy or a transform reads one stream"
         elif not set(self.cuts) <= set(self.streams):
             problem = f"there is no source {min(set(self.cuts) - set(self.streams))} with a cut"
         if problem is not None:
@@ -195,43 +308,18 @@ class Request:
                 "give several streams by the sources of a pipeline, and their cuts likewise",
             )
 
-    def _check_computation(self) -> None:
-        if self.pipeline is not None:
-            check_name("pipeline", self.pipeline)
-        elif self.lookups:
-            raise InvalidRequestError(
-                "CAP-LOOKUP",
-                "versions of lookup tables are those of a pipeline's lookups",
-                "name the pipeline, or leave them out",
-            )
-        problem = None
-        if self.pipeline is not None and self.transform is not None:
-            problem = "a replay has either a transform or a pipeline"
-        elif self.sink is not None and self.pipeline is None:
-            problem = "--sink goes with --pipeline"
-        if problem is not None:
-            raise InvalidRequestError("CAP-PIPELINE", problem, "leave out one of the two")
-
-    def _check_follow(self) -> None:
-        bounds = (self.until, self.known_at, self.as_of, self.cuts or None)
-        if any(bound is not None for bound in bounds) or self.partial:
-            raise InvalidRequestError(
-                "CAP-FOLLOW",
-                "--follow does not go with --until, --known-at, --as-of or --partial: a followed "
-                "replay covers whatever became complete",
-                "leave them out, or replay without --follow",
-            )
-
     def to_json(self) -> dict[str, object]:
         """The object that the ledger stores; fields that are not used are left out.
 
         Requests without them are stored as they were before these fields existed.
         """
         value = stored_options({**asdict(self), "mode": str(self.mode)})
+        value["replay"] = value.pop("replay")
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
+        lookups = dict(value.pop("lookups"))
         chosen = {key: list(names) for key, names in value.pop("workers_of").items()}
-        if not self.lookups:
-            del value["lookups"]
+        if lookups:
+            value["lookups"] = lookups
         if streams:
             value |= {"streams": streams, "cuts": cuts}
         return {**value, "workers_of": chosen} if chosen else value
@@ -252,6 +340,21 @@ class Request:
             sequence_by=tuple(sequence or ()),
             workers_of={key: tuple(names) for key, names in (of_each or {}).items()},
         )
+
+
+Request.__doc__ = documented(Request)
+
+
+def with_preset(config: ProjectConfig, request: Request) -> Request:
+    """The request with the rule of a merge by sequence that the preset of its stream has."""
+    added: dict[str, Any] = preset_settings(request, config.streams)
+    request = replace(request, **added) if added else request
+    problem = problem_without_sequence(request)
+    if problem is None:
+        return request
+    raise InvalidRequestError(
+        "CAP-SEQUENCE", problem, "give mode merge, keys and sequence_by, or none of them"
+    )
 
 
 def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:

@@ -12,8 +12,7 @@ from capstan.core.config import Mode, ProjectConfig, load_config
 from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.loading.validation import read_request
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.preset import completed
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_preset
 
 DECLARED = """\
 streams:
@@ -155,5 +154,5 @@ def test_a_request_without_a_meaning_is_refused(fields: dict[str, object], probl
 def test_a_merge_without_any_sequence_is_refused() -> None:
     request = Request("shop", "customers", **{**MERGING, "sequence_by": (), "history": True})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="history needs sequence_by") as caught:
-        completed(ProjectConfig(Path("streams.yaml"), {}, {}, {}, {}), request)
+        with_preset(ProjectConfig(Path("streams.yaml"), {}, {}, {}, {}), request)
     assert caught.value.code == "CAP-SEQUENCE"

@@ -14,8 +14,7 @@ from capstan.core.config import ByColumn, Mode, ProjectConfig, load_config
 from capstan.core.config.changes import Changes
 from capstan.core.config.changes.columns import columns_of
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.preset import completed
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.request import Request, with_preset
 
 DEBEZIUM = {
     "format": "debezium",
@@ -90,20 +89,20 @@ def test_a_preset_gives_the_rule_of_a_merge(tmp_path: Path, declares: bool) -> N
     if declares:
         request = Request.of_replay(config.replay("customers"))
 
-    whole = completed(config, request)
+    whole = with_preset(config, request)
 
     assert (whole.keys, whole.sequence_by) == (("id",), ("__lsn", "__offset"))
     assert (whole.delete_when, whole.truncate_when) == ("__op = 'd'", "__op = 't'")
     assert whole.unchanged == "__debezium_unavailable_value"
-    assert completed(config, whole) == whole
-    assert completed(config, replace(request, history=True)).history
+    assert with_preset(config, whole) == whole
+    assert with_preset(config, replace(request, history=True)).history
 
 
 @pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.APPEND])
 def test_other_modes_are_as_they_are(tmp_path: Path, mode: Mode) -> None:
     config = declared(tmp_path, dict(DEBEZIUM))
     request = Request("shop", "customers", mode=mode)
-    assert completed(config, request) is request
+    assert with_preset(config, request) is request
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_what_contradicts_the_preset_is_refused(tmp_path: Path, name: str, value
     config = declared(tmp_path, dict(DEBEZIUM))
     fields: dict[str, Any] = {"mode": Mode.MERGE, name: value}
     with pytest.raises(InvalidRequestError, match=f"{name} is") as caught:
-        completed(config, Request("shop", "customers", **fields))
+        with_preset(config, Request("shop", "customers", **fields))
     assert caught.value.code == "CAP-SEQUENCE"
     with pytest.raises(InvalidRequestError, match=f"{name} is") as caught:
         declared(tmp_path, dict(DEBEZIUM), **{name: value})

@@ -244,7 +244,7 @@ def test_ranges_are_whole_grains_of_the_sink(place: Place) -> None:
         ("places", {"sink": "days"}, "CAP-PIPELINE", "has no sink 'days'"),
         ("plces", {}, "CAP-PIPELINE", "did you mean 'places'"),
         ("../x", {}, "CAP-NAME", "cannot name a pipeline"),
-        ("places", {"transform": "sum_by_day"}, "CAP-PIPELINE", "a transform or a pipeline"),
+        ("places", {"transform": "sum_by_day"}, "CAP-PIPELINE", "a transform and a pipeline"),
         ("places", {"workers": ("a",)}, "CAP-WORKERS", "pipeline places at hours mixes workers"),
         ("firsts", {"sink": None, "mode": Mode.MERGE}, "CAP-KEYS", "merge needs the columns"),
     ],
@@ -258,7 +258,7 @@ def test_what_cannot_be_played_is_refused(
 
 
 def test_a_sink_needs_a_pipeline() -> None:
-    with pytest.raises(InvalidRequestError, match="--sink goes with --pipeline"):
+    with pytest.raises(InvalidRequestError, match="has a sink but no pipeline"):
         Request(NAME, "t", sink="out")
 
 
@@ -271,7 +271,7 @@ def test_a_sink_needs_a_pipeline() -> None:
         (
             ["--pipeline", "split", "--transform", "x"],
             "CAP-PIPELINE",
-            "either a transform or a pipeline",
+            "has a transform and a pipeline",
         ),
         (["--pipeline", "places"], "CAP-PIPELINE", "names no target for pairs, starts"),
         (["--pipeline", "split", "--workers", "a"], "CAP-WORKERS", "split"),

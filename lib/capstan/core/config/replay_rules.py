@@ -1,0 +1,81 @@
+"""Rules for what goes together in a replay, whether it is declared or requested."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from capstan.core.config.change_rules import problem_with_changes
+from capstan.core.config.models import Mode
+from capstan.core.config.stream_names import check_streams, joined_streams, problem_with_workers
+from capstan.errors import InvalidRequestError
+
+
+def check_replay(replay: Any) -> None:
+    """Check what goes together: streams, workers, computation, changes and the range.
+
+    Args:
+        replay: A request or a declared replay, which have these fields in common.
+
+    Raises:
+        InvalidRequestError: `CAP-STREAMS`, `CAP-WORKERS`, `CAP-PIPELINE`, `CAP-SEQUENCE` or
+            `CAP-FOLLOW`.
+    """
+    _check_streams(replay)
+    _check_computation(replay)
+    _check_changes(replay)
+    if replay.follow is not None and replay.until is not None:
+        raise cannot_follow()
+
+
+def cannot_follow() -> InvalidRequestError:
+    """The error for a followed replay that is given an end."""
+    return InvalidRequestError(
+        "CAP-FOLLOW",
+        "a followed replay covers whatever became complete, and cannot have an until, known_at, "
+        "as_of or partial",
+        "leave them out, or replay without follow",
+    )
+
+
+def _check_streams(replay: Any) -> None:
+    check_streams(replay.keyed)
+    if replay.keyed:
+        if replay.stream != joined_streams(replay.keyed):
+            problem = (
+                f"a replay has a stream and streams; remove one of them, such as {replay.stream}"
+            )
+            raise InvalidRequestError(
+                "CAP-STREAMS", problem, "name the streams by their sources alone"
+            )
+        if replay.pipeline is None:
+            raise InvalidRequestError(
+                "CAP-STREAMS",
+                "a replay has streams but no pipeline, which reads them",
+                "name the pipeline",
+            )
+    problem = problem_with_workers(replay.keyed, replay.workers, replay.workers_of)
+    if problem is not None:
+        raise InvalidRequestError(
+            "CAP-WORKERS", problem, "name workers of each stream by the source that reads it"
+        )
+
+
+def _check_computation(replay: Any) -> None:
+    problem = None
+    if replay.pipeline is not None and replay.transform is not None:
+        problem = "a replay has a transform and a pipeline"
+    elif replay.sink is not None and replay.pipeline is None:
+        problem = "a replay has a sink but no pipeline"
+    if problem is not None:
+        raise InvalidRequestError("CAP-PIPELINE", problem, "remove one of the two")
+
+
+def _check_changes(replay: Any) -> None:
+    merges = replay.mode is Mode.MERGE
+    problem = problem_with_changes(replay, merges=merges)
+    if problem is None:
+        return
+    hint = "give mode merge, keys and sequence_by, or none of them"
+    if replay.sequence_by and merges:
+        hint = "name columns of the output, and conditions over them; see docs/change-streams.md"
+    raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
