@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from capstan.airflow import (
     BackfillOperator,
     CapstanTaskGroup,
     CaptureOperator,
+    PlanOperator,
     ReplayOperator,
     capstan_dags,
 )
@@ -42,7 +44,9 @@ from capstan.airflow.tasks.lineage import lineage
 from capstan.airflow.tasks.links import CertificateLink
 from capstan.cli.scaffold import write_project
 from capstan.core.config import load_sound
+from capstan.core.config.help import fields_of
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import Request
 from tests.support.docs import blocks, page, table
 from tests.support.sample_streams import lay_in, rows
 
@@ -612,3 +616,25 @@ def test_a_replay_that_fails_shows_no_certificate(
     with pytest.raises(TaskRefusedError, match="^CAP-AUDIT: no"):
         execute(task, context())
     assert task.shown == ""
+
+
+def test_what_asks_for_a_replay_takes_the_same_arguments() -> None:
+    takes = {
+        kind: {
+            name: (one.default, one.annotation)
+            for name, one in inspect.signature(kind.__init__).parameters.items()
+            if one.kind is one.KEYWORD_ONLY
+        }
+        for kind in (ReplayOperator, PlanOperator, CapstanTaskGroup)
+    }
+    first = takes[ReplayOperator]
+    assert takes[PlanOperator].items() - first.items() == {("attempt", (None, "str | None"))}
+    # The group's tasks all need the place, and `wait` is one of its fields.
+    more = takes[CapstanTaskGroup].items() - first.items()
+    assert {name for name, _ in more} == {"lake", "streams"}
+    assert first.keys() - takes[CapstanTaskGroup].keys() == {"wait_for_times"}
+    # Each is a field of a request under the same name, but for the target.
+    assert first.keys() - {"wait_for_times", "fields"} <= {
+        "target",
+        *(field.name for field in fields_of(Request)),
+    }

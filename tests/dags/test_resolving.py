@@ -12,13 +12,15 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags.audit import ListAuditsOperator
-from capstan.airflow.dags.form import filled
-from capstan.airflow.lake_queries import list_audits, read_request, resolve
+from capstan.airflow.dags.form import NOT_IN_FORM, filled, replay_form
+from capstan.airflow.lake_queries import OWN_FIELDS, list_audits, read_request, resolve
 from capstan.airflow.settings import Settings, read_setting
 from capstan.airflow.tasks.failures import TaskRefusedError
+from capstan.core.config.help import fields_of
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, lay_tape
 

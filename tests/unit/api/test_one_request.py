@@ -11,7 +11,6 @@ from typing import get_args, get_type_hints
 
 import pytest
 import typer
-from tests.support.declaration_schema import declaration_schema
 
 from capstan.api.replay_options import ReplayOptions
 from capstan.cli.app import app
@@ -19,6 +18,7 @@ from capstan.cli.request_options import NO_OPTIONS
 from capstan.core.config import Replay
 from capstan.core.config.help import Field, fields_of
 from capstan.replay.planning.request import Request
+from tests.support.declaration_schema import declaration_schema
 
 FIELDS = {field.name: field for field in fields_of(Request)}
 # What a declared replay does not fix: the times of a run, its cut, and how it is carried out.

@@ -121,16 +121,9 @@ class CapstanTaskGroup(TaskGroup):
         streams: str | None = None,
         **rest: Any,
     ) -> None:
-        """Create the group inside a DAG.
+        """Create the group inside a DAG; its arguments are those of a `ReplayOperator`, and more.
 
         Args:
-            target: A table of the lake or of a catalog, a declared target, or a Delta path.
-                Templated.
-            stream: The stream; by default that of `replay`. Templated.
-            replay: The declared replay that this is a run of. Templated.
-            workers: Labels or numbers; all by default. Templated.
-            since: The first time; from the start by default. Templated.
-            until: The first time no longer played; all complete times by default. Templated.
             fields: The other fields of a request, such as `transform` and `approve`; with `wait`,
                 the plan waits until the range is complete. Templated.
             lake: The lake; by default `CAPSTAN_LAKE`. Templated.

@@ -52,17 +52,9 @@ class PlanOperator(PlanReplayOperator):
         fields: Mapping[str, object] | None = None,
         **rest: Any,
     ) -> None:
-        """Create a plan task.
+        """Create a plan task; its arguments are those of a `ReplayOperator`, and more.
 
         Args:
-            target: A table of the lake or of a catalog, a declared target, or a Delta path.
-                Templated.
-            stream: The stream; by default that of `replay`. Templated.
-            replay: The declared replay that this is a run of.
-            workers: Labels or numbers; all by default. Templated.
-            since: The first time; from the start by default. Templated.
-            until: The first time no longer played; all complete times by default. Templated.
-            wait_for_times: Whether to wait until all times of the range are complete.
             attempt: The name of the attempt; by default made of the ids of DAG, task and run.
                 Templated.
             fields: The other fields of a request, such as `transform`, `mode` and `peers`; with

@@ -41,11 +41,10 @@ def _check_streams(replay: Any) -> None:
     check_streams(replay.keyed)
     if replay.keyed:
         if replay.stream != joined_streams(replay.keyed):
-            problem = (
-                f"a replay has a stream and streams; remove one of them, such as {replay.stream}"
-            )
             raise InvalidRequestError(
-                "CAP-STREAMS", problem, "name the streams by their sources alone"
+                "CAP-STREAMS",
+                f"a replay has a stream and streams; remove one of them, such as {replay.stream}",
+                "name the streams by their sources alone",
             )
         if replay.pipeline is None:
             raise InvalidRequestError(
