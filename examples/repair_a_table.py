@@ -42,8 +42,10 @@ def main(folder: Path) -> None:
 
         # The transform was wrong: amounts are in cents.
         config.write_text(DECLARED.replace("sum(amount)", "sum(amount) div 100"), encoding="utf-8")
-        days = {"since": "2026-01-02", "until": "2026-01-05"}
-        plan = context.plan("orders", into="revenue", transform="revenue", compare=True, **days)
+        plan = context.plan(
+            "orders", into="revenue", transform="revenue", since="2026-01-02", until="2026-01-05",
+            compare=True,
+        )  # fmt: skip
         assert plan.comparison is not None
         print("would change:", plan.comparison.changed, "rows")
 
