@@ -1,6 +1,7 @@
 from capstan.api.attach import capture_into as capture_into
 from capstan.api.context import Context as Context
 from capstan.api.listing import Listing as Listing
+from capstan.api.replay_options import ReplayOptions as ReplayOptions
 from capstan.backfill.planner import BackfillRequest as BackfillRequest
 from capstan.backfill.run import BackfillResult as BackfillResult
 from capstan.backfill.survey import Survey as Survey
