@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,17 +21,19 @@ from capstan.audit.row_view import table_view
 from capstan.capture.run import capture, close
 from capstan.core.config import EventTime, Transform
 from capstan.core.times import Kind, TimeType
-from capstan.errors import InvalidRequestError
+from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.maintenance.run import maintain
 from capstan.replay.execution import attempt
 from capstan.replay.order import Depends, Grade, examine
 from capstan.replay.order.order_dependence import plan_of
+from capstan.replay.output import rows as rows_of_output
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.publish.diff import difference
 from capstan.replay.standalone_audit import audit_run
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import read_history
+from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape.tape import open_tape
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import HOUR, NAME, declared, lay, little_stream, rows
@@ -295,6 +301,30 @@ REFUSED = {
 }
 
 
+def numbered(records: DataFrame) -> DataFrame:
+    """Wrong: rows with their number as they come, which no plan of Spark shows."""
+
+    def number(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        numbers = itertools.count()
+        for batch in batches:
+            counted = [next(numbers) for _ in range(batch.num_rows)]
+            yield batch.append_column("number", pa.array(counted, pa.int64()))
+
+    rows = records.select(F.col("_time.event").alias("time"), "id")
+    return rows.mapInArrow(number, "time TIMESTAMP, id BIGINT, number BIGINT")
+
+
+# What planning lets through, as Spark's plan does not show it.
+UNSEEN = (
+    Transform(
+        name="numbered",
+        function="tests.spark.test_ordered:numbered",
+        time="time",
+        keys=("id",),
+    ),
+)
+
+
 @pytest.fixture(scope="module")
 def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
     folder = tmp_path_factory.mktemp("ordered")
@@ -309,6 +339,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
         by_day("revenue", REVENUE),
         by_day("exact", REVENUE, tolerance=0),
         *(by_day(name.replace(" ", "_"), sql) for name, (sql, _, _) in REFUSED.items()),
+        *UNSEEN,
     )
     return Play(spark, lake, declared(stream, transforms))
 
@@ -338,20 +369,38 @@ def test_with_a_tolerance_of_zero_sums_of_floats_are_refused(play: Play) -> None
     assert caught.value.code == "CAP-ORDERED"
 
 
-def test_a_run_of_before_can_be_audited_and_taken_back(
+def test_a_run_of_before_is_audited_with_rows_and_taken_back(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(attempt, "require_comparable", lambda *_: None)
+        patched.setattr(rows_of_output, "in_another_order", lambda records: records)
         run = play.run("before", transform="first")
 
     audit = audit_run(play.spark, play.lake, play.declarations, read_history(play.lake, run)).audit
 
-    assert audit.passed
+    assert not audit.passed
+    assert audit.totals["changed"] == audit.differing > 0
+    assert all(row.expected != row.actual for row in audit.findings)
     assert (audit.near.columns, audit.near.unsure) == ((), ("note",))
     assert play("before", transform="first").unchanged
     play.rollback(run)
     assert play.rows("before").is_empty()
+
+
+@pytest.mark.parametrize("transform", UNSEEN, ids=lambda each: each.name)
+def test_dependence_that_planning_does_not_see_fails_the_audit(
+    play: Play, transform: Transform
+) -> None:
+    with pytest.raises(CheckFailedError, match="transform audit") as caught:
+        play(transform.name, transform=transform.name)
+
+    assert caught.value.code == "CAP-AUDIT"
+    assert caught.value.fields["totals"]["changed"] > 0
+    assert play.rows(transform.name).is_empty()
+    shown = read_rows(play.lake, "findings", target=play.lake.table(transform.name))
+    assert {row["kind"] for row in shown} == {"changed"}
+    assert all(json.loads(row["sample"]) for row in shown)
 
 
 @pytest.mark.nightly

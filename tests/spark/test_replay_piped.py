@@ -239,3 +239,11 @@ def test_results_that_depend_on_worker_counts_are_found(play: Piped) -> None:
     with pytest.raises(CheckFailedError, match=r"CAP-AUDIT.*\(pipeline audit\)"):
         play("unsteady", "unsteady", since=DAY2, until=DAY4, peers=3)
     assert play.rows("unsteady").height == 0
+
+
+def test_output_that_depends_on_the_order_of_records_fails_its_audit(play: Piped) -> None:
+    with pytest.raises(CheckFailedError, match=r"CAP-AUDIT.*\(pipeline audit\)") as failed:
+        play("counted", "counted", since=DAY2, until=DAY4)
+
+    assert failed.value.fields["totals"]["changed"] + failed.value.fields["totals"]["extra"] > 40
+    assert play.rows("counted").height == 0

@@ -35,7 +35,7 @@ from tests.support.sample_streams import HOUR
 
 REFERENCES: Final = {
     name: f"{__name__}:{name}"
-    for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "strange")
+    for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange")
 }
 """The pipelines of this module, by the names used in declarations."""
 
@@ -103,6 +103,11 @@ def _break_down(batch: pa.RecordBatch, context: OperatorContext) -> None:
 def _name_worker(batch: pa.RecordBatch, context: OperatorContext) -> None:
     workers = pa.array([context.worker] * batch.num_rows, pa.int64())
     context.emit(batch.append_column("replay_worker", workers))
+
+
+def _count_up(batch: pa.RecordBatch, context: OperatorContext) -> None:
+    numbers = pa.array(range(batch.num_rows), pa.int64())
+    context.emit(batch.append_column("number", numbers))
 
 
 def _at_start(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -193,6 +198,12 @@ def unsteady() -> DagBuilder:
         .connect("sessions", "named")
         .sink_for("named", "out")
     )
+
+
+@pipeline(name="counted", description="Wrong: numbers rows of a batch", sinks=[Sink("out")])
+def counted() -> DagBuilder:
+    """Its output depends on the order of its records, and on how they are cut into batches."""
+    return _one(Each(_count_up, (pa.field("number", pa.int64()),)))
 
 
 def unkept(_place: object, amount: object, _state: object) -> tuple[object, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from capstan.audit.float_tolerance import FloatTolerance
-from capstan.audit.inputs import played_records
+from capstan.audit.inputs import in_another_order, played_records
 from capstan.audit.result import Audit, CheckResult, Finding
 from capstan.audit.run import audit_computed, audit_copy
 from capstan.audit.table_shape import Shape, shape_of
@@ -16,6 +16,7 @@ __all__ = [
     "Shape",
     "audit_computed",
     "audit_copy",
+    "in_another_order",
     "played_records",
     "shape_of",
 ]

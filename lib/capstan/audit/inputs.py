@@ -11,6 +11,8 @@ from capstan.core.times.region import Region
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.tape import Cut, Tape, read_records
 
+_POSITION = ("_batch", "_pos", "_worker")
+
 
 def played_records(
     spark: SparkSession,
@@ -37,3 +39,16 @@ def played_records(
     rest = [F.col("batch").alias("_batch"), F.col("pos").alias("_pos")] if place else []
     labelled = with_values(frame, "_label", F.col("worker"), workers)
     return labelled.select(*head, "_label", *rest, "data.*")
+
+
+def in_another_order(records: DataFrame) -> DataFrame:
+    """The records in other partitions, in each of them from the last position to the first.
+
+    Output that depends on the order of its input, or on how it is divided, then differs. The
+    partition is a hash of the position, so that a second time the order is the same.
+
+    Args:
+        records: With the position on tape.
+    """
+    placed = records.repartition(*_POSITION)
+    return placed.sortWithinPartitions(*_POSITION, ascending=False)

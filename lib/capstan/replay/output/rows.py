@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
-from capstan.audit import played_records
+from capstan.audit import in_another_order, played_records
 from capstan.capture.batch.worker_labels import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
@@ -93,12 +93,12 @@ def playing(
 
     Args:
         expected: The result of `expected_rows`, when it is known.
-        again: Whether this is the second computation of an audit. A pipeline then runs on another
-            number of replay workers.
+        again: Whether this is the second computation of an audit. It then reads its records in
+            another order, and a pipeline runs on another number of replay workers.
     """
     pipe = plan.computation
     if not isinstance(pipe, PipelineComputation):
-        yield Output(played_rows(spark, plan) if expected is None else expected)
+        yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
         return
     for each in pipe.lookups:
         each.require_readable()
@@ -109,7 +109,7 @@ def playing(
     with carried(spark, plan.lake, pipe, peers, keeps=keeps) as state:
         played = play(
             spark,
-            _inputs(spark, plan),
+            _inputs(spark, plan, again=again),
             pipe.pipeline,
             pipe.reach,
             sinks=[pipe.sink.node],
@@ -122,7 +122,9 @@ def playing(
             played.release()
 
 
-def _inputs(spark: SparkSession, plan: Plan) -> DataFrame | dict[str, list[DataFrame]]:
+def _inputs(
+    spark: SparkSession, plan: Plan, *, again: bool = False
+) -> DataFrame | dict[str, list[DataFrame]]:
     """The records that a pipeline reads: of one stream a frame, of several lists by source.
 
     Only times that are complete in all streams are read. Lookups complete the records of their
@@ -134,7 +136,8 @@ def _inputs(spark: SparkSession, plan: Plan) -> DataFrame | dict[str, list[DataF
             spark, stream.tape, stream.cut, stream.workers, plan.reads, place=True
         )
         source = source_of(stream.source)
-        frames.setdefault(source, []).append(_looked_up(spark, plan, source, records))
+        records = _looked_up(spark, plan, source, records)
+        frames.setdefault(source, []).append(in_another_order(records) if again else records)
     return frames if plan.several else frames[""][0]
 
 
@@ -149,15 +152,17 @@ def _looked_up(spark: SparkSession, plan: Plan, source: str, records: DataFrame)
     return records
 
 
-def played_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """The rows for the target, for a copy or a transform.
+def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> DataFrame:
+    """The rows for the target, for a copy or a transform; `again` from records in another order.
 
     Without `--peers`, Spark divides the scan freely, as the resulting multiset does not depend on
     it. With it, replay worker `i % peers` gets the i-th chosen worker, one task each, as timely
     distributes captured streams.
     """
-    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region)
-    if plan.request.peers is not None:
+    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region, place=again)
+    if again:
+        records = in_another_order(records).drop("_batch", "_pos")
+    elif plan.request.peers is not None:
         peers = {worker: n % plan.request.peers for n, worker in enumerate(plan.workers)}
         assigned = with_values(records, _PARTITION, F.col("_worker"), peers)
         partitioned = assigned.repartitionById(plan.request.peers, F.col(_PARTITION))
