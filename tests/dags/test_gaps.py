@@ -202,7 +202,8 @@ def test_each_published_run_emits_an_event(setting: Settings, context: Any) -> N
     told: list[tuple[str, Any]] = []
     event = type("Event", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra))})()
     where = {**context(), "outlet_events": dict.fromkeys(dag.get_task("fill").outlets, event)}
-    dag.get_task("fill").tell_assets(where, RESULT)
+    task = dag.get_task("fill")
+    task.kind.tell(task, where, RESULT)
     assert [(uri, extra["run"]) for uri, extra in told] == [("capstan://tables/copy", "copy-1")]
 
 

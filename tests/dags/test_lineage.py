@@ -68,6 +68,15 @@ WAITING = {
     "published": False,
     "diff": {"added": 6, "sample": [{"kind": "added", "after": {"day": "2013-01-01"}}]},
 }
+ROLLED_BACK = {
+    **{
+        name: CERTIFICATE[name] for name in ("run", "stream", "target", "workers", "since", "until")
+    },
+    "target_path": TABLE,
+    "target_version": 4,
+    "rolled_back": True,
+    "stood": False,
+}
 
 
 def told(app: str, answer: Mapping[str, object] | None, lake: str = LAKE) -> dict[str, Any]:
@@ -167,7 +176,7 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
         ("publish", {**REFUSED, "run": "r-1", "stream": "flights", "published": False}),
         ("capture", REFUSED),
         ("rollback", REFUSED),
-        ("rollback", {"target_path": TABLE, "target_version": 4, "stood": True}),
+        ("rollback", {**ROLLED_BACK, "stood": True}),
         ("audit", REFUSED),
         ("backfill", REFUSED),
         ("verify", {"stream": "flights", "valid": True}),
@@ -193,7 +202,7 @@ def test_a_capture_reports_the_tape_and_its_frontier() -> None:
 
 
 def test_a_rollback_reports_the_table_with_the_previous_rows() -> None:
-    found = told("rollback", {"target_path": TABLE, "target_version": 4, "stood": False})
+    found = told("rollback", ROLLED_BACK)
     [table] = found["outputs"]
     assert (found["inputs"], table["name"], version(table)) == ([], TABLE, "4")
     assert "dataQualityAssertions" not in table["facets"]
@@ -305,9 +314,11 @@ def test_a_failed_task_reports_its_findings(
 def test_lineage_errors_are_only_logged(
     place: Place, submit: FakeSubmit, execute: Any, context: Any, capsys: Any, caplog: Any
 ) -> None:
-    # A certificate without a cut, as no app gives it.
+    # A certificate without the path of its target, as no app gives it.
     task = own("replay")
-    submit.answers({"exit": 0, "result": {"stream": "flights", "published": True}})
+    submit.answers(
+        {"exit": 0, "result": {"stream": "flights", "target": "daily", "published": True}}
+    )
     assert execute(task, context())["published"]
     found = extracted(task, TaskInstanceState.SUCCESS)
     assert (found["inputs"], found["outputs"]) == ([], [])

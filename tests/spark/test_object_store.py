@@ -154,7 +154,7 @@ def test_what_lies_there_is_read_and_written_without_a_jvm(told: str) -> None:
         assert places.newest_entry(table) > entry
     assert places.is_table(table)
     assert delta.version_of(table) == 1
-    assert [commit["version"] for commit in delta.history(table)] == [1, 0]
+    assert [commit.version for commit in delta.history(table)] == [1, 0]
     assert sum(map(len, (delta.added_files(table, version) for version in range(2)))) == 2
     assert sorted(delta.open_table(table).to_pyarrow_table()["n"].to_pylist()) == [0, 1]
 

@@ -125,7 +125,7 @@ def require_published_once(lake: Lake, run: str) -> None:
 
 def publishes(lake: Lake, target: str, run: str) -> int:
     """Number of commits of a target that publish a run."""
-    notes = [delta.note_of(commit) for commit in delta.commits_since(lake.table(target), -1)]
+    notes = [commit.note for commit in delta.commits_since(lake.table(target), -1)]
     return sum(note.get("run") == run and bool(note.get("publish")) for note in notes)
 
 

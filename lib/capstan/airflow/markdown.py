@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from capstan.replay.result import ReplayResult
+from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import bounds_text, number
 from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate, Json
@@ -14,7 +14,7 @@ _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")
 
 
-def plan_markdown(plan: Mapping[str, object]) -> str:
+def plan_markdown(plan: Json) -> str:
     """A plan (`Preview.to_json`) as markdown."""
     page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, _value))
     diff = plan.get("diff")
@@ -42,7 +42,7 @@ def approval_markdown(certificate: Certificate) -> str:
     return "\n".join([_certificate(certificate), "", *changes, "", staged])
 
 
-def _difference(difference: Mapping[str, object]) -> list[str]:
+def _difference(difference: Json) -> list[str]:
     """Changes to a target, with a sample of rows, as lines of markdown."""
     names = ("added", "removed", "changed")
     cells = f"{difference.get('differing')} of {difference.get('cells')} change"
@@ -66,7 +66,7 @@ def _difference(difference: Mapping[str, object]) -> list[str]:
     return parts
 
 
-def audits_markdown(result: Mapping[str, object]) -> str:
+def audits_markdown(result: Json) -> str:
     """The result of the app `audit` as markdown: several runs, or one table."""
     entries = result.get("audits", [result] if "kind" in result else [])
     lines = [
@@ -84,17 +84,17 @@ def audits_markdown(result: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def rollback_markdown(result: Mapping[str, object]) -> str:
+def rollback_markdown(result: Json) -> str:
     """The result of the app `rollback` as markdown."""
-    version = f"version {result.get('target_version')} has the previous rows"
+    r = RollbackResult.from_json(result)
     rows = [
-        ("stream", result.get("stream")),
-        ("workers", result.get("workers")),
-        ("times", bounds_text(result.get("since"), result.get("until"), _value)),
-        ("target", f"{result.get('target')}: {version}"),
-        ("rolled back", "already before, nothing changed" if result.get("stood") else "now"),
+        ("stream", r.stream),
+        ("workers", r.workers),
+        ("times", bounds_text(r.since, r.until, _value)),
+        ("target", f"{r.target}: version {r.target_version} has the previous rows"),
+        ("rolled back", "already before, nothing changed" if r.stood else "now"),
     ]
-    return _page(f"Rolled back: {result.get('run')}", rows)
+    return _page(f"Rolled back: {r.run}", rows)
 
 
 def _row(value: object) -> str:

@@ -112,7 +112,7 @@ def _attempts(
     releases = read_rows(lake, "claims", kind="release", run=names) if names else []
     released = {(row["run"], row["attempt"]) for row in releases}
     for row in reversed(rows):
-        run, attempt = str(row["run"]), int(str(row["attempt"]))
+        run, attempt = row["run"], row["attempt"]
         step = steps.get((run, attempt))
         gave_up = step is None and (run, attempt) in released
         is_rollback = attempt > published.get(run, attempt)

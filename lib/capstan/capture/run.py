@@ -249,7 +249,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     return PutBackResult(
         name,
         done[-1].batch if done else None,
-        sum(int(str(entry.detail["records"])) for entry in done),
+        sum(entry.detail["records"] for entry in done),
         newest_cut(tape).commit,
         feed.count_late(tape, newest_cut(tape)),
     )

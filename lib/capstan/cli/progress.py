@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -20,7 +21,7 @@ from capstan.cli.output import CommandOutput
 from capstan.telemetry.instrumentation import subscribe
 from capstan.telemetry.structured_logging import owns_standard_error
 
-Facts = Mapping[str, object]
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ class _Tally:
     def add(self, facts: Facts) -> None:
         late = facts.get("late")
         self.batches += 1
-        self.rows += int(str(facts.get("fed", 0)))
+        self.rows += facts.get("fed", 0)
         self.late += sum(late.values()) if isinstance(late, Mapping) else 0
 
     def __str__(self) -> str:

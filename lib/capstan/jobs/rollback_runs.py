@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from capstan.api.context import Context
 from capstan.errors import InvalidRequestError
 from capstan.jobs.job_types import JobResult
 from capstan.replay.execution.job import require_intent
+from capstan.replay.result import RollbackResult
 from capstan.replay.target import target_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
@@ -78,27 +79,20 @@ def _require_last(lake: Lake, covered: coverage.Covered) -> None:
 
 
 def roll_back(context: Context, request: RollbackRequest) -> JobResult:
-    """Roll a run back.
-
-    Returns:
-        `run`, `stream`, `target` and `target_path`; what it had replayed (`workers`, `since`,
-        `until`); `target_version`, the version with the previous rows; `rolled_back` (true); and
-        `stood`, whether it was already rolled back.
-    """
+    """Roll a run back; the result is a `RollbackResult`."""
     repeated = read_history(context.lake, request.run).rolled_back
     version = context.rollback(request.run)
     history = read_history(context.lake, request.run)
     draft = require_intent(history).certificate
-    fields = {
-        name: getattr(draft, name) for name in ("stream", "target", "workers", "since", "until")
-    }
-    return JobResult(
-        {
-            "run": request.run,
-            **fields,
-            "target_path": history.last.target,
-            "target_version": version,
-            "rolled_back": True,
-            "stood": repeated,
-        }
+    result = RollbackResult(
+        run=request.run,
+        stream=draft.stream,
+        target=draft.target,
+        workers=draft.workers,
+        since=draft.since,
+        until=draft.until,
+        target_path=history.last.target,
+        target_version=version,
+        stood=repeated,
     )
+    return JobResult(asdict(result))

@@ -242,7 +242,7 @@ def _record_changes(lake: Lake, result: MaintenanceResult) -> None:
     find_all_moved(lake)
     first: dict[str, int] = {}
     for row in read_rows(lake, "coverage", ("target", "target_version")):
-        target, version = str(row["target"]), int(str(row["target_version"] or 0))
+        target, version = row["target"], row["target_version"] or 0
         first[target] = min(version, first.get(target, version))
     for target, version in first.items():
         try:

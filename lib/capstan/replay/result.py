@@ -1,8 +1,8 @@
-"""The result of a replay or a publish."""
+"""Results of a replay, a publish and a rollback."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 from capstan.errors.translation import translating
@@ -63,5 +63,31 @@ class ReplayResult:
     @classmethod
     def from_json(cls, value: Json) -> ReplayResult:
         """The result that `to_json` wrote, such as the XCom of a replay."""
-        known = value.get("stream") is not None
+        known = any(value.get(key) is not None for key in ("run", "stream"))
         return cls(Certificate.from_json(value) if known else None, bool(value.get("stood")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RollbackResult:
+    """A run that was rolled back, and what it had replayed.
+
+    Attributes:
+        target_version: The version with the previous rows.
+        stood: Whether it was already rolled back.
+    """
+
+    run: str
+    stream: str
+    target: str
+    workers: object
+    since: object
+    until: object
+    target_path: str
+    target_version: int
+    rolled_back: bool = True
+    stood: bool
+
+    @classmethod
+    def from_json(cls, value: Json) -> RollbackResult:
+        """The result of the job `rollback`."""
+        return cls(**{each.name: value[each.name] for each in fields(cls)})

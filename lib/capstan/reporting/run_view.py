@@ -15,7 +15,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History, Step, read_histories
-from capstan.storage.ledger.tables import read_rows
+from capstan.storage.ledger.tables import LedgerRow, read_rows
 
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
@@ -143,24 +143,19 @@ def view_run(lake: Lake, run: str) -> RunView:
 def _findings(lake: Lake, run: str) -> tuple[FindingsView, ...]:
     rows = sorted(read_rows(lake, "findings", run=run), key=_when, reverse=True)
     return tuple(
-        FindingsView(at, str(part[0]["audit"]), _whole(part[0]["target_version"]), tuple(part))
+        FindingsView(at, part[0]["audit"], part[0]["target_version"], tuple(part))
         for at, part in ((at, [_parsed(row) for row in rows]) for at, rows in groupby(rows, _when))
     )
 
 
-def _when(row: Mapping[str, object]) -> datetime:
-    at = row["at"]
-    assert isinstance(at, datetime)
+def _when(row: LedgerRow) -> datetime:
+    at: datetime = row["at"]
     return at
 
 
-def _parsed(row: Mapping[str, object]) -> Mapping[str, object]:
+def _parsed(row: LedgerRow) -> LedgerRow:
     texts = {name: row[name] for name in ("expected", "actual") if row.get(name) is not None}
     return {**row, **{name: json.loads(str(text)) for name, text in texts.items()}}
-
-
-def _whole(value: object) -> int | None:
-    return None if value is None else int(str(value))
 
 
 def _view(history: History, *, holds: bool) -> RunView:

@@ -298,8 +298,7 @@ def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:
     by_worker = {worker: row for worker, row in rows.items() if worker is not None}
     times = [row["at"] for row in by_worker.values() if isinstance(row["at"], datetime)]
     commits, events = (
-        {worker: int(str(row[name])) for worker, row in by_worker.items()}
-        for name in ("commit", "events")
+        {worker: row[name] for worker, row in by_worker.items()} for name in ("commit", "events")
     )
     return VerifiedState(commits, events, max(times, default=None))
 

@@ -20,13 +20,13 @@ from capstan.reporting.formatting import (
     size,
     workers_text,
 )
-from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.certificate import Certificate, Json
 
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""
 
 
-def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
+def plan_facts(plan: Json, show: Show) -> list[Fact]:
     """The facts of a plan, in reading order.
 
     Args:
@@ -36,7 +36,7 @@ def plan_facts(plan: Mapping[str, object], show: Show) -> list[Fact]:
     records, times = show(plan.get("records")), show(plan.get("times"))
     files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")
-    read = "" if stored is None else f"{files} of {files_all} files, {size(int(str(stored)))}"
+    read = "" if stored is None else f"{files} of {files_all} files, {size(stored)}"
     covered = plan.get("covered")
     complete = "yes" if plan.get("complete") else "no: the range can still receive records"
     stream, workers, parts = plan.get("stream"), plan.get("workers"), plan.get("streams")

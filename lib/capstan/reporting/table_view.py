@@ -111,13 +111,13 @@ def _written(
     visible: Collection[str],
     labels: Callable[[str], Mapping[int, str]],
 ) -> tuple[WrittenView, ...]:
-    newest = sorted(runs.items(), key=lambda item: -_whole(item[1][0]["target_version"]))
+    newest = sorted(runs.items(), key=lambda item: -item[1][0]["target_version"])
     views: list[WrittenView] = []
     later: list[Scope] = []
     for run, rows in newest:
         first, at = rows[0], rows[0]["at"]
         assert isinstance(at, datetime)
-        numbers = sorted(_whole(row["worker"]) for row in rows if row["worker"] is not None)
+        numbers = sorted(row["worker"] for row in rows if row["worker"] is not None)
         region = parse_region(str(first["region"]))
         scope = Scope(str(first["target"]), tuple(numbers) or None, region)
         if run in visible:
@@ -130,8 +130,8 @@ def _written(
                 _bound(first["until"]),
                 str(first["transform"]),
                 str(first["code"]),
-                _whole(first["cut"]),
-                _whole(first["target_version"]),
+                first["cut"],
+                first["target_version"],
                 at,
                 any(scope.overlaps(other) for other in later),
             )
@@ -143,7 +143,3 @@ def _written(
 def _bound(text: object) -> object:
     """A bound as JSON: a list for several coordinates, else its text."""
     return json.loads(text) if isinstance(text, str) and text.startswith("[") else text
-
-
-def _whole(value: object) -> int:
-    return int(str(value))

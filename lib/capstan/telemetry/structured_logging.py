@@ -50,8 +50,8 @@ class LogContext:
         context = self
         if facts.get("run") not in (None, self.run):
             context = replace(context, run=str(facts["run"]), attempt=None)
-        if isinstance(facts.get("attempt"), int):
-            context = replace(context, attempt=int(str(facts["attempt"])))
+        if isinstance(attempt := facts.get("attempt"), int):
+            context = replace(context, attempt=attempt)
         if facts.get("stream") is not None:
             context = replace(context, stream=str(facts["stream"]))
         return context

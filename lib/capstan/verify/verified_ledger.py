@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,9 +65,9 @@ def load_verified(
         holdings = tuple(
             (tape.time_type.parse(time), count) for time, count in json.loads(str(row["holdings"]))
         )
-        commit, events, records = (int(str(row[n])) for n in ("commit", "events", "records"))
+        commit, events, records = (row[n] for n in ("commit", "events", "records"))
         starts[worker] = ResumePoint(commit, events, records, holdings)
-    return VerifiedUpTo(starts, int(str(known["commit"])))
+    return VerifiedUpTo(starts, known["commit"])
 
 
 def newest_rows(
@@ -78,7 +79,7 @@ def newest_rows(
     *,
     unowned: bool = False,
     look_back: int | None = None,
-) -> dict[int | None, dict[str, object]]:
+) -> dict[int | None, dict[str, Any]]:
     """The newest row of each worker of a tape.
 
     Files are read from the newest on, until there is a row of each worker: for a worker of before
@@ -100,11 +101,11 @@ def newest_rows(
     wanted: dict[int | None, int] = dict(opened.items())
     if unowned:
         wanted[None] = 0
-    newest: dict[int | None, dict[str, object]] = {}
+    newest: dict[int | None, dict[str, Any]] = {}
     read = ["stream", "tape", "worker", "commit", *columns]
     for file, most in _newest_first(bounds)[:look_back]:
         if all(
-            (row := newest.get(worker)) is not None and int(str(row["commit"])) >= most
+            (row := newest.get(worker)) is not None and row["commit"] >= most
             for worker, at in wanted.items()
             if at <= most
         ):
@@ -114,7 +115,7 @@ def newest_rows(
         upto = pc.less_equal(rows["commit"], commit)
         for row in rows.filter(pc.and_(mine, upto)).sort_by("commit").to_pylist():
             known = newest.get(row["worker"])
-            if known is None or row["commit"] > int(str(known["commit"])):
+            if known is None or row["commit"] > known["commit"]:
                 newest[row["worker"]] = row
     return newest
 

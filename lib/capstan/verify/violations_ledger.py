@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from capstan.core.protocol import Rule
 from capstan.storage.lake import Lake
@@ -98,17 +99,15 @@ def _number(verdict: WorkerVerdict) -> int | None:
     return None if verdict.worker < 0 else verdict.worker
 
 
-def _known(row: Mapping[str, object]) -> KnownViolation:
+def _known(row: Mapping[str, Any]) -> KnownViolation:
     facts = json.loads(str(row["actual"] if row["actual"] is not None else row["expected"]))
-    worker, at = row["worker"], row["at"]
-    assert isinstance(at, datetime)
     return KnownViolation(
-        str(row["stream"]),
-        str(facts["tape"]),
-        None if worker is None else int(str(worker)),
-        int(str(row["cut"])),
-        at,
-        int(facts["seq"]),
-        str(facts["rule"]),
-        str(facts["about"]),
+        row["stream"],
+        facts["tape"],
+        row["worker"],
+        row["cut"],
+        row["at"],
+        facts["seq"],
+        facts["rule"],
+        facts["about"],
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from airflow.sdk import DAG, Context, Param
 
@@ -13,7 +13,6 @@ from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.asset_events import tell_rollback
 from capstan.airflow.tasks.failures import as_task
 
 
@@ -45,10 +44,6 @@ class RollbackOperator(CapstanSubmitOperator):
             require_reversible(Lake.at(self.settings.lake), request.run)
         self.request = {"run": request.run}
         return super().execute(context)
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit the event of the table's asset; none if the run was already rolled back."""
-        tell_rollback(self, context, result)
 
 
 def rollback_dags(setting: Settings) -> Iterator[DAG]:

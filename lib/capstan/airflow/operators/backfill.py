@@ -9,7 +9,6 @@ from airflow.sdk import Context
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.asset_events import tell_backfill
 from capstan.airflow.tasks.failures import as_task
 from capstan.core.config.loading.validation import read_fields
 
@@ -22,10 +21,6 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
         rest.setdefault("outlets", [REPLAYED])
         rest.setdefault("render", backfills_markdown)
         super().__init__(app="backfill", **rest)  # type: ignore[arg-type]
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit events of the targets' assets, with their certificates."""
-        tell_backfill(self, context, result)
 
 
 class BackfillOperator(SubmitBackfillOperator):

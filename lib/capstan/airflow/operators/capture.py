@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from airflow.sdk import Context
 
 from capstan.airflow.assets import CAPTURED, stream_asset
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.asset_events import tell_capture
 from capstan.airflow.tasks.child_environment import inherited
 from capstan.airflow.tasks.connection_secrets import connection_values, variables_of
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
@@ -60,7 +57,3 @@ class CaptureOperator(CapstanSubmitOperator):
             context["ti"].xcom_push(key="return_value", value=result)
             raise
         return result
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit the event of the stream's asset, with the new frontier."""
-        tell_capture(self, context, result)

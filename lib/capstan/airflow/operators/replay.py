@@ -16,7 +16,6 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.asset_events import tell_replay
 from capstan.airflow.tasks.failures import as_task
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.errors import InvalidRequestError
@@ -30,10 +29,6 @@ class SubmitReplayOperator(CapstanSubmitOperator):
     def __init__(self, *, app: str = "replay", **rest: object) -> None:
         """Create a replay task; the target is an outlet, or is added to an alias at run time."""
         super().__init__(app=app, **rest)  # type: ignore[arg-type]
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit the event of the target's asset; none while the run waits for approval."""
-        tell_replay(self, context, result)
 
 
 class PublishOperator(SubmitReplayOperator):

@@ -11,13 +11,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render
+from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.tasks.job_results import JobResults
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.telemetry import send_stream_metrics
+from capstan.storage.ledger.certificate import Json
 
 if TYPE_CHECKING:
     from capstan.storage.job_attempts import JobOutcome
@@ -77,7 +78,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         self.streams = streams
         self.shown = ""
         self._app = ""
-        self._answer: Mapping[str, object] | None = None
+        self._answer: Json | None = None
         self._given = setting
         self._render_result = render
         self._wait = wait
@@ -94,21 +95,13 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         if outcome.result is None:
             self._render_result = None
         elif self._render_result is None:
-            self._render_result = self._kind.render
+            self._render_result = self.kind.render
         answer = outcome.answer
         if outcome.exit_code:
             raise self.take_failure(context, outcome.exit_code, answer)
         self.take(context, answer)
         send_stream_metrics(self.settings, answer.get("stream"))
         return answer
-
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit the asset events of the job's result."""
-        self._kind.tell(self, context, result)
-
-    @property
-    def _kind(self) -> JobKind:
-        return KINDS.get(self._app, JobKind())
 
     def _outcome(self, context: Context) -> JobOutcome:
         """The outcome of the job."""

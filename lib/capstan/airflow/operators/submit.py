@@ -31,6 +31,7 @@ from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
+from capstan.storage.ledger.certificate import Json
 from capstan.storage.s3_access import child_variables
 
 _APP_CODES = frozenset({1, 2, 3, 4, 5})
@@ -110,7 +111,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self.request = request
         self.records = records
         self._app = app
-        self._answer: Mapping[str, object] | None = None
+        self._answer: Json | None = None
         self._given = setting
         self.lake = lake
         self.streams = streams
@@ -169,7 +170,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
     def _prepare(self, folder: TryFolder, declared: Mapping[str, str]) -> None:
         """Set the arguments of `spark-submit`: the app's arguments, Spark settings, variables."""
         master = spark_master(self._conn_id)
-        few = self.records is not None and int(str(self.records)) <= _MANY
+        few = isinstance(self.records, int | str) and int(self.records) <= _MANY
         defaults = submission(master, short=few)
         self.conf = {**defaults.conf, **declared, **(self.conf or {})}
         self.jars = self.jars or defaults.jars or None

@@ -25,10 +25,10 @@ from capstan.airflow.markdown import (
 )
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import remember_labels
-from capstan.replay.result import ReplayResult
+from capstan.replay.result import ReplayResult, RollbackResult
+from capstan.storage.ledger.certificate import Json
 
-Result = Mapping[str, object]
-Render = Callable[[Result], str]
+Render = Callable[[Json], str]
 
 
 class Teller(Protocol):
@@ -49,14 +49,14 @@ class Teller(Protocol):
         """Its settings."""
 
 
-def tell_outlets(task: Teller, context: Context, extra: Result) -> None:
+def tell_outlets(task: Teller, context: Context, extra: Json) -> None:
     """Set the `extra` of the events of the assets among a task's outlets."""
     for outlet in task.outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra = plain(extra)
 
 
-def tell_capture(task: Teller, context: Context, result: Result) -> None:
+def tell_capture(task: Teller, context: Context, result: Json) -> None:
     """Emit the event of the stream's asset, with the new frontier, and save the worker labels."""
     extra, stream = captured(result), str(result.get("stream"))
     tell_outlets(task, context, extra)
@@ -68,7 +68,7 @@ def tell_capture(task: Teller, context: Context, result: Result) -> None:
     remember_labels(task.settings, stream, worker_labels(task.settings, stream))
 
 
-def tell_replay(task: Teller, context: Context, result: Result) -> None:
+def tell_replay(task: Teller, context: Context, result: Json) -> None:
     """Emit the event of the target's asset; none while the run waits for approval."""
     replayed = ReplayResult.from_json(result)
     certificate, task.run_name = replayed.certificate, replayed.name
@@ -83,7 +83,7 @@ def tell_replay(task: Teller, context: Context, result: Result) -> None:
     task.asset_name = asset.name
 
 
-def tell_backfill(task: Teller, context: Context, result: Result) -> None:
+def tell_backfill(task: Teller, context: Context, result: Json) -> None:
     """Emit events of the targets' assets, with their certificates."""
     for replayed in map(ReplayResult.from_json, runs_of(result)):
         certificate = replayed.certificate
@@ -93,12 +93,13 @@ def tell_backfill(task: Teller, context: Context, result: Result) -> None:
             tell_through_aliases(context, task.outlets, asset, extra)
 
 
-def tell_rollback(task: Teller, context: Context, result: Result) -> None:
+def tell_rollback(task: Teller, context: Context, result: Json) -> None:
     """Emit the event of the table's asset; none if the run was already rolled back."""
-    if result.get("stood"):
+    rolled_back = RollbackResult.from_json(result)
+    if rolled_back.stood:
         task.outlets = []
         return
-    asset = table_asset(str(result.get("target")), task.settings.declarations)
+    asset = table_asset(rolled_back.target, task.settings.declarations)
     tell_through_aliases(context, task.outlets, asset, result)
 
 
@@ -112,7 +113,7 @@ class JobKind:
         partly: Whether a job that has failed may have a result all the same.
     """
 
-    tell: Callable[[Teller, Context, Result], None] = tell_outlets
+    tell: Callable[[Teller, Context, Json], None] = tell_outlets
     render: Render | None = None
     partly: bool = True
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,10 @@ from airflow.sdk import Context, timezone
 
 from capstan.airflow.lake_declarations import remember_declarations
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render, tell_outlets
+from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render
 from capstan.airflow.tasks.failures import failure, reschedule
 from capstan.airflow.tasks.task_settings import task_settings
+from capstan.storage.ledger.certificate import Json
 
 if TYPE_CHECKING:
     from capstan.airflow.tasks.lineage import Lineage
@@ -39,7 +39,7 @@ class JobResults:
     run_name: str | None = None
     asset_name: str | None = None
     _app: str
-    _answer: Mapping[str, object] | None
+    _answer: Json | None
     _given: Settings | None
     _render_result: Render | None
     _wait: timedelta
@@ -50,25 +50,26 @@ class JobResults:
         """The settings: those that were given, or of the environment as the task finds it."""
         return task_settings(self, self._given)
 
-    def take(self, context: Context, result: Mapping[str, object]) -> None:
+    def take(self, context: Context, result: Json) -> None:
         """Show a result, and tell it to the assets."""
         self._answer = result
         self._show(result)
-        self.tell_assets(context, result)
+        self.kind.tell(self, context, result)
         if self._given is not None:
             remember_declarations(self._given)
 
-    def take_failure(self, context: Context, code: int, answer: Mapping[str, object]) -> Exception:
+    def take_failure(self, context: Context, code: int, answer: Json) -> Exception:
         """Push the error of a job as XCom, show its result, and return the exception to raise."""
         self._answer = answer
-        if KINDS.get(self._app, JobKind()).partly:
+        if self.kind.partly:
             self._show(answer)
         context["ti"].xcom_push(key="return_value", value=answer)
         return failure(code, answer)
 
-    def tell_assets(self, context: Context, result: Mapping[str, object]) -> None:
-        """Emit the asset events of a result; by default, all of it as `extra` of the outlets."""
-        tell_outlets(self, context, result)
+    @property
+    def kind(self) -> JobKind:
+        """What tasks do with the result of its job."""
+        return KINDS.get(self._app, JobKind())
 
     def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
         """The tables that the task read and wrote; for a failed task, up to the failure.
@@ -89,7 +90,7 @@ class JobResults:
             _log.info("not complete yet: %s", reason)
             raise reschedule(now + self._wait)
 
-    def _show(self, result: Mapping[str, object]) -> None:
+    def _show(self, result: Json) -> None:
         """Show the result on the task's page and in its log."""
         if self._render_result is not None:
             self.shown = self._render_result(result)

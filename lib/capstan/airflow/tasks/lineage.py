@@ -33,12 +33,12 @@ from openlineage.client.facet_v2 import (
 
 from capstan.core.config import ProjectConfig, split_streams
 from capstan.replay.planning.planner import declared_path
-from capstan.replay.result import ReplayResult
+from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.certificate import Json
 
-Answer = Mapping[str, object]
 Lineage = OperatorLineage[Dataset, RunFacet]
 
 CERTIFICATE = "capstan_certificate"
@@ -101,7 +101,7 @@ class Use:
 
 
 def lineage(
-    app: str, lake: str, answer: Answer | None, declarations: ProjectConfig | None = None
+    app: str, lake: str, answer: Json | None, declarations: ProjectConfig | None = None
 ) -> Lineage:
     """The tables that a task read and wrote, from the result of its app.
 
@@ -127,7 +127,7 @@ def lineage(
     return found
 
 
-def of_replay(lake: Lake, answer: Answer) -> Lineage:
+def of_replay(lake: Lake, answer: Json) -> Lineage:
     """From the tape at its cut into the target at its version, with the certificate.
 
     A run that waits for approval wrote nothing; nor did a run that was already published, whose
@@ -141,7 +141,7 @@ def of_replay(lake: Lake, answer: Answer) -> Lineage:
     return replayed
 
 
-def of_backfills(lake: Lake, answer: Answer) -> Lineage:
+def of_backfills(lake: Lake, answer: Json) -> Lineage:
     """The same for all runs of backfills together, without their certificates."""
     backfills = _entries(answer.get("backfills", [answer]))
     runs = [run for backfill in backfills for run in _entries(backfill.get("runs"))]
@@ -151,7 +151,7 @@ def of_backfills(lake: Lake, answer: Answer) -> Lineage:
     )
 
 
-def of_capture(lake: Lake, captured: Answer) -> Lineage:
+def of_capture(lake: Lake, captured: Json) -> Lineage:
     """Into the tape, at its new cut and frontier."""
     if "error" in captured:
         return OperatorLineage()
@@ -164,15 +164,16 @@ def of_capture(lake: Lake, captured: Answer) -> Lineage:
     return OperatorLineage(outputs=[tape])
 
 
-def of_rollback(_: Lake, answer: Answer) -> Lineage:
+def of_rollback(_: Lake, answer: Json) -> Lineage:
     """Into the target, at the version with the previous rows; nothing if it was already done."""
-    if "error" in answer or answer.get("stood"):
+    if "error" in answer:
         return OperatorLineage()
-    target = Use(str(answer["target_path"]), answer["target_version"])
-    return OperatorLineage(outputs=[_output(target)])
+    result = RollbackResult.from_json(answer)
+    target = Use(result.target_path, result.target_version)
+    return OperatorLineage(outputs=[] if result.stood else [_output(target)])
 
 
-def of_audits(lake: Lake, answer: Answer) -> Lineage:
+def of_audits(lake: Lake, answer: Json) -> Lineage:
     """From tapes and targets, with the audits' results; nothing is written.
 
     Audits that could not be made are left out: the task's log says why.
@@ -188,7 +189,7 @@ def of_audits(lake: Lake, answer: Answer) -> Lineage:
     return OperatorLineage(inputs=[_input(use) for use in _combined([*tapes, *targets])])
 
 
-_BY_APP: Mapping[str, Callable[[Lake, Answer], Lineage]] = {
+_BY_APP: Mapping[str, Callable[[Lake, Json], Lineage]] = {
     "capture": of_capture,
     "replay": of_replay,
     "publish": of_replay,
@@ -270,7 +271,7 @@ def _facets(use: Use) -> dict[str, Any]:
     return facets
 
 
-def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.Assertion, ...]:
+def _tests(audit: Json, run: object) -> tuple[data_quality_assertions_dataset.Assertion, ...]:
     """The assertions of an audit and its declared checks; none without an audit."""
     if "passed" not in audit:
         return ()
@@ -300,7 +301,7 @@ def _tests(audit: Answer, run: object) -> tuple[data_quality_assertions_dataset.
     return (whole, *checks)
 
 
-def _without_rows(answer: Answer) -> dict[str, Any]:
+def _without_rows(answer: Json) -> dict[str, Any]:
     """A certificate without samples of rows, in its audit and its difference."""
     certificate = dict(answer)
     for key, rows in (("audit", "findings"), ("diff", "sample")):
@@ -310,18 +311,18 @@ def _without_rows(answer: Answer) -> dict[str, Any]:
     return certificate
 
 
-def _tape(lake: Lake, answer: Answer) -> str:
+def _tape(lake: Lake, answer: Json) -> str:
     return lake.stream(str(answer["stream"])).events
 
 
-def _cuts(audit: Answer) -> Iterable[tuple[str, int]]:
+def _cuts(audit: Json) -> Iterable[tuple[str, int]]:
     """The audited streams with their cuts; those of several are in the order of their sources."""
     streams, cuts = split_streams(str(audit["stream"])), audit.get("cuts")
     several = [cuts[source] for source in sorted(cuts)] if isinstance(cuts, Mapping) else []
     return zip(streams, several or [audit["cut"]], strict=True)
 
 
-def _entries(value: object) -> list[Answer]:
+def _entries(value: object) -> list[Json]:
     entries = value if isinstance(value, list) else []
     return [entry for entry in entries if isinstance(entry, Mapping)]
 

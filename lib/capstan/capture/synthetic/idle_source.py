@@ -54,7 +54,7 @@ def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     roster = Roster.load(tape, cut)
     numbers = entry.detail["workers"]
     assert isinstance(numbers, Collection)
-    event = int(str(entry.detail["event"]))
+    event = entry.detail["event"]
 
     def held(worker: OpenWorker) -> Time:
         last = max(event, worker.held[-1]) if worker.number in numbers else worker.held[-1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capstan.capture.batch.in_process_events import numbered
 from capstan.capture.batch.progress_events import CLOSING, OPENING, Statement, moved
@@ -64,10 +64,10 @@ def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
 
 def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     """Close the open workers and open new ones as batch `entry`, in one commit."""
-    count, cut = int(str(entry.detail["count"])), newest_cut(tape)
+    count, cut = entry.detail["count"], newest_cut(tape)
     change_settings(tape, _settings_with_count(tape.settings, count))
     emit("rescale.settings", stream=tape.name, workers=count)
-    first = int(str(entry.detail["first"]))
+    first = entry.detail["first"]
     # Includes workers that an interrupted batch has registered, but not those of this rescale.
     old = Roster.load(tape, cut).before(first)
     labels = {first + i: str(first + i) for i in range(count)}
@@ -107,9 +107,7 @@ def _settings_with_count(settings: Mapping[str, object], count: int) -> dict[str
     return {**settings, "fixed": fixed}
 
 
-def _count(settings: Mapping[str, object]) -> int | None:
+def _count(settings: Mapping[str, Any]) -> int | None:
     """The number of workers by key; None when workers are not by key."""
-    fixed = settings.get("fixed")
-    workers = fixed.get("workers") if isinstance(fixed, Mapping) else None
-    count = workers.get("count") if isinstance(workers, Mapping) else None
-    return int(str(count)) if count is not None else None
+    count: int | None = ((settings.get("fixed") or {}).get("workers") or {}).get("count")
+    return count

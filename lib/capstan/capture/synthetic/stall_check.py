@@ -7,7 +7,7 @@ Delta's log gives the time of that commit, which is when the frontier last moved
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pyarrow.compute as pc
 
@@ -86,13 +86,9 @@ def commit_times(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
     commit = newest
     for entry in delta.history(tape.paths.events):
         # Compaction and changed settings are commits of the table, not of the tape.
-        if entry.get("operation") == "WRITE" and delta.note_of(entry).get("token"):
-            yield commit, _moment(entry)
+        if entry.operation == "WRITE" and entry.note.get("token"):
+            yield commit, entry.at
             commit -= 1
-
-
-def _moment(entry: dict[str, object]) -> datetime:
-    return datetime.fromtimestamp(int(str(entry["timestamp"])) / 1000, UTC)
 
 
 def _first_commit(tape: Tape, first: datetime | None, limit: datetime) -> datetime:
@@ -102,7 +98,7 @@ def _first_commit(tape: Tape, first: datetime | None, limit: datetime) -> dateti
     `tape_settings.retain_commit_times`.
     """
     *_, oldest = delta.history(tape.paths.events)
-    return (first or _moment(oldest)) if oldest["version"] == 0 else limit - _INSTANT
+    return (first or oldest.at) if oldest.version == 0 else limit - _INSTANT
 
 
 def _undo(tape: Tape, commit: int, held: ChangeBatch) -> None:

@@ -135,9 +135,7 @@ def _transaction(tape: Tape, commit: int) -> Txn:
 def _pinned(tape: Tape, commit: int) -> dict[int, int] | None:
     """By worker, the end of the events of an interrupted import; None without one."""
     ends = interrupted_commit(tape, _transaction(tape, commit), "ends")
-    if not isinstance(ends, Mapping):
-        return None
-    return {int(worker): int(str(end)) for worker, end in ends.items()}
+    return None if ends is None else {int(worker): end for worker, end in ends.items()}
 
 
 def _result(tape: Tape, topics: Topics, *, events: int, records: int) -> TopicTransfer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -74,15 +74,15 @@ def add_new_workers(tape: Tape, workers: Mapping[int, str], commit: int) -> int:
     return len(fresh)
 
 
-def interrupted_commit(tape: Tape, transaction: Txn, key: str) -> object | None:
+def interrupted_commit(tape: Tape, transaction: Txn, key: str) -> Any:
     """What an interrupted commit noted under `key` with its records; None without such a commit."""
     table = delta.open_table(tape.paths.records)
     if table.transaction_version(transaction.app) != transaction.version:
         return None
     # Not the newest entry: maintenance may have written since, with a note of its own.
-    for note in map(delta.note_of, delta.history(tape.paths.records)):
-        if key in note:
-            return note[key]
+    for commit in delta.history(tape.paths.records):
+        if key in commit.note:
+            return commit.note[key]
     raise InvalidRequestError(
         "CAP-HALF-DONE",
         f"stream {tape.name}: its last commit was interrupted after its records, so long ago that "

@@ -126,7 +126,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     copy = _copy(spark, lake, request, tape, len(workers))
     commit = newest_cut(copy).commit + 1
     played = interrupted_commit(copy, _transaction(copy, commit), "cut")
-    cut = cut if played is None else index.find_cut(tape, int(str(played)))
+    cut = cut if played is None else index.find_cut(tape, played)
     states = [s for s in index.worker_states(tape, cut) if s.worker in workers]
     after = index.frontier_of(tape, states)
     # The new workers are on the roster before the first commit, and hold the minimum.
@@ -216,7 +216,7 @@ def _copy(
 def _count(copy: Tape) -> int:
     fixed = copy.settings.get("fixed")
     count = fixed.get("count") if isinstance(fixed, Mapping) else None
-    return int(str(count)) if count is not None else 0
+    return count or 0
 
 
 def _transaction(copy: Tape, commit: int) -> Txn:

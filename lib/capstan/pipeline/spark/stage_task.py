@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -190,18 +191,17 @@ class _Task:
             head = [forwarded.column(name) for name in HEAD]
             yield pa.RecordBatch.from_arrays([*head, *no_rows], schema=self._outgoing)
 
-    def _handle(self, kind: NoteKind, note: Mapping[str, object], data: bytes | None) -> None:
+    def _handle(self, kind: NoteKind, note: Mapping[str, Any], data: bytes | None) -> None:
         """Take the task's worker number, its saved state, or an earlier stage's watermark."""
         if kind is NoteKind.WORKER:
-            self._worker = int(str(note["worker"]))
+            self._worker = note["worker"]
         elif kind is NoteKind.STATE:
             for node, rows in self._resumption.take(StateRow.from_place(note, data)):
                 self._waiting.setdefault(node, []).append(rows)
         else:
             for number, source in enumerate(self._work.inputs):
                 if note["node"] == _producer(self._work.stage, source):
-                    mark = int(str(note["watermark"]))
-                    self._limits[number] = min(self._limits[number], mark)
+                    self._limits[number] = min(self._limits[number], note["watermark"])
 
     def _feed(self, batch: pa.RecordBatch, time: int | None) -> None:
         """Feed rows to the executor; ordered rows after the watermark of the first one."""

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -62,14 +62,11 @@ class NodeMetrics:
         return head | asdict(self.counters)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> NodeMetrics:
+    def from_json(cls, value: Mapping[str, Any]) -> NodeMetrics:
         """Read the result of `to_json`."""
         rest = dict(value)
         stage, worker, node = rest.pop("stage"), rest.pop("worker"), rest.pop("node")
-        assert isinstance(stage, int)
-        assert isinstance(worker, int)
-        counters = OperatorNodeMetrics(**{name: int(str(n)) for name, n in rest.items()})
-        return cls(stage, worker, str(node), counters)
+        return cls(stage, worker, node, OperatorNodeMetrics(**rest))
 
 
 def part(number: int) -> str:

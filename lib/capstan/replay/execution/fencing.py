@@ -43,7 +43,7 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
         if not rows:
             continue
         row = rows[-1]
-        run = RunId.named(name, str(row["identity"]), int(str(row["generation"])), path)
+        run = RunId.named(name, row["identity"], row["generation"], path)
         if target_table.latest_txn_version(path, run) < run.change(attempt).version:
             target_table.fence(job.spark, path, run, attempt + 1, job.run.name)
             emit("replay.shut-out", run=name, attempt=attempt)
@@ -86,10 +86,10 @@ def _logged_since(path: str, version: int) -> tuple[dict[str, int], Collection[s
     published: dict[str, int] = {}
     undone: set[str] = set()
     for commit in delta.commits_since(path, version):
-        note = delta.note_of(commit)
+        note = commit.note
         run = str(note.get("run"))
         if note.get("rollback"):
             undone.add(run)
         elif note.get("publish"):
-            published[run] = int(str(note["attempt"]))
+            published[run] = note["attempt"]
     return published, undone

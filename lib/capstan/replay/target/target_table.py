@@ -33,6 +33,7 @@ from capstan.storage.delta.data_files import is_empty
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import coverage
+from capstan.storage.ledger.certificate import Json
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.tape.tape import stored_payload
@@ -252,17 +253,13 @@ def find_rollback(target: str, run: str, since: int) -> Commit | None:
     return rollback[0] if rollback is not None else None
 
 
-def _find(
-    target: str, run: str, since: int, kind: str
-) -> tuple[Commit, Mapping[str, object]] | None:
+def _find(target: str, run: str, since: int, kind: str) -> tuple[Commit, Json] | None:
     if not is_table(target):
         return None
     for commit in delta.commits_since(target, since):
-        note = delta.note_of(commit)
+        note = commit.note
         if note.get("run") == run and note.get(kind):
-            metrics = commit.get("operationMetrics")
-            version = int(str(commit["version"]))
-            return Commit(version, metrics if isinstance(metrics, dict) else {}), note
+            return Commit(commit.version, commit.metrics), note
     return None
 
 

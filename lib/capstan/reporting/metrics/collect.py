@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -137,7 +137,7 @@ def _table_samples(view: StreamView) -> Iterator[Sample]:
         yield Sample("bytes", pc.sum(files["size_bytes"]).as_py() or 0, (view.name, name))
 
 
-def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:
+def events_per_second(commits: Sequence[Mapping[str, Any]]) -> float | None:
     """The rate of events over the newest commits, since the oldest of them.
 
     Args:
@@ -146,12 +146,12 @@ def events_per_second(commits: Sequence[Mapping[str, object]]) -> float | None:
     Returns:
         None unless at least two commits at different times have events.
     """
-    writes = []
+    writes = list[tuple[int, int]]()
     for commit in commits:
         metrics, at = commit.get("operationMetrics"), commit.get("timestamp")
         rows = metrics.get("numOutputRows") if isinstance(metrics, Mapping) else None
         if commit.get("operation") == "WRITE" and rows is not None and at is not None:
-            writes.append((int(str(at)), int(str(rows))))
+            writes.append((at, int(rows)))
     if len(writes) < 2 or writes[0][0] <= writes[-1][0]:
         return None
     seconds = (writes[0][0] - writes[-1][0]) / 1000

@@ -22,6 +22,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError, translation
 from capstan.spark.own_session import active, copy_of, moved
+from capstan.storage.delta.commit_info import CommitInfo
 from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.commit_retry import SAME_TXN, is_any, retrying
 from capstan.storage.delta.idempotent_write import Txn, write_once
@@ -141,33 +142,22 @@ def char_columns(path: str) -> dict[str, str]:
     return {name: kind for name, kind in kinds.items() if kind.startswith("char")}
 
 
-def commits_since(path: str, version: int) -> list[dict[str, object]]:
-    """Commits of a table after `version`, newest first, as Delta's commitInfo."""
+def commits_since(path: str, version: int) -> list[CommitInfo]:
+    """Commits of a table after `version`, newest first."""
     table = open_table(path)
     behind = table.version() - version
-    return table.history(behind) if behind > 0 else []
+    return [CommitInfo.of(entry) for entry in (table.history(behind) if behind > 0 else ())]
 
 
-def history(path: str) -> Iterator[dict[str, object]]:
+def history(path: str) -> Iterator[CommitInfo]:
     """Commits of a table, newest first; reads the log only as far as it is consumed."""
     table, seen, limit = open_table(path), 0, 16
     while True:
         commits = table.history(limit)
-        yield from commits[seen:]
+        yield from map(CommitInfo.of, commits[seen:])
         if len(commits) < limit:
             return
         seen, limit = limit, limit * 8
-
-
-def note_of(commit: Mapping[str, object]) -> dict[str, object]:
-    """Capstan's note in a commit; empty for a commit by another writer."""
-    text = commit.get("userMetadata")
-    try:
-        note = json.loads(str(text)) if text else {}
-    except ValueError:
-        return {}
-    content = note.get("capstan") if isinstance(note, dict) else None
-    return content if isinstance(content, dict) else {}
 
 
 def append(
@@ -275,9 +265,8 @@ def note_text(note: Mapping[str, object] | None, token: str) -> str:
 def find_commit(path: str, token: str, since: int) -> Commit | None:
     """The commit after version `since` that carries `token`, if it succeeded."""
     for commit in commits_since(path, since):
-        if note_of(commit).get("token") == token:
-            metrics = commit.get("operationMetrics")
-            return Commit(int(str(commit["version"])), metrics if isinstance(metrics, dict) else {})
+        if commit.note.get("token") == token:
+            return Commit(commit.version, commit.metrics)
     return None
 
 

@@ -112,11 +112,9 @@ def _parse_touched(row: LedgerRow) -> Touched:
 
 def _read_log(path: str, since: int) -> Iterator[Touched]:
     for commit in reversed(delta.commits_since(path, since)):
-        version = int(str(commit["version"]))
-        files = () if delta.note_of(commit) else _file_bounds(path, version)
+        files = () if commit.note else _file_bounds(path, commit.version)
         if files:
-            at = datetime.fromtimestamp(int(str(commit.get("timestamp") or 0)) / 1000, UTC)
-            yield Touched(version, str(commit.get("operation") or "unknown"), at, files)
+            yield Touched(commit.version, commit.operation or "unknown", commit.at, files)
 
 
 def _file_bounds(path: str, version: int) -> tuple[Bounds, ...]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -84,7 +85,7 @@ class BatchEntry:
     checkpoint: str | None = None
     number: int | None = None
     consumed: tuple[Consumed, ...] = (Consumed(),)
-    detail: Mapping[str, object] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def by(self) -> tuple[str, str | None, int | None]:
@@ -263,7 +264,7 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
 
 def count_reinjected(tape: Tape, cut: Cut) -> int:
     """The number of late records that were re-injected up to a cut."""
-    return sum(int(str(entry.detail["records"])) for entry in reinjections(tape, cut))
+    return sum(entry.detail["records"] for entry in reinjections(tape, cut))
 
 
 def _synthetic(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:

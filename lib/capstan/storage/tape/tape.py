@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -44,7 +44,7 @@ class Tape:
     name: str
     paths: TapePaths
     time_type: TimeType
-    settings: Mapping[str, object]
+    settings: Mapping[str, Any]
 
     @property
     def identity(self) -> str:
@@ -63,7 +63,7 @@ class Tape:
         It is the declared `every` in microseconds; 1 for counted times and for imported tapes.
         """
         time = self._fixed("time")
-        return int(str(time["every_us"])) if time else 1
+        return time["every_us"] if time else 1
 
     @property
     def time_column(self) -> str | None:
@@ -84,10 +84,8 @@ class Tape:
         policy = free.get("late") if isinstance(free, Mapping) else None
         return None if policy is None else str(policy)
 
-    def _fixed(self, name: str) -> Mapping[str, object]:
-        fixed = self.settings.get("fixed")
-        value = fixed.get(name) if isinstance(fixed, Mapping) else None
-        return value if isinstance(value, Mapping) else {}
+    def _fixed(self, name: str) -> Mapping[str, Any]:
+        return (self.settings.get("fixed") or {}).get(name) or {}
 
 
 @dataclass(frozen=True, slots=True)

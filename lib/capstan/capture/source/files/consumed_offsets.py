@@ -52,8 +52,8 @@ def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ..
     if not isinstance(end, Mapping):
         return (Consumed(),)
     if "logOffset" in end:
-        first = -1 if begin is None else int(str(begin["logOffset"]))
-        entries = range(first + 1, int(str(end["logOffset"])) + 1)
+        first = -1 if begin is None else begin["logOffset"]
+        entries = range(first + 1, end["logOffset"] + 1)
         files = dict(_files(f"{checkpoint}/sources/0", entries))
         sizes = _sizes(files)
         return (Consumed(files=tuple(files), detail={"kept": sizes} if sizes else None),)
@@ -103,8 +103,8 @@ def _hash_of_files(log: str, begin: object, end: object) -> str | None:
     """A hash of the files between two offsets of a source; None for sources without files."""
     if not (isinstance(end, Mapping) and "logOffset" in end):
         return None
-    first = int(str(begin["logOffset"])) + 1 if isinstance(begin, Mapping) else 0
-    entries = range(first, int(str(end["logOffset"])) + 1)
+    first = begin["logOffset"] + 1 if isinstance(begin, Mapping) else 0
+    entries = range(first, end["logOffset"] + 1)
     if not entries or not all(
         exists(f"{log}/{entry}") or exists(f"{log}/{entry}.compact") for entry in entries
     ):
@@ -148,7 +148,7 @@ def started_at(checkpoint: str, batch: int) -> int | None:
     return 1000 * int(moment) if moment else None
 
 
-def _offset(path: str) -> Mapping[str, object] | None:
+def _offset(path: str) -> Mapping[str, Any] | None:
     """The offset of the one source, from the last line of a checkpoint file."""
     if not exists(path):
         return None
@@ -207,7 +207,7 @@ def _files(log: str, entries: range) -> Iterator[tuple[str, int]]:
                 yield str(item["path"]), int(item["timestamp"])
 
 
-def _partitions(begin: Mapping[str, object], end: Mapping[str, object]) -> tuple[Consumed, ...]:
+def _partitions(begin: Mapping[str, Any], end: Mapping[str, Any]) -> tuple[Consumed, ...]:
     """Consumed offsets by partition; a newly discovered partition is read from its beginning."""
     before, after = dict(_offsets(begin)), dict(_offsets(end))
     return tuple(
@@ -217,8 +217,7 @@ def _partitions(begin: Mapping[str, object], end: Mapping[str, object]) -> tuple
     ) or (Consumed(),)
 
 
-def _offsets(topics: Mapping[str, object]) -> Iterator[tuple[str, int]]:
+def _offsets(topics: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[str, int]]:
     for topic, partitions in topics.items():
-        assert isinstance(partitions, Mapping)
         for partition, offset in partitions.items():
-            yield f"{topic}/{partition}", int(str(offset))
+            yield f"{topic}/{partition}", offset
