@@ -156,7 +156,7 @@ def test_a_task_pins_all_cuts(setting: Settings) -> None:
     assert pinned.cuts == {"orders": 0, "payments": 0}
     again = Request.from_json(json.loads(json.dumps(pinned.to_json())))
     go_on(Lake.at(setting.lake), "paid", [], (9 * HOUR,))
-    assert preview_request(setting, again).plan.cuts == pinned.cuts
+    assert preview_request(setting, again).plan.inputs.cuts == pinned.cuts
 
 
 @pytest.mark.parametrize(

@@ -154,7 +154,7 @@ def claim(setting: Settings, asked: dict[str, object]) -> None:
     row = {
         "claim": 0, "kind": "claim", "attempt": 1, "stream": "little", "target": plan.target,
         "run": f"{short_name(plan.target)}-{plan.identity[:8]}-1",
-        "workers": sorted(plan.workers), "region": region_text(plan.scope.region),
+        "workers": sorted(plan.inputs.workers), "region": region_text(plan.scope.region),
         "at": now, "expires": now + DAY,
     }  # fmt: skip
     table = pa.Table.from_pylist([row], schema=CLAIMS)

@@ -22,7 +22,7 @@ from capstan.core.times.region import Region
 from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import StreamInput
+from capstan.replay.planning.stream_input import Inputs, StreamInput
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage.lake import Lake, TapePaths
 from capstan.storage.tape.tape import Cut, Tape
@@ -157,16 +157,18 @@ def survey_of(
     plan = Plan(
         lake=Lake("nowhere"),
         request=Request("s", "t", since="0", until="9"),
-        inputs=(
-            StreamInput(
-                "",
-                Tape("s", paths, BIGINT, {}),
-                Cut(3, 3),
-                workers=LABELS,
-                labels=LABELS,
-                frontier=reached,
-                frontiers=dict.fromkeys(LABELS, reached),
-            ),
+        inputs=Inputs(
+            (
+                StreamInput(
+                    "",
+                    Tape("s", paths, BIGINT, {}),
+                    Cut(3, 3),
+                    workers=LABELS,
+                    labels=LABELS,
+                    frontier=reached,
+                    frontiers=dict.fromkeys(LABELS, reached),
+                ),
+            )
         ),
         box=box,
         frontier=reached,

@@ -13,6 +13,8 @@ from pyspark.sql.types import ArrayType, DecimalType, StringType, StructType
 
 from capstan.audit import (
     Audit,
+    AuditScope,
+    Computed,
     audit_computed,
     audit_copy,
     played_records,
@@ -222,9 +224,8 @@ def kinds(audit: Audit) -> dict[str, int]:
 
 def copy_of(made: Made, frame: DataFrame, shape: Shape | None = None, limit: int = 20) -> Audit:
     shape = shape or shape_of(frame.schema, made.tape.time_type, payload=PAYLOAD)
-    return audit_copy(
-        made.spark, made.tape, made.cut, made.workers, made.region, frame, shape, limit=limit
-    )
+    scope = AuditScope(made.spark, made.tape, made.cut, made.workers, made.region, limit)
+    return audit_copy(scope, frame, shape)
 
 
 def test_a_true_copy_passes(made: Made, held: DataFrame) -> None:
@@ -449,16 +450,8 @@ def transform_of(
 ) -> Audit:
     time = "hour" if recompute is by_id else "the `hour`"
     shape = shape or shape_of(frame.schema, made.tape.time_type, time=time)
-    computed = recompute(made.played())
-    return audit_computed(
-        made.spark,
-        [(made.tape, made.cut, made.workers)],
-        made.region,
-        frame,
-        shape,
-        computed,
-        keys,
-    )
+    scope = AuditScope(made.spark, made.tape, made.cut, made.workers, made.region)
+    return audit_computed([scope], frame, shape, Computed(recompute(made.played()), keys=keys))
 
 
 ONE = "_worker = 0 AND `n m` = 2 AND sum = 18"
@@ -606,7 +599,8 @@ def test_times_with_two_coordinates(spark: SparkSession, lake: Lake) -> None:
         (0, 1),
         (1, 0),
     }
-    assert audit_copy(spark, made.tape, made.cut, made.workers, below, part, shape).passed
+    scope = AuditScope(spark, made.tape, made.cut, made.workers, below)
+    assert audit_copy(scope, part, shape).passed
     # A table that keeps the event time alone is compared by that alone.
     plain = held.selectExpr("_worker", "named_struct('event', _time.event) AS _time", "id")
     by_event = shape_of(plain.schema, KNOWN, payload=payload)

@@ -43,7 +43,8 @@ def known(play: Play, tmp_path: Path) -> Known:
     plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
     box = plan.region.simplified().box
     since, until = box.since[0] or 0, box.until[0] or 0
-    step, workers, lake = (until - since) // RUNS, tuple(sorted(plan.workers)), Lake.at(tmp_path)
+    step, lake = (until - since) // RUNS, Lake.at(tmp_path)
+    workers = tuple(sorted(plan.inputs.workers))
 
     def filled(runs: Collection[int]) -> None:
         each = {
@@ -79,7 +80,7 @@ def test_rows_that_another_stream_has_replaced_since_are_its_own(
     play: Play, tmp_path: Path
 ) -> None:
     plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
-    lake, workers = Lake.at(tmp_path), tuple(sorted(plan.workers))
+    lake, workers = Lake.at(tmp_path), tuple(sorted(plan.inputs.workers))
     publish_all(Books(lake, NAME, plan.target), {"table-00000001-1": (workers, plan.region)})
     require_own_rows(play.spark, replace(plan, lake=lake))
     # The version that a run has published counts up from 1: the first of these is elsewhere.

@@ -43,7 +43,7 @@ class Planned(Play):
         plan = make_plan(self.lake, self.declarations, self.request(into, **asked))
         found = difference(self.spark, plan)
         assert commits(self.lake.root) == before, "a plan writes nothing"
-        json.dumps(found.to_json(plan.tape.time_type))
+        json.dumps(found.to_json(plan.inputs.tape.time_type))
         return found
 
 

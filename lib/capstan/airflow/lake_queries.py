@@ -20,8 +20,9 @@ from capstan.core.config.loading.validation import read_request as checked_reque
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan, target_path
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request, with_stream
+from capstan.replay.planning.target_places import target_path
 from capstan.replay.preview import Preview, preview
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims, coverage

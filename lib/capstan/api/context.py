@@ -152,14 +152,13 @@ class Context(Workplace):
 
         declarations = self.declarations
         request = _replay_request(stream, into, fields)
-        self._locate(request.into, request.pipeline)
-        found = preview(self.lake, declarations, request)
-        if not compare:
-            return shown(found)
-        from capstan.replay.publish.diff import difference
+        with self.later(declarations) as session:
+            found = preview(self.lake, declarations, request, session)
+            if not compare:
+                return shown(found)
+            from capstan.replay.publish.diff import difference
 
-        with self.session(declarations) as spark:
-            return shown(replace(found, comparison=difference(spark, found.plan)))
+            return shown(replace(found, comparison=difference(session(), found.plan)))
 
     def replay(
         self,
@@ -181,7 +180,6 @@ class Context(Workplace):
         Raises:
             CapstanError: See `capstan.replay.run.replay`.
         """
-        from capstan.replay.planning.planner import make_plan
         from capstan.replay.preview import Preview
         from capstan.replay.run import replay
 
@@ -197,11 +195,9 @@ class Context(Workplace):
         else:
             request = _replay_request(what, into, fields)
         declarations = self.declarations
-        self._locate_lookups(request.pipeline)
-        # What can be refused is refused before a JVM starts.
-        make_plan(self.lake, declarations, request)
-        with self.session(declarations) as spark:
-            return shown(replace(replay(spark, self.lake, declarations, request), session=spark))
+        with self.later(declarations) as session:
+            result = replay(session, self.lake, declarations, request)
+            return shown(replace(result, session=session()))
 
     def audit(self, run: str, *, version: int | None = None) -> AuditReport:
         """Compare what a run published with what the stream says.
@@ -231,10 +227,9 @@ class Context(Workplace):
 
         request = _request(TableAudit, "stream", stream, {"table": table, **fields})
         declarations = self.declarations
-        self._locate(request.table)
-        plan = plan_against(self.lake, declarations, request)
-        with self.session(declarations) as spark:
-            return shown(audit_against(spark, plan, request))
+        with self.later(declarations) as session:
+            plan = plan_against(self.lake, declarations, request, session)
+            return shown(audit_against(session(), plan, request))
 
     def gaps(self, replay: str | BackfillRequest, **fields: Any) -> Survey:
         """Which intervals of a declared replay are done, missing, stale or changed; no JVM.
@@ -247,9 +242,8 @@ class Context(Workplace):
 
         request = _request(BackfillRequest, "replay", replay, fields)
         declarations = self.declared(required=True)
-        declared = declarations.replay(request.replay)
-        self._locate(declared.target, declared.pipeline)
-        return shown(survey_range(self.lake, declarations, request))
+        with self.later(declarations) as session:
+            return shown(survey_range(self.lake, declarations, request, session))
 
     def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
         """Replay the missing intervals of a declared replay, run by run.
@@ -268,13 +262,11 @@ class Context(Workplace):
 
         request = _request(BackfillRequest, "replay", replay, fields)
         declarations = self.declared(required=True)
-        declared = declarations.replay(request.replay)
-        self._locate(declared.target, declared.pipeline)
-        prepared = prepare(self.lake, declarations, request)
-        if request.dry_run or not prepared.replays:
-            return shown(prepared)
-        with self.session(declarations) as spark:
-            return shown(run_prepared(spark, self.lake, declarations, prepared))
+        with self.later(declarations) as session:
+            prepared = prepare(self.lake, declarations, request, session)
+            if request.dry_run or not prepared.replays:
+                return shown(prepared)
+            return shown(run_prepared(session(), self.lake, declarations, prepared))
 
     def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
         """Publish a run that waits after its audit.
@@ -326,37 +318,14 @@ class Context(Workplace):
             version: Its version; None for the newest.
         """
         from capstan.core.config import check_target
-        from capstan.replay.planning.planner import target_path
+        from capstan.replay.planning.target_places import locate, target_path
         from capstan.storage.delta import delta
 
-        self._locate(check_target(name))
-        path = target_path(self.lake, self.declarations, name)[0]
+        declarations, into = self.declarations, check_target(name)
+        with self.later(declarations) as session:
+            locate(session, self.lake, declarations, into)
+        path = target_path(self.lake, declarations, into)[0]
         return delta.load(self.spark, path, version)
-
-    def _locate(self, into: str, pipeline: str | None = None) -> None:
-        """Find the table of a target: by its name in a catalog once, or where it was moved to.
-
-        So are the lookup tables of a pipeline.
-        """
-        from capstan.replay.planning import target_places
-        from capstan.replay.planning.planner import target_path
-
-        declarations = self.declarations
-        self._locate_lookups(pipeline)
-        if not target_places.needs_catalog(self.lake, declarations, into):
-            target_places.find_moved(self.lake, target_path(self.lake, declarations, into)[0])
-            return
-        with self.session(declarations) as spark:
-            target_places.locate_target(spark, self.lake, declarations, into)
-
-    def _locate_lookups(self, pipeline: str | None) -> None:
-        """Find the lookup tables of a pipeline by names in a catalog that are new to the lake."""
-        from capstan.replay.planning import target_places
-
-        declarations = self.declarations
-        if target_places.unseen_lookups(self.lake, declarations, pipeline):
-            with self.session(declarations) as spark:
-                target_places.locate_lookups(spark, self.lake, declarations, pipeline)
 
 
 def _request(model: type[_Model], first: str, value: object, fields: dict[str, Any]) -> _Model:

@@ -56,7 +56,7 @@ def _verification(verification: Verification) -> str:
 
 def _preview(preview: Preview) -> str:
     value = preview.to_json()
-    time_type = preview.plan.tape.time_type
+    time_type = preview.plan.inputs.tape.time_type
     changes = {} if preview.comparison is None else preview.comparison.to_json(time_type)
     return facts_html("Plan", {name: value.get(name) for name in _PLAN} | changes)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells, in_process_cells
@@ -18,25 +18,18 @@ from capstan.audit.scope import NO_ROWS, AuditScope, measures
 from capstan.audit.table_shape import Shape, columns_error, common_fields, stored_fields
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
-from capstan.core.times.region import Region
 from capstan.storage.ledger.retirements import retired_error
-from capstan.storage.tape.tape import Cut, Tape, stored_payload
+from capstan.storage.tape.tape import stored_payload
 
-SAMPLE = 20
 _EXACT = FloatTolerance()
 _SHARED = (("s1", "h1"), ("s2", "h2"))
 
 
 def audit_copy(
-    spark: SparkSession,
-    tape: Tape,
-    cut: Cut,
-    workers: Mapping[int, str],
-    region: Region,
+    scope: AuditScope,
     frame: DataFrame,
     shape: Shape,
     *,
-    limit: int = SAMPLE,
     checks: Sequence[Check] = (),
     retired: Sequence[Box] = (),
 ) -> Audit:
@@ -47,17 +40,14 @@ def audit_copy(
     tape's records, and the same scan compares the records with the index.
 
     Args:
-        workers: Labels of the audited workers, by number.
-        region: The audited times.
+        scope: The audited workers and times.
         frame: The table's rows of these workers and times.
         shape: The table's worker, time and data columns.
-        limit: The most findings to return.
         checks: Conditions for every row of the table, counted in the same scan.
         retired: Audited times whose records were deleted. A copy is compared with the index there
             as well, but differing rows cannot be named.
     """
-    scope = AuditScope(spark, tape, cut, workers, region, limit)
-    payload = stored_payload(tape)
+    payload = stored_payload(scope.tape)
     fields = common_fields(shape.columns, payload, frame.schema)
     sides = _CopySides(scope, payload, fields, frame, shape, prepare(checks, frame), retired)
     if len(fields) == len(payload.fields):
@@ -67,7 +57,7 @@ def audit_copy(
             "audit all columns of the stream, or only later times "
             "(--against {stream} --since {since})"
         )
-        raise retired_error(tape, retired[0], "an audit of some of the columns", hint)
+        raise retired_error(scope.tape, retired[0], "an audit of some of the columns", hint)
     return sides.shared()
 
 
@@ -162,43 +152,47 @@ class _CopySides:
         return cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
 
 
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A second computation of an output, as independent of the first as possible.
+
+    Attributes:
+        rows: Its rows.
+        kind: `transform` or `pipeline`.
+        keys: Data columns that identify a row within its cell; may be none.
+        tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.
+    """
+
+    rows: DataFrame
+    kind: str = "transform"
+    keys: Sequence[str] = ()
+    tolerance: FloatTolerance = _EXACT
+
+
 def audit_computed(
-    spark: SparkSession,
-    inputs: Sequence[tuple[Tape, Cut, Mapping[int, str]]],
-    region: Region,
+    scopes: Sequence[AuditScope],
     frame: DataFrame,
     shape: Shape,
-    computed: DataFrame,
-    keys: Sequence[str] = (),
-    *,
-    kind: str = "transform",
-    limit: int = SAMPLE,
+    computed: Computed,
     checks: Sequence[Check] = (),
-    tolerance: FloatTolerance = _EXACT,
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
     The input records are compared with the tape's index as well.
 
     Args:
-        inputs: The streams that were read: the tape, the cut, and the labels of the workers by
-            number. Workers of the output are those of the first.
-        region: The times of the input records.
+        scopes: The workers and times that were read of each stream. Workers of the output are
+            those of the first.
         frame: The stored output rows for this input.
         shape: The output's worker, time and data columns, as far as it has them.
-        computed: The rows of a second computation, as independent as possible.
-        keys: Data columns that identify an output row within its cell; may be none.
-        kind: `transform` or `pipeline`.
-        limit: The most findings to return.
         checks: Conditions for every stored row, counted in the same scan.
-        tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.
     """
-    scopes = [AuditScope(spark, *stream, region, limit) for stream in inputs]
-    scope, prepared = scopes[0], prepare(checks, frame)
-    fields = common_fields(shape.columns, computed.schema, frame.schema)
+    scope, limit, prepared = scopes[0], scopes[0].limit, prepare(checks, frame)
+    kind, tolerance = computed.kind, computed.tolerance
+    fields = common_fields(shape.columns, computed.rows.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
-    expected = Side(scope.table(computed, shape), fields, _keys(keys, fields))
-    actual = Side(scope.table(frame, shape), stored, _keys(keys, stored))
+    expected = Side(scope.table(computed.rows, shape), fields, _keys(computed.keys, fields))
+    actual = Side(scope.table(frame, shape), stored, _keys(computed.keys, stored))
     sides = {
         "computed": cells.view_cells(expected.view, {"h": expected.fields}),
         "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),

@@ -17,6 +17,9 @@ from capstan.audit.table_shape import Shape
 from capstan.core.times.region import Region
 from capstan.storage.tape.tape import Cut, Tape, read_records
 
+SAMPLE = 20
+"""The number of findings that an audit returns by default."""
+
 NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
 
 
@@ -38,7 +41,7 @@ class AuditScope:
     cut: Cut
     workers: Mapping[int, str]
     region: Region
-    limit: int
+    limit: int = SAMPLE
 
     def promised(self, like: Shape | None = None) -> DataFrame:
         """The cells that the tape's index promises."""

@@ -106,7 +106,7 @@ def _attempts(
     }
     last = {run: waiting(history) for run, history in histories.items()}
     waits = {(run, row.attempt) for run, row in last.items() if row is not None}
-    rows = read_rows(lake, "claims", target=plan.target, stream=plan.stream, kind="claim")
+    rows = read_rows(lake, "claims", target=plan.target, stream=plan.request.stream, kind="claim")
     # An attempt that gave up has recorded no step: the releases of all others are not read.
     names = tuple({row["run"] for row in rows if (row["run"], row["attempt"]) not in steps})
     releases = read_rows(lake, "claims", kind="release", run=names) if names else []
@@ -129,7 +129,7 @@ def recorded_extent(plan: Plan) -> tuple[int, int] | None:
 
     Both are integers of the coordinate's kind, and of all streams together.
     """
-    coordinate = plan.tape.time_type.coordinates[-1]
+    coordinate = plan.inputs.tape.time_type.coordinates[-1]
     last_only = TimeType((coordinate,))
     bounds: list[int] = []
     messages = dataset.field("kind") == "messages"
@@ -154,10 +154,10 @@ def worker_starts(plan: Plan) -> dict[int, Antichain]:
     rows keep then stands for all of them.
     """
     by_stream = [_starts(stream) for stream in plan.inputs]
-    if not plan.several:
+    if not plan.inputs.several:
         return by_stream[0]
     first = Antichain.of(t for starts in by_stream for start in starts.values() for t in start)
-    return dict.fromkeys(plan.workers, first)
+    return dict.fromkeys(plan.inputs.workers, first)
 
 
 def _starts(stream: StreamInput) -> dict[int, Antichain]:

@@ -11,7 +11,6 @@ from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.region_owner import RegionOwner, region_owner
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target.standing import WrittenRegion
 from capstan.storage.ledger.claims import Scope
@@ -29,17 +28,13 @@ class IntervalClassifier:
     evidence: Evidence
     worker_starts: Mapping[int, Antichain]
 
-    @property
-    def _is_pipeline(self) -> bool:
-        return isinstance(self.plan.computation, PipelineComputation)
-
     def classify(self, since: int, until: int, near: Sequence[WrittenRegion]) -> Interval:
         """The interval from `since` to before `until`, given the written regions near it."""
-        box = Box((*self.plan.box.since[:-1], since), (*self.plan.box.until[:-1], until))
-        complete = bool(self.plan.workers) and self.plan.completes(box)
-        # Rows of a pipeline have a single coordinate of the stream's times.
-        output = Box((since,), (until,)) if self._is_pipeline else box
-        return self.classify_region((since, until), Region(output), near, complete=complete)
+        plan, computation = self.plan, self.plan.computation
+        box = Box((*plan.box.since[:-1], since), (*plan.box.until[:-1], until))
+        complete = bool(plan.inputs.workers) and computation.is_complete(box, plan.frontier)
+        region = Region(computation.project(box))
+        return self.classify_region((since, until), region, near, complete=complete)
 
     def classify_region(
         self,
@@ -69,7 +64,7 @@ class IntervalClassifier:
             state = IntervalState.CHANGED if changed else IntervalState.GAP
             state = state if failed is None else IntervalState.FAILED
             runs += [] if failed is None else [failed]
-        render = self.plan.tape.time_type.coordinates[-1].render
+        render = self.plan.inputs.tape.time_type.coordinates[-1].render
         return Interval(
             str(render(bounds[0])),
             str(render(bounds[1])),
@@ -84,13 +79,12 @@ class IntervalClassifier:
 
     def _owners(self, region: Region, near: Sequence[WrittenRegion]) -> dict[int, RegionOwner]:
         """The owner of the region for each worker that can have records in it."""
-        minimum, last = self.plan.time_type.minimum, region.box.until[-1]
-        reach = Box.everything(self.plan.tape.time_type)
-        reach = Box(reach.since, (*reach.until[:-1], last)) if self._is_pipeline else region.box
+        minimum = self.plan.time_type.minimum
+        reach = self.plan.computation.sources(region.box, self.plan.inputs.tape.time_type)
         owners: dict[int, RegionOwner] = {}
         # Usually the same runs have written all workers.
         cache: dict[tuple[int, ...], RegionOwner] = {}
-        for worker in self.plan.workers:
+        for worker in self.plan.inputs.workers:
             if reach.is_complete(self.worker_starts[worker]):
                 continue
             key = tuple(i for i, written in enumerate(near) if written.holds(worker))
@@ -111,7 +105,7 @@ class IntervalClassifier:
         return any(box.overlaps(retired) for retired in self.evidence.retired)
 
     def _labels(self, workers: Iterable[int]) -> tuple[str, ...]:
-        return tuple(self.plan.workers[worker] for worker in workers)
+        return tuple(self.plan.inputs.workers[worker] for worker in workers)
 
 
 def classify_intervals(
@@ -142,7 +136,7 @@ def whole_target(classifier: IntervalClassifier) -> tuple[Interval, ...]:
     since, last = extent
     if not plan.frontier.is_empty:
         last = max(since, min(time[-1] for time in plan.frontier) - 1)
-    complete = not plan.frontier.less_equal(plan.tape.time_type.minimum)
+    complete = not plan.frontier.less_equal(plan.inputs.tape.time_type.minimum)
     # Each run replaces the whole table, so only the last one counts.
     written = classifier.evidence.written
     runs = [position for position, region in enumerate(written) if region.writes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.interval_grid import parse_every
@@ -15,6 +16,9 @@ from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
+
+if TYPE_CHECKING:
+    from capstan.spark.session import Later
 
 
 class BackfillMode(StrEnum):
@@ -87,8 +91,10 @@ class BackfillRequest:
             )
 
 
-def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> Survey:
-    """Survey the range of a backfill, without a JVM."""
+def survey_range(
+    lake: Lake, config: ProjectConfig, request: BackfillRequest, session: Later | None = None
+) -> Survey:
+    """Survey the range of a backfill; see `survey`."""
     every = None
     if request.every is not None:
         tape = open_tape(lake, config.replay(request.replay).inputs[0])
@@ -102,6 +108,7 @@ def survey_range(lake: Lake, config: ProjectConfig, request: BackfillRequest) ->
         until=request.until,
         as_of=request.as_of,
         cuts=request.cuts,
+        session=session,
     )
 
 
@@ -171,7 +178,7 @@ def _workers(
     survey: Survey, request: BackfillRequest, interval: Interval
 ) -> tuple[str, ...] | None:
     """The workers to replay: the lacking ones if the target distinguishes workers, else all."""
-    labels = list(survey.plan.workers.values())
+    labels = list(survey.plan.inputs.workers.values())
     lacking = interval.stale if request.what is BackfillMode.STALE else interval.missing
     distinct = survey.plan.layout.worker is not None and len(set(labels)) == len(labels)
     if request.what is BackfillMode.ALL or not distinct or lacking == interval.workers:
@@ -194,7 +201,7 @@ def _replay_request(
     chunk: Sequence[Interval],
 ) -> Request:
     plan = survey.plan
-    time_type = plan.tape.time_type
+    time_type = plan.inputs.tape.time_type
     replay_request = replace(
         plan.pinned,
         workers=workers,

@@ -18,6 +18,8 @@ from capstan.telemetry.instrumentation import emit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from capstan.spark.session import Later
+
 _RESULT_KEYS = ("run", "records", "target_version", "published", "stood")
 
 
@@ -99,9 +101,11 @@ class BackfillResult:
         return self
 
 
-def prepare(lake: Lake, config: ProjectConfig, request: BackfillRequest) -> BackfillResult:
-    """Plan a backfill, without a JVM and without changing anything."""
-    survey = survey_range(lake, config, request)
+def prepare(
+    lake: Lake, config: ProjectConfig, request: BackfillRequest, session: Later | None = None
+) -> BackfillResult:
+    """Plan a backfill, without changing a target; see `survey`."""
+    survey = survey_range(lake, config, request, session)
     return BackfillResult(request, survey, tuple(plan_replays(survey, request)))
 
 

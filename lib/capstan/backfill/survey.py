@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from math import lcm
+from typing import TYPE_CHECKING
 
 from capstan.backfill.evidence import gather, recorded_extent, worker_starts
 from capstan.backfill.interval import Interval, IntervalState
@@ -21,6 +23,9 @@ from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
+
+if TYPE_CHECKING:
+    from capstan.spark.session import Later
 
 __all__ = ["Every", "Interval", "IntervalState", "Survey", "bound_text", "survey"]
 
@@ -56,12 +61,14 @@ class Survey:
         plan = self.plan
         return {
             "replay": self.declared.name,
-            "stream": plan.stream,
+            "stream": plan.request.stream,
             "target": plan.request.into,
-            "cut": plan.cut.commit,
-            **({"cuts": dict(plan.cuts)} if plan.several else {}),
-            "workers": list(plan.workers.values()),
-            "frontier": [plan.tape.time_type.render(time) for time in plan.frontier.elements],
+            "cut": plan.inputs.cut.commit,
+            **({"cuts": dict(plan.inputs.cuts)} if plan.inputs.several else {}),
+            "workers": list(plan.inputs.workers.values()),
+            "frontier": [
+                plan.inputs.tape.time_type.render(time) for time in plan.frontier.elements
+            ],
             "counts": self.counts,
             "intervals": [interval.to_json() for interval in self.intervals],
         }
@@ -77,6 +84,7 @@ def survey(
     until: str | None = None,
     as_of: int | None = None,
     cuts: Mapping[str, int] | None = None,
+    session: Later | None = None,
 ) -> Survey:
     """Determine the state of each interval of a declared replay, without a JVM.
 
@@ -91,6 +99,7 @@ def survey(
         since: The first time, as on the command line.
         as_of: The cut; None for the newest.
         cuts: The cuts of several streams by source; those that are left out are the newest.
+        session: Finds tables that the lake has not seen yet, or that were moved.
     """
     declared = config.replay(replay)
     tape = open_tape(lake, declared.inputs[0])
@@ -104,8 +113,8 @@ def survey(
         as_of=as_of,
         cuts=cuts or {},
     )
-    plan = make_plan(lake, config, request)
-    if plan.axes[-1] != len(tape.time_type.coordinates) - 1:
+    plan = make_plan(lake, config, request, session=session)
+    if plan.computation.axes(plan.inputs.tape.time_type)[-1] != len(tape.time_type.coordinates) - 1:
         raise InvalidRequestError(
             "CAP-INTERVALS",
             f"intervals are cut by {coordinate.name}, but pipeline {request.pipeline} uses another "
@@ -152,8 +161,8 @@ def _tightest(choose: Callable[[Iterable[int]], int], *bounds: int | None) -> in
 
 def _cut(plan: Plan, declared: Replay, every: Every | None) -> list[tuple[int, int]]:
     """The intervals of the plan's range, as integers of the last coordinate."""
-    coordinate = plan.tape.time_type.coordinates[-1]
-    unit = plan.grain
+    coordinate = plan.inputs.tape.time_type.coordinates[-1]
+    unit = lcm(plan.computation.grain, plan.inputs.step)
     anchor = _declared(coordinate, declared.since) or 0
     output_grain = plan.computation.grain
     grain = None if unit == 1 else unit * _MICROSECOND

@@ -49,7 +49,7 @@ def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
     """The default target of a pipeline's sink, for a command without `--into`."""
     given = context.params
     if given["pipeline"] is not None:
-        from capstan.replay.planning.computation import find_sink
+        from capstan.replay.planning.requested import find_sink
 
         target = find_sink(_pipeline(given["pipeline"], declarations), given["sink"]).target
         if target is not None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from capstan.core.config import ProjectConfig
-from capstan.replay.output.certificate import late_rows, pipeline_json
-from capstan.replay.planning.cursor import find_cursor, follow_identity
+from capstan.replay.output.certificate import late_rows
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan, target_path
-from capstan.replay.planning.request import Request, with_preset
+from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.replay.publish.diff import Difference
 from capstan.replay.target.already_published import find_equivalent_run
@@ -31,9 +31,11 @@ from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
-from capstan.storage.ledger.tables import stored_target
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index import ContentSummary
+
+if TYPE_CHECKING:
+    from capstan.spark.session import Later
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,12 @@ class Preview:
     def to_json(self) -> dict[str, object]:
         """The object that `--json` prints."""
         plan = self.plan
-        time_type = plan.tape.time_type
+        time_type = plan.inputs.tape.time_type
         bounds = render_bounds(plan.time_type, plan.region)
         return {
-            "stream": plan.stream,
-            "cut": plan.cut.commit,
-            "workers": list(plan.workers.values()),
+            "stream": plan.request.stream,
+            "cut": plan.inputs.cut.commit,
+            "workers": list(plan.inputs.workers.values()),
             "peers": plan.peers,
             "left_out": list(self.gaps.left_out),
             "behind": {
@@ -116,7 +118,7 @@ class Preview:
             "bytes": self.bytes,
             "late": dict(self.late),
             "transform": plan.request.transform,
-            "pipeline": pipeline_json(plan.computation),
+            "pipeline": plan.computation.to_json(),
             "mode": str(plan.request.mode),
             "target": plan.request.into,
             "target_path": plan.target,
@@ -134,7 +136,7 @@ class Preview:
             "held_by": list(self.held_by),
             "checks": [check.title for check in plan.checks],
             "approve": plan.request.approve,
-            **({"streams": self._parts()} if plan.several else {}),
+            **({"streams": self._parts()} if plan.inputs.several else {}),
             **({} if plan.change_rule is None else {"changes": plan.change_rule.to_json()}),
             **({} if self.comparison is None else {"diff": self.comparison.to_json(time_type)}),
         }
@@ -156,20 +158,23 @@ class Preview:
         ]
 
 
-def preview(lake: Lake, declarations: ProjectConfig, request: Request) -> Preview:
-    """Preview a replay, without a JVM and without changes.
+def preview(
+    lake: Lake,
+    declarations: ProjectConfig,
+    request: Request,
+    session: Later | None = None,
+) -> Preview:
+    """Preview a replay, without changes, and without a JVM unless a catalog must be asked.
+
+    Args:
+        session: Finds tables that the lake has not seen yet, or that were moved.
 
     Raises:
         InvalidRequestError: The errors of `make_plan`; `CAP-FOLLOW` when it was followed with other
             parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
             when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
-    cursor, request = None, with_preset(declarations, request)
-    if request.follow is not None:
-        path = target_path(lake, declarations, request.into)[0]
-        identity = follow_identity(request, stored_target(lake, path))
-        cursor = find_cursor(lake, request, runs.read_last_published(lake, identity))
-    plan = make_plan(lake, declarations, request, cursor=cursor)
+    plan = make_plan(lake, declarations, request, session=session)
     equivalent = _equivalent_run(lake, declarations, plan)
     if equivalent is None:
         plan.require_records()
@@ -223,7 +228,7 @@ def _files_to_read(plan: Plan, stream: StreamInput) -> tuple[int, int, int]:
 
 
 def _covered_json(plan: Plan, covered: Covered) -> dict[str, object]:
-    same = covered.stream == plan.stream and plan.same_coordinates(covered.scope.region)
+    same = covered.stream == plan.request.stream and covered.scope.region.is_in(plan.time_type)
     bounds = render_bounds(plan.time_type, covered.scope.region) if same else {}
     labels = plan.layout.labels if same else {}
     numbers = covered.scope.workers

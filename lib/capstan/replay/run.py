@@ -1,4 +1,14 @@
-"""Operations on replays: carry out, publish after a wait, roll back, unlock."""
+"""Operations on replays: carry out, publish after a wait, roll back, unlock.
+
+A replay is carried out in five steps. Each ends with what the next one needs, and after a kill the
+same command goes on from what the tables tell.
+
+1. Plan: find the tables, pin a cut of each stream, and resolve the range and the computation.
+2. Verify: the recordings are sound up to the cut, and the range is complete.
+3. Recover: record what earlier runs published without telling, and stop if one of them stands.
+4. Lock: claim the workers and times of the target, and fence all who may still write there.
+5. Stage, audit, publish: in one commit, with a certificate.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +24,10 @@ from capstan.replay.execution.approval import Decision, require_unmoved, require
 from capstan.replay.execution.attempt import carry_out, publish_staged, take_turn
 from capstan.replay.execution.job import Job, located, require_intent, restore
 from capstan.replay.execution.rollback import roll_back
-from capstan.replay.planning.cursor import Cursor, find_cursor, follow_identity
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan, target_path
-from capstan.replay.planning.request import Request, with_preset
-from capstan.replay.planning.target_places import locate_lookups, locate_target
+from capstan.replay.planning.planner import continues, nothing_new, plan_with_spark
+from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.target import target_table
 from capstan.replay.target.already_published import find_equivalent_run, require_same_table
@@ -29,21 +37,25 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.runs import History, Row, Step
-from capstan.storage.ledger.tables import stored_target
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from capstan.spark.session import Later
+
 
 def replay(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, request: Request
+    session: SparkSession | Later, lake: Lake, declarations: ProjectConfig, request: Request
 ) -> ReplayResult:
     """Carry out a replay. Repeating a request changes nothing while its result is published.
 
     A request over a range that was complete is the same at any later cut, since no record can have
     been added to it.
+
+    Args:
+        session: The session; or one that starts once nothing is left to refuse without it.
 
     Raises:
         InvalidRequestError: The request is invalid; see `make_plan`, `require_own_rows`. `CAP-LAKE`
@@ -59,50 +71,72 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
-    request = with_preset(declarations, request)
-    locate_target(spark, lake, declarations, request.into)
-    locate_lookups(spark, lake, declarations, request.pipeline)
-    follows = request.follow is not None
-    cursor: Cursor | None = None
-    previous: History | None = None
-    if follows:
-        path = target_path(lake, declarations, request.into)[0]
-        identity = follow_identity(request, stored_target(lake, path))
-        recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
-        previous = runs.read_last_published(lake, identity)
-        cursor = find_cursor(lake, request, previous)
-    plan = make_plan(lake, declarations, request, cursor=cursor)
+    spark, plan = plan_with_spark(session, lake, declarations, request)
     require_safe_commits(spark, plan.target)
-    for stream in plan.inputs:
-        workers = tuple(stream.workers)
-        verification = verify(spark, lake, stream.tape, workers=workers, cut=stream.cut)
-        verification.raise_for_violations()
-    emit("replay.verify", stream=plan.stream, workers=sum(len(i.workers) for i in plan.inputs))
+    if plan.request.follow is not None:
+        return _follow(spark, declarations, plan, started)
+    return _replay_once(spark, declarations, plan, started)
+
+
+def _replay_once(
+    spark: SparkSession, declarations: ProjectConfig, plan: Plan, started: float
+) -> ReplayResult:
+    """Carry out a replay of a range, unless a run that stands has published the same."""
+    lake = plan.lake
+    _verify_inputs(spark, plan)
     plan.require_complete()
-    identity = plan.identity
-    last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, identity))
+    last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, plan.identity))
     recovery.complete_others(spark, lake, declarations, plan)
-    generation = 1 if last is None else last.last.generation
-    run = runs.name_run(lake, identity, generation, plan.target)
-    job = Job(spark, lake, plan, run, started)
-    if follows:
-        _require_target(plan, previous)
-        _require_tapes(plan, previous)
-        _report_changes(plan, previous)
-        if plan.nothing_new:
-            return ReplayResult(None if last is None else last.certificate, unchanged=True)
-    equivalent = (
-        last
-        if last is not None and last.published
-        else find_equivalent_run(lake, declarations, plan)
-    )
-    if not follows and equivalent is not None and recovery.is_still_published(job, equivalent):
+    job = _next_run(spark, plan, last, started)
+    equivalent = last
+    if last is None or not last.published:
+        equivalent = find_equivalent_run(lake, declarations, plan)
+    if equivalent is not None and recovery.is_still_published(job, equivalent):
         return ReplayResult(equivalent.certificate, unchanged=True)
     require_same_table(lake, plan, equivalent)
-    if last is not None and (last.published or last.rolled_back):
-        job = replace(job, run=replace(run, generation=run.generation + 1))
     plan.require_records()
     return carry_out(job)
+
+
+def _follow(
+    spark: SparkSession, declarations: ProjectConfig, plan: Plan, started: float
+) -> ReplayResult:
+    """Carry out what has become complete since the last run of a followed replay."""
+    lake = plan.lake
+    last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, plan.identity))
+    previous = runs.read_last_published(lake, plan.identity)
+    if not continues(plan, previous):
+        # A run was recovered, or has ended while Spark started.
+        _, plan = plan_with_spark(spark, lake, declarations, plan.request)
+    _verify_inputs(spark, plan)
+    recovery.complete_others(spark, lake, declarations, plan)
+    _require_target(plan, previous)
+    _require_tapes(plan, previous)
+    _report_changes(plan, previous)
+    if nothing_new(plan):
+        return ReplayResult(None if last is None else last.certificate, unchanged=True)
+    require_same_table(lake, plan, last if last is not None and last.published else None)
+    plan.require_records()
+    return carry_out(_next_run(spark, plan, last, started))
+
+
+def _verify_inputs(spark: SparkSession, plan: Plan) -> None:
+    """Check the recordings of the chosen workers."""
+    for stream in plan.inputs:
+        chosen = tuple(stream.workers)
+        verification = verify(spark, plan.lake, stream.tape, workers=chosen, cut=stream.cut)
+        verification.raise_for_violations()
+    workers = sum(len(stream.workers) for stream in plan.inputs)
+    emit("replay.verify", stream=plan.request.stream, workers=workers)
+
+
+def _next_run(spark: SparkSession, plan: Plan, last: History | None, started: float) -> Job:
+    """The run of a plan: that of its identity, or after one that has ended a new generation."""
+    generation = 1
+    if last is not None:
+        generation = last.last.generation + (last.published or last.rolled_back)
+    run = runs.name_run(plan.lake, plan.identity, generation, plan.target)
+    return Job(spark, plan.lake, plan, run, started)
 
 
 def _require_target(plan: Plan, last: History | None) -> None:

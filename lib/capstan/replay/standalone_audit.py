@@ -19,6 +19,7 @@ from capstan.errors.translation import translating
 from capstan.replay.execution.approval import waiting
 from capstan.replay.execution.change_merge import audit_changes, require_newest_version
 from capstan.replay.execution.job import located, restore
+from capstan.replay.planning.computation import tagged_shape
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
@@ -34,6 +35,8 @@ from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.spark.session import Later
 
 _DAY_US = 86_400_000_000
 
@@ -107,13 +110,13 @@ class AuditReport:
             audit=audit,
             run=None if history is None else history.last.run,
             target_version=None if done is None else done.target_version,
-            stream=plan.stream,
-            cut=plan.cut.commit,
-            cuts=dict(plan.cuts) if plan.several else {},
+            stream=plan.request.stream,
+            cut=plan.inputs.cut.commit,
+            cuts=dict(plan.inputs.cuts) if plan.inputs.several else {},
             target=plan.request.into,
             target_path=plan.target,
             version=version,
-            time_type=plan.tape.time_type,
+            time_type=plan.inputs.tape.time_type,
         )
 
     @property
@@ -145,8 +148,10 @@ class AuditReport:
         }
 
 
-def plan_against(lake: Lake, declarations: ProjectConfig, audit: TableAudit) -> Plan:
-    """The plan of the rows that the table should hold, resolved without a JVM.
+def plan_against(
+    lake: Lake, declarations: ProjectConfig, audit: TableAudit, session: Later | None = None
+) -> Plan:
+    """The plan of the rows that the table should hold, resolved as by `make_plan`.
 
     Raises:
         InvalidRequestError: The errors of `make_plan`; `CAP-TABLE` when there is no such table;
@@ -162,7 +167,7 @@ def plan_against(lake: Lake, declarations: ProjectConfig, audit: TableAudit) -> 
         until=audit.until,
         as_of=audit.as_of,
     )
-    plan = make_plan(lake, declarations, request)
+    plan = make_plan(lake, declarations, request, session=session)
     plan.require_complete()
     if not is_table(plan.target):
         raise InvalidRequestError(
@@ -220,18 +225,18 @@ def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit
             the stream's values.
     """
     rows = delta.load(spark, plan.target, request.version)
-    layout, time_type = plan.layout, plan.tape.time_type
+    layout, time_type = plan.layout, plan.inputs.tape.time_type
     columns = shape_of(
         rows.schema,
         time_type,
         worker=layout.worker,
         time=layout.time,
         columns=request.columns,
-        payload=stored_payload(plan.tape),
+        payload=stored_payload(plan.inputs.tape),
     )
     _require_times(rows.schema, layout, columns, time_type)
     tagged = layout.tagged(_restricted(rows, plan, request), time_type)
-    shape = target_table.tagged_shape(plan, columns.columns)
+    shape = tagged_shape(time_type, columns.columns)
     audit = target_table.audit_records(spark, plan, tagged, shape)
     record_findings(plan, audit, target_version=request.version)
     return AuditReport.of(plan, audit, request.version)
@@ -249,7 +254,7 @@ def _require_times(schema: StructType, layout: Layout, shape: Shape, time_type: 
 
 def _restricted(rows: DataFrame, plan: Plan, request: TableAudit) -> DataFrame:
     """The table's rows of the audited workers and times."""
-    layout, time_type = plan.layout, plan.tape.time_type
+    layout, time_type = plan.layout, plan.inputs.tape.time_type
     region = plan.region
     times = replace(layout, worker=None).predicate(rows.schema, time_type, None, region)
     inside = F.expr(times)
@@ -258,8 +263,8 @@ def _restricted(rows: DataFrame, plan: Plan, request: TableAudit) -> DataFrame:
     rows = rows.where(inside)
     if request.workers is None:
         return rows
-    by_worker = replace(layout, time=None)
-    return rows.where(by_worker.predicate(rows.schema, time_type, tuple(plan.workers), region))
+    by_worker, workers = replace(layout, time=None), tuple(plan.inputs.workers)
+    return rows.where(by_worker.predicate(rows.schema, time_type, workers, region))
 
 
 def require_auditable(lake: Lake, run: str, version: int | None) -> History:

@@ -17,7 +17,7 @@ from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, Replay
 from capstan.core.times import Kind, TimeType
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.replay.planning.planner import target_path
+from capstan.replay.planning.target_places import target_path
 from capstan.reporting.formatting import short_bound
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
@@ -172,7 +172,7 @@ def view_coverage(
         surveyed = _survey(lake, declarations, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
-    time_type = surveyed.plan.tape.time_type
+    time_type = surveyed.plan.inputs.tape.time_type
     dated = time_type.coordinates[-1].kind is not Kind.BIGINT and not surveyed.whole
     doubles = _doubling(declared)
     days = _days(surveyed.intervals, doubles) if dated else ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from capstan.core.config import ProjectConfig, check_name, check_target, split_streams
-from capstan.replay.planning.planner import target_path
+from capstan.replay.planning.target_places import target_path
 from capstan.reporting.stream_view import (
     NoView,
     StreamView,

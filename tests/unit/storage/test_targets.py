@@ -8,7 +8,7 @@ import pytest
 
 from capstan.core.config import load_config
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.planner import target_path
+from capstan.replay.planning.target_places import target_path
 from capstan.storage.lake import Lake
 
 DECLARED = """

@@ -139,7 +139,7 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     except CapstanError as error:
         # Also for a tape that cannot be read: the other replays are still reported.
         return {**about, **error.summary()}
-    about |= {"cut": found.plan.cut.commit, "counts": dict(found.counts)}
+    about |= {"cut": found.plan.inputs.cut.commit, "counts": dict(found.counts)}
     about["stretches"] = [
         {**stretch[0].to_json(), "until": stretch[-1].until, "intervals": len(stretch)}
         for stretch in stretches(found.intervals)
@@ -163,8 +163,8 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
     from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
     from capstan.errors import InvalidRequestError
 
-    plan = survey.plan
-    cuts = {"cuts": dict(plan.cuts)} if plan.several else {"as_of": plan.cut.commit}
+    inputs = survey.plan.inputs
+    cuts = {"cuts": dict(inputs.cuts)} if inputs.several else {"as_of": inputs.cut.commit}
     fills: list[dict[str, object]] = []
     problems: list[str] = []
     for mode in (BackfillMode.GAPS, BackfillMode.STALE):

@@ -79,7 +79,7 @@ def of_concerned(setting: Settings) -> Callback:
 
 def _concerned(setting: Settings, about: Mapping[str, Any]) -> Iterator[str]:
     """The notifiers of a failure, from the facts of its error."""
-    from capstan.replay.planning.planner import target_path
+    from capstan.replay.planning.target_places import target_path
     from capstan.storage.lake import Lake
 
     declared, lake = setting.declarations, Lake.at(setting.lake)

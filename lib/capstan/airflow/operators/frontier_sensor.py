@@ -138,7 +138,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         if plan is None:
             self.log.info("stream %s is not on tape yet", fields.get("stream"))
             return False
-        times = [plan.tape.time_type.render(time) for time in plan.frontier.elements]
+        times = [plan.inputs.tape.time_type.render(time) for time in plan.frontier.elements]
         self.log.info(
             "frontier of %s at %s: times before %s are %s",
             ", ".join(each.label(n) for each in plan.inputs for n in each.workers),

@@ -32,7 +32,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from capstan.core.config import ProjectConfig, split_streams
-from capstan.replay.planning.planner import declared_path
+from capstan.replay.planning.target_places import declared_path
 from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts

@@ -23,7 +23,7 @@ from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, st
 from capstan.airflow.web.security import guard, refuse
 from capstan.core.config import check_name, split_streams
 from capstan.errors import CapstanError, InvalidRequestError
-from capstan.replay.planning.planner import target_path
+from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, render, static

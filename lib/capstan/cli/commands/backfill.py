@@ -184,7 +184,8 @@ def _stretch_table(survey: Survey) -> Table:
         )
         for stretch in stretches(survey.intervals)
     ]
-    title = f"{survey.declared.name}: {survey.plan.tape.name} into {survey.plan.request.into}"
+    plan = survey.plan
+    title = f"{survey.declared.name}: {plan.inputs.tape.name} into {plan.request.into}"
     return table(title, ("since", "until", "intervals", "state", "missing", "runs"), rows)
 
 

@@ -47,7 +47,7 @@ def plan(context: typer.Context, diff: Diff = False, **_: object) -> int:
     value = planned.to_json()
     shown = plan_tables(value)
     if planned.comparison is not None:
-        time_type = planned.plan.tape.time_type
+        time_type = planned.plan.inputs.tape.time_type
         shown += difference_tables(planned.comparison.to_json(time_type))
     shell.output.answer(value, *shown)
     return 0 if planned.complete or request.partial else 3

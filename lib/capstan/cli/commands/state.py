@@ -40,7 +40,7 @@ def state(
     snapshot takes effect only after a check: it must have the same keys, each with its owner. If
     the pipeline is followed into several tables, choose with --into which state to rescale.
     """
-    from capstan.replay.planning.planner import target_path
+    from capstan.replay.planning.target_places import target_path
     from capstan.replay.snapshots.catalog import list_taken
 
     shell = shell_of(context)

@@ -317,3 +317,7 @@ class Target(Declared):
     create: Creation | None = None
     asset: Uri | None = None
     description: str = ""
+
+    def in_catalog(self, table: str) -> Target:
+        """The same target by its name in a catalog."""
+        return replace(self, table=table)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from capstan.core.times.antichain import Antichain
 from capstan.core.times.box import Box
 from capstan.core.times.time import Time
+from capstan.core.times.time_type import TimeType
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Region:
         if (one.below, one.above) not in ((None, None), (two.below, two.above)):
             return False
         return two.box.is_empty or one.box.intersect(two.box) == two.box
+
+    def is_in(self, time_type: TimeType) -> bool:
+        """Whether its times have as many coordinates as a type."""
+        return len(self.box.since) == len(time_type.coordinates)
 
     def simplified(self) -> Region:
         """The same set; for totally ordered times as a box only."""

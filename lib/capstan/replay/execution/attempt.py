@@ -30,11 +30,11 @@ from capstan.replay.output.row_times import require_own_times, require_times_of_
 from capstan.replay.output.rows import (
     Output,
     expected_rows,
-    failed_transform,
     playing,
 )
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
-from capstan.replay.planning.computation import PipelineComputation
+from capstan.replay.planning.pipeline_computation import PipelineComputation
+from capstan.replay.planning.planner import require_cursor
 from capstan.replay.planning.stream_input import total_content
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.publish.change_images import images_after
@@ -89,7 +89,7 @@ def carry_out(job: Job) -> ReplayResult:
         raise
     except Exception as error:
         # Recorded before the process ends, so that the claim does not outlive the attempt.
-        failure = failed_transform(job.plan, error)
+        failure = job.plan.computation.failure(error, job.plan.inputs.tape.name)
         coded = translation.to_capstan_error(failure or error, runs.AGAIN)
         job.write(Step.FAILED, coded.to_json())
         if failure is not None:
@@ -115,7 +115,7 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     if plan.request.follow is not None:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()
-        plan.require_cursor(runs.read_last_published(job.lake, job.run.identity))
+        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
     contents = [stream.content(plan.reads) for stream in plan.inputs]
     with (
         interpreting(job.spark, total_content(contents).records),
@@ -153,18 +153,18 @@ def take_turn(job: Job) -> Certificate | None:
 
 def _write_output(job: Job, output: Output, contents: Sequence[ContentSummary]) -> ReplayResult:
     """Write the intent, then stage, audit and publish the output."""
-    plan, computation = job.plan, job.plan.computation
+    plan = job.plan
     counters = output.counted
     snapshot = None
-    if isinstance(computation, PipelineComputation) and output.state is not None:
-        snapshot = snapshot_of_run(job.name, computation, plan.peers, output.state)
+    if output.sink is not None and output.state is not None:
+        snapshot = snapshot_of_run(job.name, output.sink, plan.peers, output.state)
         counters = {**(counters or {}), "state": snapshot.to_json()}
     draft = draft_certificate(plan, contents, counters)
     job.ensure_lock()
     job.write(Step.INTENT, job.intent(draft, output.rows.columns).to_json())
     emit("replay.intent", run=job.run.name, records=draft.records)
-    if isinstance(computation, PipelineComputation) and output.played is not None:
-        _record_side_outputs(job, computation, output.played)
+    if output.sink is not None and output.played is not None:
+        _record_side_outputs(job, output.sink, output.played)
     if snapshot is not None and output.state is not None:
         keep_state(job.spark, job.lake, snapshot, output.state)
     if plan.request.direct:
@@ -187,7 +187,7 @@ def _record_side_outputs(job: Job, computation: PipelineComputation, played: Pip
     nodes = pipeline.plan([sink]).dag.nodes
     # The changes of a view are not counted, so they are written even when no other row is.
     if played.put_aside or any(node.kind is NodeKind.VIEW for node in nodes):
-        about = {"stream": job.plan.stream, "target": job.plan.target, "sink": sink}
+        about = {"stream": job.plan.request.stream, "target": job.plan.target, "sink": sink}
         write_side_outputs(
             job.spark, job.lake, pipeline.name, job.run, job.attempt, played.aside, about
         )
@@ -204,7 +204,7 @@ def _hold(
     detail: dict[str, Any] = {"audit": audit, "staging": staging}
     if job.plan.request.approve:
         changes = difference(job.spark, job.plan, staged)
-        detail["diff"] = changes.to_json(job.plan.tape.time_type)
+        detail["diff"] = changes.to_json(job.plan.inputs.tape.time_type)
     job.write(Step.AUDITED, detail)
     emit("replay.audited", run=job.run.name)
     certificate = replace(
@@ -242,7 +242,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     record_findings(job.plan, audit, job.run.name, job.attempt)
     audit.require_passed(f"run {job.run.name}, staged at {staging}")
-    return staged, audit.to_json(job.plan.tape.time_type)
+    return staged, audit.to_json(job.plan.inputs.tape.time_type)
 
 
 def publish_staged(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from capstan.audit import Audit, Shape, audit_computed
+from capstan.audit import Audit, Computed, Shape, audit_computed
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.job import Job
 from capstan.replay.order.order_dependence import ordered
@@ -98,18 +98,10 @@ def audit_changes(job: Job) -> Audit:
         moved = again.unionByName(of_runs(kept, {own.name}), allowMissingColumns=True)
         changes = others.unionByName(again, allowMissingColumns=True) if own in counting else others
         wanted, rows = after_images(rule, changes, moved, present)
-        result = audit_computed(
-            spark,
-            plan.audited,
-            plan.reads,
-            rows,
-            Shape(None, (), tuple(wanted.columns)),
-            wanted,
-            rule.identity,
-            kind=plan.computation.kind,
-            checks=plan.checks,
-            tolerance=depends.close,
-        )
+        shape = Shape(None, (), tuple(wanted.columns))
+        expected = Computed(wanted, plan.computation.kind, rule.identity, depends.close)
+        scopes = target_table.audit_scopes(spark, plan)
+        result = audit_computed(scopes, rows, shape, expected, plan.checks)
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 

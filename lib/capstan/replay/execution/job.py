@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import locate_lookups, locate_target
+from capstan.replay.planning.target_places import locate_again
 from capstan.replay.publish.snapshot_gc import clear_old
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, children, delete_folder
@@ -74,7 +73,7 @@ class Job:
         Args:
             scope: The part of the target to lock; by default that of its plan.
         """
-        wanted, stream = scope or self.plan.locks, self.plan.stream
+        wanted, stream = scope or self.plan.locks, self.plan.request.stream
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)
 
@@ -89,7 +88,7 @@ class Job:
             self.run,
             self.attempt,
             step,
-            stream=self.plan.stream,
+            stream=self.plan.request.stream,
             target=self.plan.target,
             detail=detail,
         )
@@ -104,7 +103,7 @@ class Job:
         plan, version = self.plan, delta.version_of(self.plan.target)
         return Intent(
             request=plan.request,
-            cut=plan.cut.commit,
+            cut=plan.inputs.cut.commit,
             region=plan.region,
             reached=plan.reached,
             code=plan.computation.code,
@@ -113,7 +112,7 @@ class Job:
             columns=tuple(columns),
             target_version=-1 if version is None else version,
             certificate=draft,
-            cuts=plan.cuts if plan.several else {},
+            cuts=plan.inputs.cuts if plan.inputs.several else {},
             lookups=plan.computation.lookup_pins,
             table="" if version is None else delta.identity_of(plan.target),
             tapes=tuple(stream.tape.identity for stream in plan.inputs),
@@ -125,11 +124,11 @@ class Job:
         return Covered(
             self.run.name,
             self.run.generation,
-            plan.stream,
+            plan.request.stream,
             plan.scope,
             plan.computation.name,
             plan.computation.code,
-            plan.cut.commit,
+            plan.inputs.cut.commit,
             version,
         )
 
@@ -166,10 +165,10 @@ class Job:
         )
         self.finish(Step.DONE, certificate.to_json())
         emit("replay.certificate", run=self.run.name)
-        computation = self.plan.computation
-        if isinstance(computation, PipelineComputation) and self.plan.request.follow is not None:
+        state_name = self.plan.computation.state_name
+        if state_name is not None and self.plan.request.follow is not None:
             # The run's own snapshot counts only from now on.
-            clear_old(self.spark, self.lake, computation.pipeline.name, self.run.identity)
+            clear_old(self.spark, self.lake, state_name, self.run.identity)
         return certificate
 
     def _clear_staging(self) -> None:
@@ -184,8 +183,7 @@ def located(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: s
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
         request = Intent.from_json(intent.detail).request
-        locate_target(spark, lake, declarations, request.into)
-        locate_lookups(spark, lake, declarations, request.pipeline, required=False)
+        locate_again(spark, lake, declarations, request.into, request.pipeline, required=False)
     return runs.read_history(lake, run)
 
 

@@ -13,8 +13,7 @@ from capstan.replay.execution.job import Job, require_intent, restore
 from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import with_region
-from capstan.replay.planning.stopped_run import at_versions
+from capstan.replay.planning.planner import at_versions, with_region
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.target import target_table
 from capstan.replay.target.published_changes import is_in_effect
@@ -116,7 +115,7 @@ def complete(job: Job, commit: Commit, note: Mapping[str, Any]) -> Certificate:
     # As that attempt pinned it: a later attempt of a followed replay covers more.
     plan = with_region(job.plan, intent.region)
     computation = replace(plan.computation, code=intent.code)
-    plan = replace(plan.at_cuts(intent.pinned), computation=computation)
+    plan = replace(plan, inputs=plan.inputs.at_cuts(intent.pinned), computation=computation)
     plan = at_versions(plan, intent.lookups)
     job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
@@ -133,7 +132,7 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
         job.record_coverage(version)
         restore_previous_rows(job, version)
     audit.require_passed(f"run {job.run.name}, rolled back from {job.plan.request.into}")
-    return job.record_publish(draft, version, audit.to_json(job.plan.tape.time_type))
+    return job.record_publish(draft, version, audit.to_json(job.plan.inputs.tape.time_type))
 
 
 def is_still_published(job: Job, history: History) -> bool:

@@ -88,8 +88,7 @@ def restore_previous_rows(job: Job, version: int) -> int:
 
 def _carry_out(job: Job, version: int) -> int:
     """Claim like an attempt that publishes, check again, and restore the rows."""
-    # A merge may have changed any row that has one of its keys, whatever the range.
-    scope = job.plan.whole_target if job.plan.request.mode is Mode.MERGE else job.plan.scope
+    scope = job.plan.reach
     job = job.claimed(scope)
     emit("rollback.claim", run=job.run.name, attempt=job.attempt)
     try:

@@ -15,7 +15,6 @@ from capstan.audit import FloatTolerance
 from capstan.errors import InvalidRequestError
 from capstan.replay.order import Cause, Expression, Grade, Node, examine
 from capstan.replay.output.rows import played_rows
-from capstan.replay.planning.computation import TransformComputation
 from capstan.replay.planning.plan import Plan
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def require_comparable(plan: Plan, rows: DataFrame) -> None:
 
 def close_of(spark: SparkSession, plan: Plan) -> FloatTolerance:
     """The columns of a replay's output that are compared within its transform's tolerance."""
-    if not isinstance(plan.computation, TransformComputation):
+    if plan.computation.transform is None:
         return FloatTolerance()
     return ordered(plan, played_rows(spark, plan)).close
 
@@ -69,9 +68,9 @@ def ordered(plan: Plan, rows: DataFrame) -> Ordered:
 
     Copies and pipelines do not depend on it. The output is not computed.
     """
-    if not isinstance(plan.computation, TransformComputation):
-        return Ordered(FloatTolerance(), {})
     transform = plan.computation.transform
+    if transform is None:
+        return Ordered(FloatTolerance(), {})
     causes, tolerance = examine(plan_of(rows)), transform.tolerance
     rule = plan.change_rule
     ordering = () if rule is None else (each.column for each in rule.sequence)

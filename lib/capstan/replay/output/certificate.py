@@ -15,7 +15,6 @@ from pyarrow import dataset
 
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
@@ -27,7 +26,6 @@ from capstan.storage.tape.region_sql import integer_ranges
 from capstan.storage.tape.tape import Cut, Tape
 
 if TYPE_CHECKING:
-    from capstan.replay.planning.computation import Computation
     from capstan.replay.planning.plan import Plan
 
 MOST_LISTED = 100
@@ -51,16 +49,16 @@ def draft_certificate(
         contents: The content that it reads of each stream.
         counters: The counters of a pipeline.
     """
-    time_type, content = plan.tape.time_type, total_content(contents)
+    time_type, content = plan.inputs.tape.time_type, total_content(contents)
     bounds = render_bounds(plan.time_type, plan.region)
-    workers, missing = listed(plan.workers), _not_covered(plan)
+    workers, missing = listed(plan.inputs.workers), _not_covered(plan)
     by_label = isinstance(workers, list) and isinstance(missing.workers, list)
     late = [_late_of(plan, stream) for stream in plan.inputs]
     form = CERTIFICATE_FORMAT if by_label else _FORMAT_BY_NUMBER
     return Certificate(
-        format=_FORMAT_OF_SEVERAL if plan.several else form,
-        stream=plan.stream,
-        cut=plan.cut.commit,
+        format=_FORMAT_OF_SEVERAL if plan.inputs.several else form,
+        stream=plan.request.stream,
+        cut=plan.inputs.cut.commit,
         workers=workers,
         peers=plan.peers,
         replay_workers=_replay_workers(plan, contents),
@@ -74,7 +72,7 @@ def draft_certificate(
         not_covered=missing,
         late=total_late(late),
         transform=plan.request.transform,
-        pipeline=pipeline_json(plan.computation, counters),
+        pipeline=plan.computation.to_json(counters),
         code=plan.computation.code or None,
         mode=str(plan.request.mode),
         follow=plan.request.follow,
@@ -84,7 +82,7 @@ def draft_certificate(
             _part(stream, content, reasons)
             for stream, content, reasons in zip(plan.inputs, contents, late, strict=True)
         ]
-        if plan.several
+        if plan.inputs.several
         else None,
         changes=None if plan.change_rule is None else plan.change_rule.to_json(),
     )
@@ -128,24 +126,6 @@ def late_rows(plan: Plan) -> dict[str, int]:
     return total_late(_late_of(plan, stream) for stream in plan.inputs)
 
 
-def pipeline_json(
-    computation: Computation, counters: Mapping[str, object] | None = None
-) -> dict[str, object] | None:
-    """A pipeline as certificates and plans show it, with the range that it reads; else None."""
-    if not isinstance(computation, PipelineComputation):
-        return None
-    resumed = computation.resumed
-    lookups = [each.to_json() for each in computation.lookups]
-    return {
-        "name": computation.pipeline.name,
-        "sink": computation.sink.node,
-        "reads": render_bounds(computation.reach.time_type, computation.input_region),
-        "resumed": None if resumed is None else resumed.name,
-        **({"lookups": lookups} if lookups else {}),
-        **(counters or {}),
-    }
-
-
 def _replay_workers(
     plan: Plan, contents: Sequence[ContentSummary]
 ) -> list[Mapping[str, object]] | None:
@@ -160,7 +140,7 @@ def _replay_workers(
     ]
     if max(plan.peers, len(captured)) > MOST_LISTED:
         return None
-    time_type = plan.tape.time_type
+    time_type = plan.inputs.tape.time_type
     minimum = time_type.render(time_type.minimum)
     shares = [captured[number :: plan.peers] for number in range(plan.peers)]
     return [
@@ -179,11 +159,11 @@ def _replay_workers(
 
 
 def _not_covered(plan: Plan) -> NotCovered:
-    time_type = plan.tape.time_type
+    time_type = plan.inputs.tape.time_type
     left_out = {
         worker: label
-        for worker, label in plan.keepers[0].labels.items()
-        if worker not in plan.workers
+        for worker, label in plan.inputs.keepers[0].labels.items()
+        if worker not in plan.inputs.workers
     }
     frontier = [time_type.render(time) for time in plan.frontier.elements]
     return NotCovered(

@@ -25,7 +25,6 @@ from capstan.core.times import Box, Kind
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.rows import shaped
-from capstan.replay.planning.computation import CopyComputation, TransformComputation
 from capstan.replay.planning.plan import Plan
 from capstan.spark.own_session import interpreting
 from capstan.storage.tape import feed
@@ -46,7 +45,7 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
     passes; rows that it then writes outside the range are refused later.
     """
     computation, coordinates = plan.computation, plan.time_type.coordinates
-    if not isinstance(computation, TransformComputation) or computation.grain != 1:
+    if computation.transform is None or computation.grain != 1:
         return
     if len(coordinates) != 1:
         return
@@ -54,7 +53,8 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
     bounds = sorted({bound for bound in (box.since[0], box.until[0]) if bound is not None})
     if plan.layout.time is None or not bounds:
         return
-    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region).limit(_TRIED)
+    read = plan.inputs
+    records = played_records(spark, read.tape, read.cut, read.workers, plan.region).limit(_TRIED)
     moved = [_rows_at(spark, plan, records, bound) for bound in bounds]
     union = reduce(DataFrame.unionByName, moved)
     with interpreting(spark, _TRIED):
@@ -73,7 +73,7 @@ def _rows_at(spark: SparkSession, plan: Plan, records: DataFrame, bound: int) ->
     """The times of the rows that records at a bound give: `bound BIGINT, time BIGINT`."""
     [axis] = plan.time_type.coordinates
     moved = records.withColumn("_time", F.struct(coordinate(F.lit(bound), axis)))
-    column = plan.tape.time_column
+    column = plan.inputs.tape.time_column
     typed = {(field.name, field.dataType) for field in records.schema.fields}
     if axis.kind is Kind.TIMESTAMP and (column, TimestampType()) in typed:
         # The transform may use the column that the stream takes its times from.
@@ -88,15 +88,16 @@ def require_times_of_rows(spark: SparkSession, plan: Plan) -> None:
 
     A job runs only when late records were re-injected, or are advanced.
     """
-    column, tape = plan.layout.time, plan.tape
-    if not isinstance(plan.computation, CopyComputation) or column in (None, "_time"):
+    column, inputs = plan.computation.own_time(plan.layout), plan.inputs
+    if column is None:
         return
-    batches = [entry.batch for entry in feed.reinjections(tape, plan.cut)]
+    tape = inputs.tape
+    batches = [entry.batch for entry in feed.reinjections(tape, plan.inputs.cut)]
     advances = tape.late_policy == LatePolicy.ADVANCE
     if not batches and not advances:
         return
     everything = Region(Box.everything(plan.time_type))
-    records = played_records(spark, tape, plan.cut, plan.workers, everything, place=True)
+    records = played_records(spark, tape, inputs.cut, inputs.workers, everything, place=True)
     if not advances:
         records = records.where(F.col("_batch").isin(batches))
     layout = replace(plan.layout, worker=None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -16,12 +16,13 @@ from capstan.capture.batch.worker_labels import problems_of
 from capstan.core.config import source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.sql_names import quoted
-from capstan.errors import InvalidRequestError, translation
+from capstan.errors import InvalidRequestError
 from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.output.state_resume import carried
-from capstan.replay.planning.computation import PipelineComputation, TransformComputation
+from capstan.replay.planning.computation import Computation
+from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.delta import delta
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
     from capstan.core.config import Transform
 
-# Spark's error classes for bad data, and for errors that a query raises itself.
-_DATA_ERROR = re.compile(r"SQLSTATE: (?:22|P0)")
 _PROTOCOL = ("_worker", "_time", "_label")
 _PARTITION = "_seat"
 
@@ -46,10 +45,12 @@ class Output:
     Attributes:
         rows: The rows for the target.
         played: The run of the pipeline, whose rows can be read repeatedly; None for others.
+        sink: The pipeline that was run; None for others.
     """
 
     rows: DataFrame
     played: PipelineRun | None = None
+    sink: PipelineComputation | None = None
 
     @property
     def state(self) -> DataFrame | None:
@@ -75,20 +76,12 @@ def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
 
     Of lookup tables the keys are read.
     """
-    pipe = plan.computation
-    if not isinstance(pipe, PipelineComputation):
-        return played_rows(spark, plan)
-    for each in pipe.lookups:
-        each.require_readable()
-        require_single(each.lookup, delta.load(spark, each.path, each.pin.version))
-    require_fit(_inputs(spark, plan), pipe.pipeline, pipe.sink.node, pipe.reach)
-    return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
+    return _expected(plan.computation, spark, plan)
 
 
-@contextmanager
 def playing(
     spark: SparkSession, plan: Plan, expected: DataFrame | None = None, *, again: bool = False
-) -> Iterator[Output]:
+) -> AbstractContextManager[Output]:
     """Compute the output of a replay; it can be read inside the `with` block.
 
     Args:
@@ -96,10 +89,46 @@ def playing(
         again: Whether this is the second computation of an audit. It then reads its records in
             another order, and a pipeline runs on another number of replay workers.
     """
-    pipe = plan.computation
-    if not isinstance(pipe, PipelineComputation):
-        yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
-        return
+    return _playing(plan.computation, spark, plan, expected, again=again)
+
+
+@singledispatch
+def _expected(_computation: Computation, spark: SparkSession, plan: Plan) -> DataFrame:
+    return played_rows(spark, plan)
+
+
+@singledispatch
+def _playing(
+    _computation: Computation,
+    spark: SparkSession,
+    plan: Plan,
+    expected: DataFrame | None,
+    *,
+    again: bool,
+) -> AbstractContextManager[Output]:
+    rows = played_rows(spark, plan, again=again) if expected is None else expected
+    return nullcontext(Output(rows))
+
+
+@_expected.register(PipelineComputation)
+def _(pipe: PipelineComputation, spark: SparkSession, plan: Plan) -> DataFrame:
+    for each in pipe.lookups:
+        each.require_readable()
+        require_single(each.lookup, delta.load(spark, each.path, each.pin.version))
+    require_fit(_inputs(spark, plan, pipe), pipe.pipeline, pipe.sink.node, pipe.reach)
+    return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
+
+
+@_playing.register(PipelineComputation)
+@contextmanager
+def _(
+    pipe: PipelineComputation,
+    spark: SparkSession,
+    plan: Plan,
+    _expected: DataFrame | None,
+    *,
+    again: bool,
+) -> Iterator[Output]:
     for each in pipe.lookups:
         each.require_readable()
     peers = plan.peers
@@ -109,7 +138,7 @@ def playing(
     with carried(spark, plan.lake, pipe, peers, keeps=keeps) as state:
         played = play(
             spark,
-            _inputs(spark, plan, again=again),
+            _inputs(spark, plan, pipe, again=again),
             pipe.pipeline,
             pipe.reach,
             sinks=[pipe.sink.node],
@@ -117,13 +146,13 @@ def playing(
             carried=state,
         )
         try:
-            yield Output(played.sinks[pipe.sink.node], played)
+            yield Output(played.sinks[pipe.sink.node], played, pipe)
         finally:
             played.release()
 
 
 def _inputs(
-    spark: SparkSession, plan: Plan, *, again: bool = False
+    spark: SparkSession, plan: Plan, pipe: PipelineComputation, *, again: bool = False
 ) -> DataFrame | dict[str, list[DataFrame]]:
     """The records that a pipeline reads: of one stream a frame, of several lists by source.
 
@@ -136,15 +165,15 @@ def _inputs(
             spark, stream.tape, stream.cut, stream.workers, plan.reads, place=True
         )
         source = source_of(stream.source)
-        records = _looked_up(spark, plan, source, records)
+        records = _looked_up(spark, pipe, source, records)
         frames.setdefault(source, []).append(in_another_order(records) if again else records)
-    return frames if plan.several else frames[""][0]
+    return frames if plan.inputs.several else frames[""][0]
 
 
-def _looked_up(spark: SparkSession, plan: Plan, source: str, records: DataFrame) -> DataFrame:
+def _looked_up(
+    spark: SparkSession, pipe: PipelineComputation, source: str, records: DataFrame
+) -> DataFrame:
     """Records with the columns of the lookups of their source; an only stream has one source."""
-    pipe = plan.computation
-    assert isinstance(pipe, PipelineComputation)
     for each in pipe.lookups:
         if source in ("", each.lookup.source):
             table = delta.load(spark, each.path, each.pin.version)
@@ -159,11 +188,12 @@ def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> Data
     it. With it, replay worker `i % peers` gets the i-th chosen worker, one task each, as timely
     distributes captured streams.
     """
-    records = played_records(spark, plan.tape, plan.cut, plan.workers, plan.region, place=again)
+    read = plan.inputs
+    records = played_records(spark, read.tape, read.cut, read.workers, plan.region, place=again)
     if again:
         records = in_another_order(records).drop("_batch", "_pos")
     elif plan.request.peers is not None:
-        peers = {worker: n % plan.request.peers for n, worker in enumerate(plan.workers)}
+        peers = {worker: n % plan.request.peers for n, worker in enumerate(read.workers)}
         assigned = with_values(records, _PARTITION, F.col("_worker"), peers)
         partitioned = assigned.repartitionById(plan.request.peers, F.col(_PARTITION))
         records = partitioned.drop(_PARTITION)
@@ -172,7 +202,7 @@ def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> Data
 
 def shaped(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFrame:
     """Records as rows of the target: copied, or transformed."""
-    if isinstance(plan.computation, TransformComputation):
+    if plan.computation.transform is not None:
         return _transformed(spark, plan, plan.computation.transform, records)
     payload = [name for name in records.columns if name not in _PROTOCOL]
     wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
@@ -181,7 +211,7 @@ def shaped(spark: SparkSession, plan: Plan, records: DataFrame) -> DataFrame:
         raise InvalidRequestError(
             "CAP-TARGET-COLUMNS",
             f"target {plan.request.into} is declared with column {missing[0]}, which stream "
-            f"{plan.tape.name} does not have",
+            f"{plan.inputs.tape.name} does not have",
             f"its columns: {', '.join(payload)}",
         )
     protocol = []
@@ -207,7 +237,7 @@ def _transformed(
     except AnalysisException as error:
         raise InvalidRequestError(
             "CAP-TRANSFORM",
-            f"transform {transform.name} does not fit stream {plan.tape.name}: "
+            f"transform {transform.name} does not fit stream {plan.inputs.tape.name}: "
             f"{str(error).splitlines()[0]}",
             "list the stream's columns with `capstan show`",
         ) from error
@@ -234,17 +264,3 @@ def _transformed(
         )
     require_types(frame.schema.fields)
     return frame
-
-
-def failed_transform(plan: Plan, error: Exception) -> InvalidRequestError | None:
-    """The error of a transform that fails on the data of a record; None for other errors."""
-    text = str(error)
-    computation = plan.computation
-    if not isinstance(computation, TransformComputation) or not _DATA_ERROR.search(text):
-        return None
-    return InvalidRequestError(
-        "CAP-TRANSFORM",
-        f"{computation.title} fails for a record of stream {plan.tape.name}: "
-        f"{translation.root_message(error)}",
-        "use functions that do not fail (try_divide, try_cast), or exclude such records with WHERE",
-    )

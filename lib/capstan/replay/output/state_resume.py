@@ -17,7 +17,7 @@ from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateKind
-from capstan.replay.planning.computation import PipelineComputation
+from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.snapshots.catalog import Taken
 from capstan.replay.snapshots.ledger import (
     Snapshot,

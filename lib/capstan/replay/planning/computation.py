@@ -1,34 +1,43 @@
-"""The computation of a replay: a copy, a transform, or a sink of a pipeline."""
+"""The computation of a replay: its kinds, of which a copy and a transform are here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import ClassVar, Self
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Self
 
-from capstan.core.config import ProjectConfig, Target, Transform, source_of, transforms
-from capstan.core.times import Antichain, Box, Kind, Time, TimeType
+from capstan.audit import Shape
+from capstan.audit.cells import promised_cells
+from capstan.core.config import Target, Transform
+from capstan.core.sql_names import quoted
+from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.core.times.region import Region
-from capstan.errors import InvalidRequestError
-from capstan.pipeline import Pipeline, Reach, Sink, pipelines, reach_of
-from capstan.pipeline.graph.signature import require_unchanged
-from capstan.pipeline.input_range import coordinate_of, resuming
+from capstan.errors import InvalidRequestError, translation
 from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.lookup_input import LookupInput, Pin
-from capstan.replay.planning.request import Request
+from capstan.replay.planning.stream_input import (
+    Inputs,
+    require_all_workers,
+    require_same_workers,
+)
+from capstan.replay.planning.target_layout import Layout
 from capstan.replay.snapshots.ledger import Snapshot
-from capstan.storage.tape.grains import grain_text, require_multiples
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import Tape, stored_payload
 
-# A century: longer durations stand for "without end".
-_FOR_EVER = 100 * 365 * 86_400_000_000
-# Parameters of operators that are durations.
-_DURATIONS = ("size", "slide", "offset", "gap", "within", "window", "lower", "upper", "every")
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Spark's error classes for bad data, and for errors that a query raises itself.
+_DATA_ERROR = re.compile(r"SQLSTATE: (?:22|P0)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """The facts of a computation that plans and ledgers need.
+    """What plans, ledgers, audits and targets ask a computation.
+
+    How Spark runs it is in `output.rows`, dispatched on the class.
 
     Attributes:
         title: The name in messages: `transform by_day`, `pipeline late_carriers at days`.
@@ -40,6 +49,9 @@ class Computation:
         keys: The columns that identify a row within a time.
         worker_source: The source of the streams whose worker `worker` is; None for all.
         lookups: The lookup tables that a pipeline reads, at their pinned versions.
+        resumed: The snapshot of an earlier run from which a pipeline resumes; None for none.
+        state_name: The name under which followed runs keep state; None when they keep none.
+        transform: The registered transform; None for others.
     """
 
     kind: ClassVar[str]
@@ -53,6 +65,9 @@ class Computation:
     keys: tuple[str, ...] = ()
     worker_source: str | None = None
     lookups: tuple[LookupInput, ...] = ()
+    resumed: Snapshot | None = None
+    state_name: str | None = None
+    transform: Transform | None = None
 
     @property
     def lookup_pins(self) -> Mapping[str, Pin]:
@@ -63,6 +78,10 @@ class Computation:
         """The times of the rows that it writes; `tape` are those of the stream."""
         return tape
 
+    def axes(self, tape: TimeType) -> tuple[int, ...]:
+        """The positions of the coordinates of its rows' times in those of the stream."""
+        return tuple(map(tape.index, self.time_type(tape).names))
+
     def project(self, box: Box) -> Box:
         """A range of the stream's times, in the coordinates of the rows that it writes."""
         return box
@@ -71,9 +90,52 @@ class Computation:
         """The times of the records that it reads to write the rows of a region."""
         return region
 
+    def sources(self, box: Box, _tape: TimeType) -> Box:
+        """The times of the records that can have rows in a range of its rows."""
+        return box
+
+    def step(self, step: int) -> int:
+        """The step to which the times of its rows are truncated, as the stream's are to `step`."""
+        return step
+
     def at(self, _region: Region) -> Computation:
         """The same computation, for the rows of a region."""
         return self
+
+    def resuming(self, _snapshot: Snapshot | None) -> Computation:
+        """The same computation, resumed from a snapshot."""
+        return self
+
+    def pinned(
+        self, _lake: Lake, _requested: Mapping[str, int], _pins: Mapping[str, Pin] | None
+    ) -> Computation:
+        """The same computation, with the versions of the lookup tables that it reads."""
+        return self
+
+    def require_coarse(self, step: int) -> None:
+        """Check that it does not distinguish times within a step of the stream."""
+
+    def require_scope(self, inputs: Inputs, *, timeless: bool) -> None:
+        """Check that it makes the rows of the chosen workers, and of a range, apart from others.
+
+        Args:
+            timeless: Whether a range is to be replaced in a target that keeps no time.
+        """
+        if self.worker is not None:
+            require_all_workers(inputs.others, self.title)
+            require_same_workers(inputs.keepers, self.title)
+        elif not inputs.everyone:
+            raise InvalidRequestError(
+                "CAP-WORKERS",
+                f"{self.title} mixes workers: its output has no column of the worker",
+                "replay all workers, or have it keep the worker and declare the column",
+            )
+        if timeless:
+            raise InvalidRequestError(
+                "CAP-TIMELESS",
+                f"{self.title} keeps no time, so no range of its output can be replaced",
+                "replace all of it (no range), or use mode append or merge",
+            )
 
     def is_complete(self, box: Box, frontier: Antichain) -> bool:
         """Whether no further record under a frontier can change the rows of a range."""
@@ -91,6 +153,54 @@ class Computation:
         return Antichain.of(
             (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
         )
+
+    def identity_parts(self, _region: Region) -> dict[str, object]:
+        """What the identity of a run has besides name and code."""
+        return {}
+
+    def to_json(self, _counters: Mapping[str, object] | None = None) -> dict[str, object] | None:
+        """A pipeline as certificates and plans show it; else None."""
+        return None
+
+    def failure(self, _error: Exception, _stream: str) -> InvalidRequestError | None:
+        """The error of its code that fails on the data of a record; None for other errors."""
+        return None
+
+    def worker_column(self, _tape: Tape, layout: Layout) -> str | None:
+        """The column of its rows that has the label of the captured worker."""
+        return layout.worker
+
+    def tagged(self, layout: Layout, rows: DataFrame, tape: TimeType) -> DataFrame:
+        """Its rows, those of a copy with `_worker` and `_time` as on tape."""
+        return rows
+
+    def record_shape(
+        self, _tape: Tape, _declared: Target | None, _columns: Collection[str]
+    ) -> Shape | None:
+        """The columns of tagged rows that are records of the tape; None when rows are computed."""
+        return None
+
+    def own_time(self, _layout: Layout) -> str | None:
+        """The column of the records that a target takes their time from; None when it has `_time`.
+
+        A computed row has no other time.
+        """
+        return None
+
+    def promised_cells(
+        self,
+        spark: SparkSession,
+        inputs: Inputs,
+        region: Region,
+        shape: Shape,
+        columns: Sequence[str],
+    ) -> DataFrame | None:
+        """The cells of its rows from the index alone; None when only the rows tell them.
+
+        Args:
+            columns: The columns that are compared.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,14 +221,49 @@ class CopyComputation(Computation):
         )
         return cls(title="a copy", name="", code="", time=time, worker=worker)
 
+    def require_scope(self, inputs: Inputs, *, timeless: bool) -> None:
+        """Nothing: any records of its stream can be copied."""
+
+    def worker_column(self, tape: Tape, _layout: Layout) -> str | None:
+        """The column of the records that the workers were made from, if there is one."""
+        return tape.worker_column
+
+    def tagged(self, layout: Layout, rows: DataFrame, tape: TimeType) -> DataFrame:
+        """Its rows with `_worker` and `_time` as on tape."""
+        return layout.tagged(rows, tape)
+
+    def record_shape(self, tape: Tape, declared: Target | None, columns: Collection[str]) -> Shape:
+        """The columns of worker, time and data of its tagged rows."""
+        wanted = (declared and declared.columns) or stored_payload(tape).names
+        return tagged_shape(tape.time_type, tuple(name for name in wanted if name in columns))
+
+    def own_time(self, layout: Layout) -> str | None:
+        """The column of the records that a target takes their time from."""
+        return None if layout.time == "_time" else layout.time
+
+    def promised_cells(
+        self,
+        spark: SparkSession,
+        inputs: Inputs,
+        region: Region,
+        shape: Shape,
+        columns: Sequence[str],
+    ) -> DataFrame | None:
+        """The cells of the records, when all of their columns are compared."""
+        if not shape.worker or list(columns) != stored_payload(inputs.tape).names:
+            return None
+        return promised_cells(spark, inputs.tape, inputs.cut, inputs.workers, region, shape)
+
+
+def tagged_shape(time_type: TimeType, columns: tuple[str, ...]) -> Shape:
+    """The columns of rows that are tagged with `_worker` and `_time`, with these data."""
+    times = tuple(f"`_time`.{quoted(name)}" for name in time_type.names)
+    return Shape("_worker", times, columns)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformComputation(Computation):
-    """A registered transform.
-
-    Attributes:
-        transform: The transform.
-    """
+    """A registered transform."""
 
     kind: ClassVar[str] = "transform"
 
@@ -138,232 +283,14 @@ class TransformComputation(Computation):
             transform=transform,
         )
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineComputation(Computation):
-    """A sink of a pipeline, over a range.
-
-    Attributes:
-        pipeline: The pipeline.
-        sink: The sink whose rows the target gets.
-        reach: The times that are read, and the times of the rows that are kept.
-        box: The requested range, in all coordinates of the stream's time.
-        frontier: The common frontier of the chosen workers at the cut.
-        resumed: The snapshot of an earlier run to resume from; None for none.
-    """
-
-    kind: ClassVar[str] = "pipeline"
-
-    pipeline: Pipeline
-    sink: Sink
-    reach: Reach
-    box: Box
-    frontier: Antichain
-    resumed: Snapshot | None = None
-
-    @classmethod
-    def over(
-        cls,
-        pipeline: Pipeline,
-        sink: Sink,
-        time_type: TimeType,
-        box: Box,
-        frontier: Antichain,
-    ) -> Self:
-        """A sink of a pipeline over a range."""
-        suffix = f" at {sink.node}" if len(pipeline.sinks) > 1 else ""
-        return cls(
-            title=f"pipeline {pipeline.name}{suffix}",
-            name=f"{pipeline.name}.{sink.node}",
-            code=pipeline.code_hash,
-            time=sink.time,
-            worker=sink.worker,
-            grain=1 if sink.grain is None else units(sink.grain),
-            keys=sink.keys,
-            worker_source=sink.worker_source,
-            pipeline=pipeline,
-            sink=sink,
-            reach=reach_of(pipeline, time_type, box, frontier),
-            box=box,
-            frontier=frontier,
+    def failure(self, error: Exception, stream: str) -> InvalidRequestError | None:
+        """The error of a transform that fails on the data of a record; None for other errors."""
+        if not _DATA_ERROR.search(str(error)):
+            return None
+        return InvalidRequestError(
+            "CAP-TRANSFORM",
+            f"{self.title} fails for a record of stream {stream}: "
+            f"{translation.root_message(error)}",
+            "use functions that do not fail (try_divide, try_cast), or exclude such records with "
+            "WHERE",
         )
-
-    def resuming(self, snapshot: Snapshot | None) -> Self:
-        """The same computation, resumed from a snapshot."""
-        if snapshot is not None and snapshot.signatures is not None:
-            signatures = self.pipeline.signatures(self.sink.node)
-            require_unchanged(snapshot.signatures, signatures, whole=True)
-        return replace(self, resumed=snapshot)
-
-    def require_coarse(self, step: int) -> None:
-        """Check that no operator distinguishes times within a step of the stream.
-
-        A record has the time of its step. Within a step, windows are empty or full by chance,
-        sessions never end, and joins match rows that lie apart. A duration of 1 is no duration: it
-        groups rows of the same time.
-
-        Args:
-            step: The stream's step in microseconds; 1 when times are not truncated.
-        """
-        kind = self.reach.time_type.coordinates[self.reach.coordinate].kind
-        if step == 1 or kind is not Kind.TIMESTAMP:
-            return
-        for node in self.pipeline.plan([self.sink.node]).dag.nodes:
-            for name in _DURATIONS:
-                duration = getattr(node.operator, name, None)
-                if not isinstance(duration, int | timedelta):
-                    continue
-                span = abs(units(duration))
-                if 1 < span <= _FOR_EVER and span % step:
-                    multiple = grain_text(Kind.TIMESTAMP, step)
-                    raise InvalidRequestError(
-                        "CAP-GRAIN",
-                        f"pipeline {self.pipeline.name}: {name} of {node.name} is "
-                        f"{grain_text(Kind.TIMESTAMP, span)}, and the stream's times "
-                        f"are whole multiples of {multiple}",
-                        f"choose a multiple of {multiple}, or capture the stream with a finer "
-                        "`every`",
-                        pipeline=self.pipeline.name,
-                        node=node.name,
-                    )
-
-    def time_type(self, tape: TimeType) -> TimeType:
-        """The one coordinate of the stream's time that its rows have."""
-        return TimeType((tape.coordinates[self.reach.coordinate],))
-
-    def project(self, box: Box) -> Box:
-        """A range in that coordinate alone."""
-        at = self.reach.coordinate
-        return Box((box.since[at],), (box.until[at],))
-
-    @property
-    def input_region(self) -> Region:
-        """The times of the records that it reads, including those around the rows that it keeps."""
-        above = None if self.resumed is None else self.resumed.frontier
-        return Region(self.reach.reads, below=self.frontier, above=above)
-
-    def reads(self, _region: Region) -> Region:
-        """The times of the records that it reads; they include the region's own range."""
-        return self.input_region
-
-    def is_complete(self, box: Box, frontier: Antichain) -> bool:
-        """Whether no further record under a frontier can change the rows of a range."""
-        return reach_of(self.pipeline, self.reach.time_type, box, frontier).complete
-
-    def coordinate(self, tape: TimeType) -> int:
-        """The position of the coordinate that its operators take as the time."""
-        return coordinate_of(self.pipeline, tape)
-
-    def written_until(self, tape: TimeType, _frontier: Antichain) -> Antichain:
-        """The end of the rows that can be written: whole grains that are complete."""
-        end = self.reach.until
-        if end is None:
-            return Antichain()
-        least = self.time_type(tape).minimum[0]
-        return Antichain.of([Time((max(least, end - end % self.grain),))])
-
-    def at(self, region: Region) -> Self:
-        """The same computation, keeping only the rows of a region of its one coordinate."""
-        kept, at = region.simplified().box, self.reach.coordinate
-
-        def with_bound(bounds: tuple[int | None, ...], bound: int | None) -> tuple[int | None, ...]:
-            return (*bounds[:at], bound, *bounds[at + 1 :])
-
-        since, until = kept.since[0], kept.until[0]
-        box = Box(with_bound(self.box.since, since), with_bound(self.box.until, until))
-        reach = reach_of(self.pipeline, self.reach.time_type, box, self.frontier)
-        if self.resumed is not None:
-            reach = resuming(reach, self.resumed.last)
-        return replace(self, reach=reach)
-
-
-def computation_of(
-    declarations: ProjectConfig,
-    request: Request,
-    time_type: TimeType,
-    box: Box,
-    frontier: Antichain,
-    declared: Target | None,
-) -> Computation:
-    """Resolve and check the computation of a request, without a JVM."""
-    if request.transform is not None:
-        declarations.require_sound("transforms", request.transform)
-        transform = transforms(declarations.transforms).get(request.transform)
-        return TransformComputation.of(transform)
-    if request.pipeline is None:
-        return CopyComputation.into(declared)
-    pipeline, sink = _requested(declarations, request.pipeline, request.sink)
-    _require_streams(pipeline, sink, request)
-    return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
-
-
-def kept_source(declarations: ProjectConfig, request: Request) -> str | None:
-    """The source to which the `workers` of a request of several streams belong; None for all."""
-    if request.workers is None or not request.streams or request.pipeline is None:
-        return None
-    return _requested(declarations, request.pipeline, request.sink)[1].worker_source
-
-
-def _requested(declarations: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
-    declarations.require_sound("pipelines", name)
-    pipeline = pipelines(references=declarations.pipelines).get(name)
-    return pipeline, find_sink(pipeline, node)
-
-
-def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
-    """The requested sink, or the only one when none is named."""
-    if node is not None:
-        return pipeline.sink(node)
-    if len(pipeline.sinks) == 1:
-        return pipeline.sinks[0]
-    raise InvalidRequestError(
-        "CAP-PIPELINE",
-        f"pipeline {pipeline.name} has several sinks, and none is chosen: "
-        + ", ".join(sink.node for sink in pipeline.sinks),
-        "choose one with --sink; each target table needs a run of its own",
-        pipeline=pipeline.name,
-    )
-
-
-def check_workers(computation: Computation, *, everyone: bool) -> None:
-    """Check that all workers are chosen when the output mixes them."""
-    if computation.worker is None and not everyone:
-        raise InvalidRequestError(
-            "CAP-WORKERS",
-            f"{computation.title} mixes workers: its output has no column of the worker",
-            "replay all workers, or have it keep the worker and declare the column",
-        )
-
-
-def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None:
-    """Check that a range consists of whole grains."""
-    at = computation.coordinate(time_type)
-    bounds = (box.since[at], box.until[at])
-    subject = f"{computation.title} works"
-    require_multiples(subject, time_type.coordinates[at], bounds, computation.grain)
-
-
-def _require_streams(pipeline: Pipeline, sink: Sink, request: Request) -> None:
-    """Check that a request names streams for each source of a sink that is no table.
-
-    The source of an only stream has no need of its name.
-    """
-    dag = pipeline.plan([sink.node]).dag
-    tables = {table.source for table in pipeline.tables}
-    sources = [dag.nodes[number].name for number in dag.sources]
-    streams = {name for name in sources if name not in tables}
-    if not streams:
-        raise pipeline.refusal("reads tables alone; a replay reads a stream")
-    named = set(map(source_of, request.streams))
-    if streams == named or (len(streams) == 1 and not named):
-        return
-    given = f"streams for {', '.join(sorted(named))}" if named else "one stream"
-    each = ",".join(f"{source}=STREAM" for source in sorted(streams))
-    raise InvalidRequestError(
-        "CAP-STREAMS",
-        f"sink {sink.node} of pipeline {pipeline.name} reads {', '.join(sorted(streams))}, and the "
-        f"replay names {given}",
-        f"name a stream for each source, as {each}" if len(streams) > 1 else "name one stream",
-        pipeline=pipeline.name,
-        sources=sorted(streams),
-    )

@@ -14,7 +14,8 @@ from capstan.replay.snapshots.catalog import find_snapshot
 from capstan.replay.snapshots.ledger import Snapshot
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import identity_of
-from capstan.storage.ledger.runs import History
+from capstan.storage.ledger.runs import History, read_last_published
+from capstan.storage.ledger.tables import stored_target
 
 _FIXED = (
     "workers", "workers_of", "transform", "pipeline", "sink", "since", "mode", "keys",
@@ -42,6 +43,12 @@ class Cursor:
 
     reached: Antichain
     resumed: Snapshot | None = None
+
+
+def current_cursor(lake: Lake, request: Request, path: str) -> Cursor | None:
+    """The position of a followed replay into the target at a path."""
+    identity = follow_identity(request, stored_target(lake, path))
+    return find_cursor(lake, request, read_last_published(lake, identity))
 
 
 def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:

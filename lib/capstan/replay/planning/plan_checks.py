@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 from capstan.core.config import Mode, ProjectConfig, Target
 from capstan.core.config.row_checks import Check
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning.computation import CopyComputation, check_workers
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import require_all_workers, require_same_workers
 
 if TYPE_CHECKING:
     from capstan.replay.planning.plan import Plan
@@ -26,21 +24,12 @@ def declared_checks(
 
 def check_scope(plan: Plan) -> None:
     """Check that a replay may change the part of its target that it writes."""
-    mode, computation = plan.request.mode, plan.computation
+    mode = plan.request.mode
     bounded = any(bound is not None for bound in (*plan.box.since, *plan.box.until))
     timeless = mode is Mode.REPLACE and plan.layout.time is None
-    if not isinstance(computation, CopyComputation):
-        check_workers(computation, everyone=plan.everyone)
-        if computation.worker is not None:
-            kept = plan.keepers
-            require_all_workers([i for i in plan.inputs if i not in kept], computation.title)
-            require_same_workers(kept, computation.title)
-        if timeless and (bounded or plan.request.follow):
-            raise InvalidRequestError(
-                "CAP-TIMELESS",
-                f"{computation.title} keeps no time, so no range of its output can be replaced",
-                "replace all of it (no range), or use mode append or merge",
-            )
+    plan.computation.require_scope(
+        plan.inputs, timeless=timeless and (bounded or plan.request.follow is not None)
+    )
     if mode is Mode.MERGE and not plan.keys:
         raise InvalidRequestError(
             "CAP-KEYS",
@@ -55,7 +44,7 @@ def check_scope(plan: Plan) -> None:
             f"column {both[0]} is a key, so it cannot order the changes of a key",
             "name another column in sequence_by",
         )
-    if rule is not None and rule.truncate_when is not None and not plan.everyone:
+    if rule is not None and rule.truncate_when is not None and not plan.inputs.everyone:
         raise InvalidRequestError(
             "CAP-SEQUENCE",
             "truncate_when needs all workers: a truncate of one of them removes rows of all",

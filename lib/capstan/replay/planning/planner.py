@@ -4,32 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from capstan.core.config import ProjectConfig, Target
-from capstan.core.config.names import is_catalog_name, normalised
+from pyspark.sql import SparkSession
+
+from capstan.core.config import ProjectConfig
 from capstan.core.times.region import Region
-from capstan.replay.planning.computation import (
-    PipelineComputation,
-    check_grain,
-    computation_of,
-    kept_source,
-)
-from capstan.replay.planning.cursor import Cursor
-from capstan.replay.planning.lookup_input import Pin, pin_lookups
+from capstan.errors import RangeLockedError
+from capstan.replay.planning.cursor import Cursor, current_cursor, reached_by
+from capstan.replay.planning.intent import Intent
+from capstan.replay.planning.lookup_input import Pin, at_pins
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.plan_checks import check_scope, declared_checks
 from capstan.replay.planning.request import Request, with_preset
-from capstan.replay.planning.stopped_run import continued
+from capstan.replay.planning.requested import (
+    check_grain,
+    computation_of,
+    kept_source,
+    requested_box,
+)
 from capstan.replay.planning.stream_input import (
+    Inputs,
     common_times,
-    kept_inputs,
     meet,
     open_inputs,
 )
 from capstan.replay.planning.target_layout import Layout
-from capstan.replay.planning.time_range import requested_box
+from capstan.replay.planning.target_places import locate, locate_again, target_path
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.tables import read_places
+from capstan.storage.ledger.runs import TERMINAL, History, read_unrecorded
+
+if TYPE_CHECKING:
+    from capstan.spark.session import Later
+
+
+def plan_with_spark(
+    session: SparkSession | Later, lake: Lake, declarations: ProjectConfig, request: Request
+) -> tuple[SparkSession, Plan]:
+    """Resolve a request, and start Spark: what can be refused is refused before it starts."""
+    plan = make_plan(lake, declarations, request, session=session)
+    if isinstance(session, SparkSession):
+        return session, plan
+    spark = session()
+    return spark, plan_again(spark, declarations, plan)
+
+
+def plan_again(spark: SparkSession, declarations: ProjectConfig, plan: Plan) -> Plan:
+    """The plan; made again if a catalog now has another table under a name of its request."""
+    lake, request = plan.lake, plan.request
+    moved = locate_again(spark, lake, declarations, request.into, request.pipeline)
+    return make_plan(lake, declarations, request) if moved else plan
 
 
 def make_plan(
@@ -37,42 +61,46 @@ def make_plan(
     declarations: ProjectConfig,
     request: Request,
     *,
+    session: SparkSession | Later | None = None,
     cuts: Mapping[str, int] | None = None,
     pins: Mapping[str, Pin] | None = None,
     cursor: Cursor | None = None,
 ) -> Plan:
-    """Resolve a request, without a JVM.
+    """Resolve a request; without a JVM, unless a table has a name in a catalog.
 
     Args:
         declarations: The registered transforms and the declared targets.
+        session: Finds tables that were moved, or are named as in a catalog: with a session all of
+            them, else those that the lake has not seen. None takes tables to be where they were.
         cuts: The commits that are already pinned, as `Plan.cuts` has them.
         pins: The versions of lookup tables that are already pinned, by the lookup's name.
-        cursor: The position of a followed replay.
+        cursor: The position of a followed replay; by default that of its last published run.
     """
     if cuts is None:  # A pinned request has the rule of its time.
         request = with_preset(declarations, request)
     inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
     frontier, time_type = meet(inputs), common_times(inputs)
     box = requested_box([stream.tape for stream in inputs], time_type, request)
+    if session is not None:
+        locate(session, lake, declarations, request.into, request.pipeline)
     path, declared = target_path(lake, declarations, request.into)
+    if request.follow is not None and cursor is None and cuts is None:
+        cursor = current_cursor(lake, request, path)
     computation = computation_of(declarations, request, time_type, box, frontier, declared)
     check_grain(computation, time_type, box)
-    if isinstance(computation, PipelineComputation):
-        computation = computation.resuming(None if cursor is None else cursor.resumed)
-        lookups = pin_lookups(lake, computation.pipeline, computation.sink, request.lookups, pins)
-        computation = replace(computation, lookups=lookups)
-        for stream in inputs:
-            computation.require_coarse(stream.tape.step)
+    computation = computation.resuming(None if cursor is None else cursor.resumed)
+    computation = computation.pinned(lake, request.lookups, pins)
+    for stream in inputs:
+        computation.require_coarse(stream.tape.step)
     reached = computation.written_until(time_type, frontier)
     played = None if cursor is None else cursor.reached
     region = Region(computation.project(box), reached, played).simplified()
-    # Rows of a pipeline have times of their own, which are not truncated as the stream's are.
-    step = 1 if isinstance(computation, PipelineComputation) else inputs[0].tape.step
-    kept = kept_inputs(inputs, computation.worker_source)[0]
+    step = computation.step(inputs[0].tape.step)
+    read = Inputs(inputs, computation.worker_source)
     plan = Plan(
         lake=lake,
         request=request,
-        inputs=inputs,
+        inputs=read,
         box=box,
         frontier=frontier,
         region=region,
@@ -81,7 +109,7 @@ def make_plan(
         complete=False,
         target=path,
         declared=declared,
-        layout=Layout(computation.worker, computation.time, kept.labels, step),
+        layout=Layout(computation.worker, computation.time, read.keepers[0].labels, step),
         computation=computation.at(region),
         checks=declared_checks(declarations, request, declared),
     )
@@ -90,47 +118,54 @@ def make_plan(
     return continued(plan) if plan.computation.lookups and pins is None else plan
 
 
-def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
-    """The path of a target and its declaration, even when the target is named by its path.
-
-    A target that is named as in a catalog has that name in its declaration, whether somebody has
-    declared it or not.
-    """
-    any_of_all = "/" in into or is_catalog_name(into)
-    declarations.require_sound("targets", None if any_of_all else into)
-    places = {
-        name: declared_path(lake, name, target) for name, target in declarations.targets.items()
-    }
-    if is_catalog_name(into):
-        return _table_in_catalog(lake, declarations.targets, places, into)
-    path = places.get(into) or lake.table(into)
-    name = into if into in places else next((n for n, at in places.items() if at == path), None)
-    return lake.target(path), declarations.targets[name] if name is not None else None
-
-
-def _table_in_catalog(
-    lake: Lake, targets: Mapping[str, Target], places: Mapping[str, str], into: str
-) -> tuple[str, Target]:
-    """The path and the declaration of a target that is named as in a catalog."""
-    for name, target in targets.items():
-        if target.table is not None and normalised(target.table) == normalised(into):
-            return lake.target(places[name]), target
-    undeclared = Target(name="undeclared", table=into)
-    path = declared_path(lake, into, undeclared)
-    # A target that is declared otherwise may be that table. The catalog is asked by this name.
-    same = next((targets[name] for name, at in places.items() if at == path), undeclared)
-    return lake.target(path), replace(same, table=into)
-
-
-def declared_path(lake: Lake, name: str, target: Target) -> str:
-    """The path of a declared target; of a table by name, where it was last seen."""
-    if target.table is not None:
-        place = read_places(lake).named(normalised(target.table))
-        if place is not None:
-            return place.path
-    return lake.table(target.path or name)
-
-
 def with_region(plan: Plan, region: Region) -> Plan:
     """The plan for other times, such as those that an earlier attempt pinned."""
     return replace(plan, region=region, computation=plan.computation.at(region))
+
+
+def nothing_new(plan: Plan) -> bool:
+    """Whether no time became complete since the last run of a followed replay, or ever."""
+    return plan.cursor == plan.reached or plan.is_empty
+
+
+def continues(plan: Plan, last: History | None) -> bool:
+    """Whether a followed replay goes on from the run that was published last."""
+    return (None if last is None else reached_by(plan.request, last)) == plan.cursor
+
+
+def require_cursor(plan: Plan, last: History | None) -> None:
+    """Check, under the claim, that the last published run is still that of the plan."""
+    if not continues(plan, last):
+        raise RangeLockedError(
+            "CAP-CONFLICT",
+            f"{plan.request.follow} has moved while this run was planned",
+            "run the same command again",
+            follow=plan.request.follow,
+        )
+
+
+def at_versions(plan: Plan, pins: Mapping[str, Pin]) -> Plan:
+    """The plan at other versions of lookup tables, such as those of an earlier attempt."""
+    lookups = at_pins(plan.lake, plan.computation.lookups, pins)
+    return replace(plan, computation=replace(plan.computation, lookups=lookups))
+
+
+def continued(plan: Plan) -> Plan:
+    """The plan at the versions of lookup tables that a stopped run of the same request pinned.
+
+    So the same command finishes that run, whatever was committed to the tables since. A run that
+    has failed is not continued, as a newer version may be what mends it; nor is one whose versions
+    can no longer be read.
+    """
+    if plan.request.follow is not None:
+        return plan
+    for history in reversed(read_unrecorded(plan.lake, plan.target).values()):
+        row = history.effective_intent
+        if row is None or history.last.step in TERMINAL:
+            continue
+        intent = Intent.from_json(row.detail)
+        earlier = at_versions(plan, intent.lookups)
+        same = intent.request.lookups == plan.request.lookups and earlier.identity == row.identity
+        if same and not any(each.unreadable for each in earlier.computation.lookups):
+            return earlier
+    return plan

@@ -6,8 +6,9 @@ streams, a time is complete when it is complete in all of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import lcm
 from operator import attrgetter
 
 from capstan.core.config import source_of
@@ -62,6 +63,77 @@ class StreamInput:
         return index.content_summary(self.tape, self.cut, tuple(self.workers), region)
 
 
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The streams that a replay reads, in the order of their sources' names; mostly one.
+
+    Attributes:
+        streams: The streams.
+        worker_source: The source whose workers the rows keep; None for all of them.
+    """
+
+    streams: tuple[StreamInput, ...]
+    worker_source: str | None = None
+
+    def __iter__(self) -> Iterator[StreamInput]:
+        """The streams."""
+        return iter(self.streams)
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several streams."""
+        return len(self.streams) > 1
+
+    @property
+    def tape(self) -> Tape:
+        """The tape of the only stream; of several the first, whose times have the same type."""
+        return self.streams[0].tape
+
+    @property
+    def cut(self) -> Cut:
+        """The pinned cut of the only stream, or of the first."""
+        return self.streams[0].cut
+
+    @property
+    def cuts(self) -> Mapping[str, int]:
+        """The commits of the pinned cuts by source; the source of an only stream is empty."""
+        return {stream.source: stream.cut.commit for stream in self.streams}
+
+    def at_cuts(self, cuts: Mapping[str, int]) -> Inputs:
+        """The same streams at other cuts, such as those that an earlier attempt pinned."""
+        streams = [
+            replace(stream, cut=index.find_cut(stream.tape, cuts[stream.source]))
+            for stream in self.streams
+        ]
+        return replace(self, streams=tuple(streams))
+
+    @property
+    def step(self) -> int:
+        """The least length that is a multiple of the steps of all streams."""
+        return lcm(*(stream.tape.step for stream in self.streams))
+
+    @property
+    def keepers(self) -> tuple[StreamInput, ...]:
+        """The streams whose workers the rows keep, all with the same chosen ones, if any does."""
+        kept = tuple(each for each in self if source_of(each.source) == self.worker_source)
+        return kept or self.streams
+
+    @property
+    def others(self) -> tuple[StreamInput, ...]:
+        """The streams whose workers the rows mix, if they keep those of others."""
+        return tuple(each for each in self if each not in self.keepers)
+
+    @property
+    def workers(self) -> Mapping[int, str]:
+        """Labels of the chosen workers of the first stream whose workers the rows keep."""
+        return self.keepers[0].workers
+
+    @property
+    def everyone(self) -> bool:
+        """Whether all workers of all streams are chosen."""
+        return all(stream.everyone for stream in self.streams)
+
+
 def open_inputs(
     lake: Lake,
     request: Request,
@@ -100,11 +172,6 @@ def common_times(inputs: Sequence[StreamInput]) -> TimeType:
     return TimeType(
         tuple(min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
     )
-
-
-def kept_inputs(inputs: Sequence[StreamInput], kept: str | None) -> tuple[StreamInput, ...]:
-    """The streams whose workers the rows keep: those of a source; all of them without one."""
-    return tuple(each for each in inputs if source_of(each.source) == kept) or tuple(inputs)
 
 
 def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:

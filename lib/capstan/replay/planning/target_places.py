@@ -5,15 +5,17 @@ A table keeps its runs by its Delta table id, and by the transactions of those r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from capstan.core.config import ProjectConfig
+from pyspark.sql import SparkSession
+
+from capstan.core.config import ProjectConfig, Target
 from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
-from capstan.replay.planning.planner import target_path
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage.catalog_tables import find_table, is_lasting, register_table
 from capstan.storage.delta import delta
@@ -24,7 +26,90 @@ from capstan.storage.ledger.table_places import IN_LAKE, Place
 from capstan.storage.ledger.tables import append_rows, read_places, read_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from capstan.spark.session import Later
+
+
+def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
+    """The path of a target and its declaration, even when the target is named by its path.
+
+    A target that is named as in a catalog has that name in its declaration, whether somebody has
+    declared it or not.
+    """
+    any_of_all = "/" in into or is_catalog_name(into)
+    declarations.require_sound("targets", None if any_of_all else into)
+    places = {
+        name: declared_path(lake, name, target) for name, target in declarations.targets.items()
+    }
+    if is_catalog_name(into):
+        return _table_in_catalog(lake, declarations.targets, places, into)
+    path = places.get(into) or lake.table(into)
+    name = into if into in places else next((n for n, at in places.items() if at == path), None)
+    return lake.target(path), declarations.targets[name] if name is not None else None
+
+
+def _table_in_catalog(
+    lake: Lake, targets: Mapping[str, Target], places: Mapping[str, str], into: str
+) -> tuple[str, Target]:
+    """The path and the declaration of a target that is named as in a catalog."""
+    for name, target in targets.items():
+        if target.table is not None and normalised(target.table) == normalised(into):
+            return lake.target(places[name]), target
+    undeclared = Target(name="undeclared", table=into)
+    path = declared_path(lake, into, undeclared)
+    # A target that is declared otherwise may be that table. The catalog is asked by this name.
+    same = next((targets[name] for name, at in places.items() if at == path), undeclared)
+    return lake.target(path), same.in_catalog(into)
+
+
+def declared_path(lake: Lake, name: str, target: Target) -> str:
+    """The path of a declared target; of a table by name, where it was last seen."""
+    if target.table is not None:
+        place = read_places(lake).named(normalised(target.table))
+        if place is not None:
+            return place.path
+    return lake.table(target.path or name)
+
+
+def locate(
+    session: SparkSession | Later,
+    lake: Lake,
+    declarations: ProjectConfig,
+    into: str,
+    pipeline: str | None = None,
+) -> None:
+    """Find the target of a replay and the lookup tables of its pipeline, and record their places.
+
+    Without a session that is already there, names in a catalog that the lake has seen are taken to
+    be of the same tables.
+    """
+    if isinstance(session, SparkSession):
+        locate_again(session, lake, declarations, into, pipeline)
+        return
+    if unseen_lookups(lake, declarations, pipeline):
+        locate_lookups(session(), lake, declarations, pipeline)
+    if needs_catalog(lake, declarations, into):
+        locate_target(session(), lake, declarations, into)
+    else:
+        path, _ = target_path(lake, declarations, into)
+        find_moved(lake, path)
+
+
+def locate_again(
+    spark: SparkSession,
+    lake: Lake,
+    declarations: ProjectConfig,
+    into: str,
+    pipeline: str | None,
+    *,
+    required: bool = True,
+) -> bool:
+    """Ask the catalogs for all tables of a replay; returns whether a place is another than before.
+
+    Args:
+        required: Whether lookup tables must be there. A run that is rolled back does without them.
+    """
+    moved = locate_target(spark, lake, declarations, into)
+    return locate_lookups(spark, lake, declarations, pipeline, required=required) or moved
 
 
 def needs_catalog(lake: Lake, declarations: ProjectConfig, into: str) -> bool:
@@ -35,18 +120,18 @@ def needs_catalog(lake: Lake, declarations: ProjectConfig, into: str) -> bool:
     return read_places(lake).named(normalised(declared.table)) is None
 
 
-def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, into: str) -> None:
-    """Find the table of a target, and record its place if that has changed."""
+def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, into: str) -> bool:
+    """Find the table of a target; returns whether its place has changed, and was recorded."""
     path, declared = target_path(lake, declarations, into)
     require_safe_commits(spark, path)
     if declared is None or declared.table is None:
-        find_moved(lake, path)
-        return
+        return find_moved(lake, path)
     found = find_table(spark, declared.table)
     if found is not None:
-        _record_found(lake, normalised(declared.table), lake.target(found.path), found.table)
-    else:
-        _require_forgotten(spark, lake, declared.table)
+        name = normalised(declared.table)
+        return _record_found(lake, name, lake.target(found.path), found.table)
+    _require_forgotten(spark, lake, declared.table)
+    return False
 
 
 def unseen_lookups(lake: Lake, declarations: ProjectConfig, pipeline: str | None) -> bool:
@@ -62,19 +147,18 @@ def locate_lookups(
     pipeline: str | None,
     *,
     required: bool = True,
-) -> None:
-    """Find the lookup tables of a pipeline in their catalogs, and record places that have changed.
+) -> bool:
+    """Find the lookup tables of a pipeline; returns whether a place has changed, and was recorded.
 
     Args:
-        declarations: The declared pipelines.
-        pipeline: The pipeline's name; None for no pipeline.
-        required: Whether they must be there. A run that is rolled back does without them.
+        required: Whether they must be there.
     """
+    moved = False
     with nullcontext() if required else suppress(InvalidRequestError):
         for name in _lookup_names(declarations, pipeline):
             found = find_table(spark, name)
             if found is not None:
-                _record_found(lake, normalised(name), found.path, found.table)
+                moved |= _record_found(lake, normalised(name), found.path, found.table)
                 continue
             _require_forgotten(spark, lake, name)
             if read_places(lake).named(normalised(name)) is None:
@@ -84,6 +168,7 @@ def locate_lookups(
                     "check the name, and the catalogs of the Spark session",
                     table=name,
                 )
+    return moved
 
 
 def _lookup_names(declarations: ProjectConfig, pipeline: str | None) -> list[str]:
@@ -160,8 +245,8 @@ def _may_be_moved(lake: Lake, before: str, path: str) -> bool:
     return before != path and (same_name or not is_table(before))
 
 
-def _record_found(lake: Lake, name: str, path: str, table: str) -> None:
-    """Record the table that a catalog has under a name, if that is new."""
+def _record_found(lake: Lake, name: str, path: str, table: str) -> bool:
+    """Record the table that a catalog has under a name; returns whether that is new."""
     places = read_places(lake)
     at = places.at(path)
     if at is not None and at.table == table:
@@ -174,7 +259,7 @@ def _record_found(lake: Lake, name: str, path: str, table: str) -> None:
     else:
         find_moved(lake, path)
         target = read_places(lake).target_of(path)
-    _record(lake, Place(target, path, table, name))
+    return _record(lake, Place(target, path, table, name))
 
 
 def _holds(place: Place) -> bool:
@@ -182,6 +267,8 @@ def _holds(place: Place) -> bool:
     return is_table(place.path) and delta.identity_of(place.path) == place.table
 
 
-def _record(lake: Lake, place: Place) -> None:
-    if read_places(lake).at(place.path) != place:
-        append_rows(lake, "tables", [asdict(place)])
+def _record(lake: Lake, place: Place) -> bool:
+    if read_places(lake).at(place.path) == place:
+        return False
+    append_rows(lake, "tables", [asdict(place)])
+    return True

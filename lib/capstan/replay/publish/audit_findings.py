@@ -37,13 +37,13 @@ def record_findings(
     subject = AuditSubject(
         run,
         attempt,
-        plan.stream,
-        plan.cut.commit,
+        plan.request.stream,
+        plan.inputs.cut.commit,
         plan.target,
         target_version,
         audit.kind,
     )
-    rows = list(finding_rows(audit, plan.tape.time_type))
+    rows = list(finding_rows(audit, plan.inputs.tape.time_type))
     write_findings(plan.lake, subject, rows)
     emit("audit.findings", run=run, findings=len(rows))
 

@@ -22,7 +22,6 @@ from capstan.replay.order.order_dependence import close_of, require_comparable
 from capstan.replay.output.change_rows import require_rule_fits
 from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import playing
-from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.publish.change_images import images_after
 from capstan.replay.target import target_table
@@ -32,7 +31,6 @@ from capstan.replay.target.restorable_rows import require_restorable
 from capstan.replay.target.row_restore import rows_with_keys
 from capstan.storage.delta import delta
 from capstan.storage.lake import is_table
-from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -184,16 +182,13 @@ class _Sides:
 
     def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
         plan = self.plan
-        payload = stored_payload(plan.tape).names
-        if (
-            self.from_index
-            and isinstance(plan.computation, CopyComputation)
-            and list(common) == payload
-            and shape.worker
-        ):
-            return cells.promised_cells(
-                self.spark, plan.tape, plan.cut, plan.workers, plan.region, shape
+        promised = None
+        if self.from_index:
+            promised = plan.computation.promised_cells(
+                self.spark, plan.inputs, plan.region, shape, common
             )
+        if promised is not None:
+            return promised
         return cells.view_cells(wanted.view, {"h": wanted.fields})
 
     def _shape(self) -> Shape:
@@ -201,12 +196,11 @@ class _Sides:
         plan = self.plan
         if plan.request.mode is Mode.MERGE:
             return Shape(None, (), tuple(self.wanted.columns))
-        if isinstance(plan.computation, CopyComputation):
-            return target_table.copy_shape(plan, self.wanted.columns)
-        return target_table.output_shape(plan, self.wanted.schema, self.wanted.columns)
+        columns = self.wanted.columns
+        of_records = target_table.record_shape(plan, columns)
+        return of_records or target_table.output_shape(plan, self.wanted.schema, columns)
 
     def _view(self, frame: DataFrame, shape: Shape) -> View:
         plan = self.plan
-        if isinstance(plan.computation, CopyComputation):
-            frame = plan.layout.tagged(frame, plan.tape.time_type)
-        return table_view(frame, shape, plan.tape.time_type, plan.workers)
+        frame = target_table.tagged(plan, frame)
+        return table_view(frame, shape, plan.inputs.tape.time_type, plan.inputs.workers)

@@ -26,7 +26,7 @@ def find_equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> 
     the same messages, records and fingerprint, worker by worker. A followed replay uses its cursor
     instead.
     """
-    if plan.request.follow is not None or not plan.completes(plan.box):
+    if plan.request.follow is not None or not _is_complete(plan):
         return None
     for covered in reversed(coverage.current(lake, plan.target)):
         earlier = _earlier(lake, declarations, plan, covered)
@@ -42,8 +42,8 @@ def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Cover
     """The plan of the same request at the cut of a run; None when it cannot be the same replay."""
     recorded = (covered.stream, covered.transform, covered.code, covered.scope.workers)
     computation = plan.computation
-    planned = (plan.stream, computation.name, computation.code, plan.scope.workers)
-    if recorded != planned or (covered.cut >= plan.cut.commit and not plan.several):
+    planned = (plan.request.stream, computation.name, computation.code, plan.scope.workers)
+    if recorded != planned or (covered.cut >= plan.inputs.cut.commit and not plan.inputs.several):
         return None
     if covered.scope.region.simplified().box != plan.scope.region.simplified().box:
         return None
@@ -55,18 +55,24 @@ def _earlier(lake: Lake, declarations: ProjectConfig, plan: Plan, covered: Cover
         earlier = make_plan(lake, declarations, plan.request, cuts=cuts, pins=pins)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
-    same = _workers(earlier) == _workers(plan) and earlier.completes(earlier.box)
-    return earlier if same else None
+    same = _workers(earlier) == _workers(plan)
+    return earlier if same and _is_complete(earlier) else None
+
+
+def _is_complete(plan: Plan) -> bool:
+    """Whether no row of the requested range can change any more."""
+    return plan.computation.is_complete(plan.box, plan.frontier)
 
 
 def _cuts(lake: Lake, plan: Plan, covered: Covered) -> Mapping[str, int] | None:
     """The cuts of a run, none of them later than those of a plan; None when it is no such run."""
     cuts: Mapping[str, int] = {"": covered.cut}
-    if plan.several:
+    if plan.inputs.several:
         history = runs.read_histories(lake, run=covered.run).get(covered.run)
         row = None if history is None else history.effective_intent
         cuts = {} if row is None else Intent.from_json(row.detail).cuts
-    if set(cuts) != set(plan.cuts) or any(cuts[source] > plan.cuts[source] for source in cuts):
+    planned = plan.inputs.cuts
+    if set(cuts) != set(planned) or any(cuts[source] > planned[source] for source in cuts):
         return None
     return cuts
 

@@ -10,7 +10,6 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.replay.output.certificate import may_have
-from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
 from capstan.replay.target.already_published import LOOK
@@ -48,9 +47,9 @@ class _Published:
     def has_workers_of(self, plan: Plan) -> bool:
         """Whether it may have replayed a worker of a plan; without a scope, its labels decide."""
         if self.covered.scope.workers is not None:
-            return bool(set(self.covered.scope.workers) & set(plan.workers))
+            return bool(set(self.covered.scope.workers) & set(plan.inputs.workers))
         intent = None if self.history is None else self.history.effective_intent
-        return may_have(None if intent is None else intent.certificate.workers, plan.workers)
+        return may_have(None if intent is None else intent.certificate.workers, plan.inputs.workers)
 
 
 def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
@@ -140,8 +139,7 @@ def _shares_keys(plan: Plan, other: _Published) -> bool:
     A key with the column of the worker separates the workers. A worker by hash does not, since a
     rescaled stream may assign the key to another worker.
     """
-    copies = isinstance(plan.computation, CopyComputation)
-    column = plan.tape.worker_column if copies else plan.layout.worker
+    column = plan.computation.worker_column(plan.inputs.tape, plan.layout)
     return column not in plan.keys or other.has_workers_of(plan)
 
 
@@ -153,7 +151,7 @@ def _meets(plan: Plan, other: _Published) -> bool:
     region = other.region
     if region is None:
         return True
-    timeless = plan.layout.time is None and plan.same_coordinates(region)
+    timeless = plan.layout.time is None and region.is_in(plan.time_type)
     if timeless and not may_overlap(region, plan.region):
         return False
     return other.has_workers_of(plan)

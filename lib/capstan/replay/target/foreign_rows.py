@@ -69,7 +69,7 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     if plan.request.mode is Mode.APPEND or not is_table(plan.target) or is_empty(plan.target):
         return 0
     merges = plan.request.mode is Mode.MERGE
-    within = plan.whole_target if merges else plan.scope
+    within = plan.reach
     present = delta.load(spark, plan.target)
     require_placed(plan, present.schema)
     covered = coverage.current(plan.lake, plan.target)
@@ -87,7 +87,7 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
 def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
     """Whether the bounds of the target's files show that this output owns all rows of a scope."""
     if any(
-        entry.output != plan.output or not plan.same_coordinates(entry.scope.region)
+        entry.output != plan.output or not entry.scope.region.is_in(plan.time_type)
         for entry in covered
     ):
         return False
@@ -124,7 +124,7 @@ def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
 def labels_of_others(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
     """The worker labels of the other streams with rows in the target."""
     labels: dict[str, Mapping[int, str]] = {}
-    for stream in {entry.stream for entry in covered} - {plan.stream}:
+    for stream in {entry.stream for entry in covered} - {plan.request.stream}:
         with suppress(InvalidRequestError):
             tape = open_tape(plan.lake, stream)
             labels[stream] = index.worker_labels(tape, newest_cut(tape))
@@ -133,7 +133,7 @@ def labels_of_others(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mappin
 
 def _others(plan: Plan) -> str:
     """A clause that names runs of other outputs in the range; empty when there are none."""
-    within = plan.whole_target if plan.request.mode is Mode.MERGE else plan.scope
+    within = plan.reach
     covered = coverage.current(plan.lake, plan.target)
     others = (c for c in covered if c.output != plan.output and c.scope.overlaps(within))
     names = dict.fromkeys(f"{other.run} of stream {other.stream}" for other in others)

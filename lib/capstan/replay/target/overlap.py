@@ -12,7 +12,6 @@ from pyarrow import dataset
 
 from capstan.core.config import ByColumn, ByKey, ProjectConfig
 from capstan.core.times import Time
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.replay.target.standing import is_stale
@@ -70,16 +69,15 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
         for parts in zip(*map(partial(_cells, plan), plan.inputs), strict=True)
     )
     played = inside(plan.reads, times)
-    if isinstance(plan.computation, PipelineComputation):
-        # Records around the range are only read to compute the rows inside it.
-        times = times[:, plan.axes]
-        played &= inside(plan.region, times)
+    # Records that a pipeline reads around the range only serve to compute the rows inside it.
+    times = times[:, plan.computation.axes(plan.inputs.tape.time_type)]
+    played &= inside(plan.region, times)
     workers, times, records = workers[played], times[played], records[played]
     uncovered: Mask = np.ones(len(records), dtype=np.bool_)
     by_run: dict[str, int] = {}
     stale = 0
     for entry in reversed(covered):
-        if entry.stream != plan.stream or not plan.same_coordinates(entry.scope.region):
+        if entry.stream != plan.request.stream or not entry.scope.region.is_in(plan.time_type):
             continue  # Its times are those of another stream, or in other coordinates.
         written = uncovered & inside(entry.scope.region, times)
         if entry.scope.workers is not None:
@@ -107,7 +105,7 @@ def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
     times = [numbers_of(chunk, time_type) for chunk in messages["time"].chunks]
     workers = np.asarray(pc.cast(messages["worker"], "int64").to_numpy(), dtype=np.int64)
     return (
-        workers if stream in plan.keepers else np.full_like(workers, _ANY),
+        workers if stream in plan.inputs.keepers else np.full_like(workers, _ANY),
         np.concatenate([np.empty((0, len(time_type.coordinates)), dtype=np.int64), *times]),
         np.asarray(pc.fill_null(messages["records"], 0).to_numpy(), dtype=np.int64),
     )

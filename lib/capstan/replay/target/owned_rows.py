@@ -75,7 +75,7 @@ def _placed(
     by_label = column is not None and isinstance(column_type(schema, column), StringType)
     for entry in covered:
         is_own, scope = entry.output == plan.output, entry.scope
-        if not plan.same_coordinates(scope.region):
+        if not scope.region.is_in(plan.time_type):
             if is_own:
                 continue
             scope = replace(scope, region=everything)
@@ -96,7 +96,7 @@ def workers_here(
         by_label: Whether the target keeps labels, which workers of other streams can share.
     """
     workers = covered.scope.workers
-    if covered.stream == plan.stream or not by_label:
+    if covered.stream == plan.request.stream or not by_label:
         return workers
     known = labels.get(covered.stream)
     if workers is None or known is None:

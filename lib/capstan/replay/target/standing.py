@@ -162,13 +162,13 @@ def _publish(
 ) -> WrittenRegion:
     """What a run did to the rows of a target, as seen by the output of a plan."""
     is_own, mode = covered.output == plan.output, None if history is None else history.mode
-    same_shape = plan.same_coordinates(covered.scope.region)
+    same_shape = covered.scope.region.is_in(plan.time_type)
     # A copy has more coordinates than a pipeline, so its rows may lie anywhere.
     region = covered.scope.region if same_shape else Region(Box.everything(plan.time_type))
-    if plan.layout.time is None and covered.stream == plan.stream:
+    if plan.layout.time is None and covered.stream == plan.request.stream:
         # The target has no time column, so its scope is all times; the replayed region is smaller.
         region = (history and history.region) or region
-    anyone = plan.layout.worker is None and covered.stream != plan.stream
+    anyone = plan.layout.worker is None and covered.stream != plan.request.stream
     effect = Effect.REPLACES
     if not is_own and mode in (Mode.APPEND, Mode.MERGE):
         effect = Effect.MIXES
@@ -177,7 +177,7 @@ def _publish(
     elif mode == Mode.MERGE and plan.change_rule is None:
         effect = Effect.MERGES
     return WrittenRegion(
-        covered.run if covered.stream == plan.stream or effect is Effect.REPLACES else "",
+        covered.run if covered.stream == plan.request.stream or effect is Effect.REPLACES else "",
         None if workers is None or anyone else frozenset(workers),
         region,
         current=is_own and not is_stale(plan, covered),

@@ -11,6 +11,8 @@ from pyspark.sql.types import StructType
 
 from capstan.audit import (
     Audit,
+    AuditScope,
+    Computed,
     Shape,
     audit_computed,
     audit_copy,
@@ -18,13 +20,11 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
-from capstan.core.sql_names import quoted
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import playing
-from capstan.replay.planning.computation import CopyComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.replay.target.default_columns import with_defaults
@@ -36,7 +36,6 @@ from capstan.storage.ledger import coverage
 from capstan.storage.ledger.certificate import Json
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.tape.tape import stored_payload
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,25 +77,18 @@ def predicate(plan: Plan, schema: StructType) -> str:
 
 def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
     """Audit rows of the plan's workers and times, from staging or from the target."""
-    if isinstance(plan.computation, CopyComputation) and plan.request.mode is not Mode.MERGE:
-        tagged = plan.layout.tagged(rows, plan.tape.time_type)
-        return audit_records(spark, plan, tagged, copy_shape(plan, rows.columns))
+    columns = None
+    if plan.request.mode is not Mode.MERGE:  # It leaves one row of each key.
+        columns = record_shape(plan, rows.columns)
+    if columns is not None:
+        return audit_records(spark, plan, tagged(plan, rows), columns)
     require_computable(plan)
     with playing(spark, plan, again=True) as output:
         depends = ordered(plan, output.rows)
         computed = rows_to_publish(plan, output.rows)
-        result = audit_computed(
-            spark,
-            plan.audited,
-            plan.reads,
-            rows,
-            output_shape(plan, rows.schema, computed.columns),
-            computed,
-            plan.row_keys,
-            kind=plan.computation.kind,
-            checks=plan.checks,
-            tolerance=depends.close,
-        )
+        shape = output_shape(plan, rows.schema, computed.columns)
+        again = Computed(computed, plan.computation.kind, plan.row_keys, depends.close)
+        result = audit_computed(audit_scopes(spark, plan), rows, shape, again, plan.checks)
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 
@@ -111,23 +103,31 @@ def require_computable(plan: Plan) -> None:
 
 def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:
     """Audit rows tagged with `_worker` and `_time` as copies of the plan's records."""
-    return audit_copy(
-        spark,
-        plan.tape,
-        plan.cut,
-        plan.workers,
-        plan.reads,
-        tagged,
-        shape,
-        checks=plan.checks,
-        retired=_retired(plan, plan.inputs[0]),
-    )
+    retired = _retired(plan, plan.inputs.streams[0])
+    scope = audit_scopes(spark, plan)[0]
+    return audit_copy(scope, tagged, shape, checks=plan.checks, retired=retired)
+
+
+def audit_scopes(spark: SparkSession, plan: Plan) -> list[AuditScope]:
+    """What an audit reads of each stream; the first is one whose workers the rows keep."""
+    streams = (*plan.inputs.keepers, *plan.inputs.others)
+    return [AuditScope(spark, s.tape, s.cut, s.workers, plan.reads) for s in streams]
 
 
 def _retired(plan: Plan, stream: StreamInput) -> list[Box]:
     """The times of retired records of a stream that the plan reads."""
     retired = retired_boxes(plan.lake, stream.tape)
     return missing_boxes(stream.tape, stream.cut, tuple(stream.workers), plan.reads, retired)
+
+
+def record_shape(plan: Plan, columns: Collection[str]) -> Shape | None:
+    """The columns of tagged rows that are records of the tape; None when rows are computed."""
+    return plan.computation.record_shape(plan.inputs.tape, plan.declared, columns)
+
+
+def tagged(plan: Plan, rows: DataFrame) -> DataFrame:
+    """Rows of the target, those of a copy with `_worker` and `_time` as on tape."""
+    return plan.computation.tagged(plan.layout, rows, plan.inputs.tape.time_type)
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
@@ -141,34 +141,17 @@ def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shap
     shape = shape_of(
         schema, plan.time_type, worker=layout.worker, time=layout.time, columns=columns
     )
-    kept = dict(zip(plan.axes, shape.times, strict=True)) if shape.times else {}
-    count = len(plan.tape.time_type.coordinates)
+    of_tape = plan.inputs.tape.time_type
+    axes = plan.computation.axes(of_tape)
+    kept = dict(zip(axes, shape.times, strict=True)) if shape.times else {}
+    count = len(of_tape.coordinates)
     return replace(shape, times=tuple(map(kept.get, range(count))) if kept else ())
-
-
-def copy_shape(plan: Plan, columns: Collection[str]) -> Shape:
-    """The columns of worker, time and data in a copy that is tagged with `_worker` and `_time`.
-
-    Args:
-        plan: The replay, which is a copy.
-        columns: The columns of the rows.
-    """
-    payload = stored_payload(plan.tape).names
-    wanted = plan.declared.columns if plan.declared and plan.declared.columns else payload
-    return tagged_shape(plan, tuple(name for name in wanted if name in columns))
-
-
-def tagged_shape(plan: Plan, columns: tuple[str, ...]) -> Shape:
-    """The columns of rows that are tagged with `_worker` and `_time`, with these data."""
-    times = tuple(f"`_time`.{quoted(name)}" for name in plan.tape.time_type.names)
-    return Shape("_worker", times, columns)
 
 
 def require_checks(plan: Plan, rows: DataFrame) -> None:
     """Check that the declared checks fit the rows of a replay; no job runs."""
     if plan.checks:
-        copies = isinstance(plan.computation, CopyComputation)
-        prepare(plan.checks, plan.layout.tagged(rows, plan.tape.time_type) if copies else rows)
+        prepare(plan.checks, tagged(plan, rows))
 
 
 def require_inside(plan: Plan, rows: DataFrame) -> None:
@@ -182,8 +165,8 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
 
 
 def _require_inside(plan: Plan, rows: DataFrame) -> None:
-    if isinstance(plan.computation, CopyComputation):
-        return
+    if record_shape(plan, rows.columns) is not None:
+        return  # The tape's records were read by the same workers and times.
     where = predicate(plan, rows.schema)
     if not rows.where(~F.coalesce(F.expr(where), F.lit(False))).isEmpty():
         raise delta.outside_range_error(plan.target, where)

@@ -10,6 +10,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from capstan.audit import AuditScope
 from capstan.audit import run as auditing
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -126,11 +127,8 @@ def test_an_audit_of_some_columns_says_which_options_it_has(
     monkeypatch.setattr(auditing, "common_fields", lambda *_: fields)
     nothing: Any = type("Nothing", (), {"columns": (), "schema": None})
     monkeypatch.setattr(auditing, "prepare", lambda *_: ())
-    error = refused(
-        lambda: auditing.audit_copy(
-            nothing, tape, newest_cut(tape), [0], Region(BOX), nothing, nothing, retired=[BOX]
-        )
-    )
+    scope = AuditScope(nothing, tape, newest_cut(tape), {0: "a"}, Region(BOX))
+    error = refused(lambda: auditing.audit_copy(scope, nothing, nothing, retired=[BOX]))
     assert error.hint == (
         f"audit all columns of the stream, or only later times (--against s --since {SINCE})"
     )

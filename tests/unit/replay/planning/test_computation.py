@@ -17,11 +17,10 @@ from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.demo import pipelines
 from capstan.errors import IncompleteError, InvalidRequestError
-from capstan.replay.output.certificate import pipeline_json
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import Cursor, find_cursor
+from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan, with_region
+from capstan.replay.planning.planner import make_plan, nothing_new, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.snapshots.ledger import Snapshot
 from capstan.replay.target.overlap import published_overlap
@@ -113,7 +112,7 @@ def test_more_is_read_than_is_written(place: Place) -> None:
     assert plan.computation.name == "places.hours"
     assert (plan.layout.worker, plan.layout.time, plan.keys) == (None, "window_start", ("place",))
     assert plan.scope.workers is None
-    assert pipeline_json(plan.computation) == {
+    assert plan.computation.to_json() == {
         "name": "places",
         "sink": "hours",
         "reads": {"since": "1969-12-31T19:00:00.000000Z", "until": "1970-01-01T08:00:00.000000Z"},
@@ -149,7 +148,7 @@ def test_a_range_without_a_complete_time_is_refused(
         plan.require_complete()
     followed = place.plan(since=hour(since), follow="nightly")
     followed.require_complete()
-    assert followed.nothing_new
+    assert nothing_new(followed)
 
 
 def test_copies_without_a_complete_time_are_refused(tmp_path: Path) -> None:
@@ -192,7 +191,7 @@ def test_nothing_is_settled_at_the_start_of_a_stream(tmp_path: Path) -> None:
     request = Request(NAME, "t", pipeline="places", sink="hours")
     plan = make_plan(lake, declarations(tmp_path), request)
     assert plan.region.box.until == (plan.time_type.minimum[0],)
-    assert pipeline_json(plan.computation)
+    assert plan.computation.to_json()
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +327,7 @@ def _identity_of_a_copy(plan: Plan) -> str:
     import hashlib
     import json
 
-    tape = delta.open_table(plan.tape.paths.events).metadata().id
+    tape = delta.open_table(plan.inputs.tape.paths.events).metadata().id
     region = json.dumps(
         {"above": None, "below": None, "since": [2 * HOUR_US], "until": [4 * HOUR_US]}
     )
@@ -355,14 +354,14 @@ def test_a_followed_pipeline_goes_on_where_it_has_ended(tmp_path: Path) -> None:
     second = make_plan(on.lake, on.declarations, request, cursor=Cursor(first.reached))
     assert hours(second.region) == (6, 9)
     assert hours(second.reads) == (-2, 11)
-    assert not second.nothing_new
+    assert not nothing_new(second)
     third = make_plan(on.lake, on.declarations, request, cursor=Cursor(second.reached))
-    assert third.nothing_new
+    assert nothing_new(third)
     closed = Place(tmp_path / "three", frontier=None)
     last = make_plan(closed.lake, closed.declarations, request, cursor=Cursor(second.reached))
     assert hours(last.region) == (9, None)
     ended = make_plan(closed.lake, closed.declarations, request, cursor=Cursor(last.reached))
-    assert ended.nothing_new
+    assert nothing_new(ended)
 
 
 def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
@@ -379,7 +378,7 @@ def test_a_followed_pipeline_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     assert second.peers == 2
     other = make_plan(on.lake, on.declarations, replace(request, peers=5), cursor=cursor)
     assert other.peers == 5
-    assert pipeline_json(second.computation)["resumed"] == "r-1"
+    assert second.computation.to_json()["resumed"] == "r-1"
 
 
 def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> None:
@@ -412,7 +411,10 @@ def test_what_a_bitemporal_stream_knew_then(tmp_path: Path) -> None:
 
     known = plan(known_at=3, since=hour(1), until=hour(4))
     assert known.complete
-    assert (known.time_type.names, known.axes) == (("event",), (1,))
+    assert (known.time_type.names, known.computation.axes(known.inputs.tape.time_type)) == (
+        ("event",),
+        (1,),
+    )
     assert hours(known.region) == (1, 4)
     assert known.reads.box == Box((None, -7 * HOUR_US), (4, 6 * HOUR_US))
     later = plan(known_at=5, since=hour(1), until=hour(4))

@@ -25,9 +25,8 @@ from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.lookup_input import Pin
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.planner import at_versions, make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stopped_run import at_versions
 from capstan.replay.planning.target_places import unseen_lookups
 from capstan.reporting.formatting import pipeline_text
 from capstan.storage.lake import Lake
@@ -72,9 +71,9 @@ class Shop:
     def intent(self, plan: Plan) -> Intent:
         draft = draft_certificate(plan, [each.content(plan.reads) for each in plan.inputs])
         placed = Placement(None, "_time")
-        code = plan.computation.code
+        code, cut = plan.computation.code, plan.inputs.cut.commit
         return Intent(
-            plan.request, plan.cut.commit, plan.region, plan.reached, code, placed, (), (), -1,
+            plan.request, cut, plan.region, plan.reached, code, placed, (), (), -1,
             draft, lookups=plan.computation.lookup_pins,
         )  # fmt: skip
 
@@ -83,9 +82,8 @@ class Shop:
         run = RunId(plan.identity, 1, "t")
         for step in (Step.INTENT, *steps):
             detail = self.intent(plan).to_json() if step is Step.INTENT else {}
-            runs.write_step(
-                self.lake, run, 1, step, stream=plan.stream, target=plan.target, detail=detail
-            )
+            stream, target = plan.request.stream, plan.target
+            runs.write_step(self.lake, run, 1, step, stream=stream, target=target, detail=detail)
 
 
 @pytest.fixture
@@ -294,7 +292,7 @@ def test_the_command_line_names_versions() -> None:
 def test_a_retry_in_airflow_recognises_its_request(shop: Shop) -> None:
     plan = shop.plan()
     saved = plan.pinned.to_json()
-    claims.claim(shop.lake, RunId(plan.identity, 1, "t"), plan.stream, plan.scope)
+    claims.claim(shop.lake, RunId(plan.identity, 1, "t"), plan.request.stream, plan.scope)
     shop.change("Di")
     setting: Any = SimpleNamespace(lake=shop.lake.root, declarations=DECLARED)
     found = interrupted_request(setting, shop.request(), saved)

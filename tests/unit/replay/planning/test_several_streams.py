@@ -28,7 +28,7 @@ from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.planner import make_plan, nothing_new
 from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
 from capstan.reporting import listings
@@ -115,7 +115,7 @@ def test_a_time_is_complete_when_it_is_complete_in_all(two: Two) -> None:
 def test_the_order_in_which_streams_are_named_means_nothing(two: Two) -> None:
     turned = dict(reversed(STREAMS.items()))
     plan, other = two.plan(), two.plan(streams=turned)
-    assert plan.stream == other.stream == "orders_eu+payments"
+    assert plan.request.stream == other.request.stream == "orders_eu+payments"
     assert plan.identity == other.identity
     assert [each.source for each in other.inputs] == ["orders", "payments"]
 
@@ -124,7 +124,7 @@ def test_an_identity_has_the_cuts_of_all(two: Two) -> None:
     before = two.plan(until=hour(5))
     go_on(two.lake, "payments", [(7 * HOUR_US,)], (8 * HOUR_US,))
     after = two.plan(until=hour(5))
-    assert (before.cuts, after.cuts) == (
+    assert (before.inputs.cuts, after.inputs.cuts) == (
         {"orders": 0, "payments": 0},
         {"orders": 0, "payments": 1},
     )
@@ -135,13 +135,13 @@ def test_an_identity_has_the_cuts_of_all(two: Two) -> None:
         before.identity,
         after.identity,
     }
-    assert after.pinned.cuts == after.cuts
+    assert after.pinned.cuts == after.inputs.cuts
 
 
 def test_sources_may_read_one_stream(two: Two) -> None:
     plan = two.plan(streams={"orders": "payments", "payments": "payments"})
     assert [each.cut.commit for each in plan.inputs] == [0, 0]
-    assert plan.stream == "payments+payments"
+    assert plan.request.stream == "payments+payments"
 
 
 @pytest.mark.parametrize(
@@ -194,9 +194,9 @@ def test_a_source_reads_several_streams_as_one(two: Two) -> None:
         "orders/orders_us",
         "payments",
     ]
-    assert plan.stream == "orders_eu+orders_us+payments"
+    assert plan.request.stream == "orders_eu+orders_us+payments"
     assert end_of(plan) == 5
-    assert plan.cuts == {"orders/orders_eu": 0, "orders/orders_us": 0, "payments": 0}
+    assert plan.inputs.cuts == {"orders/orders_eu": 0, "orders/orders_us": 0, "payments": 0}
     assert plan.identity != two.plan().identity
     again = Request.from_json(json.loads(json.dumps(plan.pinned.to_json())))
     assert make_plan(two.lake, two.declarations, again).identity == plan.identity
@@ -214,7 +214,7 @@ def test_streams_with_other_times_are_refused_by_name(two: Two) -> None:
 def test_a_range_has_whole_steps_of_all_streams(two: Two) -> None:
     lay_tape(two.lake, "daily", ["a"], [(0,)], (48 * HOUR_US,), every=HOUR_US)
     streams = {"orders": "orders_eu", "payments": "daily"}
-    assert two.plan(streams=streams, since=hour(3)).grain == HOUR_US
+    assert two.plan(streams=streams, since=hour(3)).inputs.step == HOUR_US
     with pytest.raises(InvalidRequestError, match="^CAP-GRAIN: stream daily"):
         two.plan(streams=streams, since="1970-01-01T03:30:00Z")
 
@@ -227,7 +227,7 @@ def test_workers_are_chosen_in_all_streams_that_have_the_same(two: Two) -> None:
     )
     assert [each.workers for each in plan.inputs] == [{1: "b"}, {1: "b"}]
     assert plan.scope.workers == (1,)
-    assert not plan.everyone
+    assert not plan.inputs.everyone
     with pytest.raises(InvalidRequestError, match="^CAP-WORKERS: .*mixes workers"):
         two.plan(workers=("a", "b"))
 
@@ -248,11 +248,11 @@ def test_streams_with_different_workers_share_the_common(two: Two) -> None:
 
 def test_rows_can_keep_the_workers_of_one_source(two: Two) -> None:
     everyone = two.plan("paid_by_seller")
-    assert everyone.everyone
+    assert everyone.inputs.everyone
     assert everyone.scope.workers == (0, 1)
     plan = two.plan("paid_by_seller", workers_of={"orders": ("b",)})
     assert [each.workers for each in plan.inputs] == [{1: "b"}, {0: "a", 1: "b", 2: "c"}]
-    assert (plan.workers, plan.scope.workers) == ({1: "b"}, (1,))
+    assert (plan.inputs.workers, plan.scope.workers) == ({1: "b"}, (1,))
     # Workers without a stream are those of the source that keeps them.
     assert two.plan("paid_by_seller", workers=("b",)).identity == plan.identity
     assert plan.identity != everyone.identity
@@ -275,7 +275,8 @@ def test_the_kept_workers_need_not_be_those_of_the_first_stream(two: Two) -> Non
     plan = two.plan("paid_by_payer", workers=("c",))
     assert [each.everyone for each in plan.inputs] == [True, False]
     assert (plan.scope.workers, plan.layout.labels[2]) == ((2,), "c")
-    assert [workers for _, _, workers in plan.audited] == [{2: "c"}, {0: "a", 1: "b"}]
+    assert [each.workers for each in plan.inputs.keepers] == [{2: "c"}]
+    assert [each.workers for each in plan.inputs.others] == [{0: "a", 1: "b"}]
     draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
     assert (draft.workers, draft.not_covered.workers) == (["c"], ["a", "b"])
     streams = {"orders": "payments", "payments": "orders_eu"}
@@ -315,7 +316,8 @@ def test_what_lacks_of_the_kept_workers_is_filled(two: Two) -> None:
     )
     declared = replace(two.declarations, replays={"joined": by_payer})
     plan = two.plan("paid_by_payer")
-    books = Books(two.lake, plan.stream, plan.target, plan.computation.name, plan.computation.code)
+    name, code = plan.computation.name, plan.computation.code
+    books = Books(two.lake, plan.request.stream, plan.target, name, code)
     books.published("r", (2,), Region(Box((None,), (3 * HOUR_US,))))
     found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
     first, second = plan_replays(found, BackfillRequest("joined"))
@@ -380,16 +382,15 @@ def test_an_intent_pins_all_cuts(two: Two) -> None:
     plan = two.plan()
     draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
     placed = Placement(None, "_time")
-    intent = Intent(
-        plan.request, 0, plan.region, plan.reached, "", placed, ("id",), (), -1, draft, plan.cuts
-    )
+    reached, cuts = plan.reached, plan.inputs.cuts
+    intent = Intent(plan.request, 0, plan.region, reached, "", placed, ("id",), (), -1, draft, cuts)
     again = Intent.from_json(json.loads(json.dumps(intent.to_json())))
     assert again == replace(intent, certificate=again.certificate)
     go_on(two.lake, "payments", [], (9 * HOUR_US,))
     go_on(two.lake, "orders_eu", [], (9 * HOUR_US,))
     restored = make_plan(two.lake, two.declarations, again.request, cuts=again.pinned)
-    assert (restored.cuts, restored.frontier) == (plan.cuts, plan.frontier)
-    assert two.plan().at_cuts(again.pinned).cuts == plan.cuts
+    assert (restored.inputs.cuts, restored.frontier) == (plan.inputs.cuts, plan.frontier)
+    assert two.plan().inputs.at_cuts(again.pinned).cuts == plan.inputs.cuts
 
 
 def test_a_plan_shows_all_streams(two: Two) -> None:
@@ -414,7 +415,7 @@ def test_one_cursor_follows_all_streams(two: Two) -> None:
     go_on(two.lake, "orders_eu", [(8 * HOUR_US,)], (20 * HOUR_US,))
     second = make_plan(two.lake, two.declarations, request, cursor=Cursor(first.reached))
     # Payments have not moved, so nothing became complete.
-    assert second.nothing_new
+    assert nothing_new(second)
     go_on(two.lake, "payments", [(8 * HOUR_US,)], (10 * HOUR_US,))
     third = make_plan(two.lake, two.declarations, request, cursor=Cursor(second.reached))
     assert (third.region.simplified().box.since, end_of(third)) == ((6 * HOUR_US,), 10)
@@ -434,7 +435,7 @@ def test_records_that_one_stream_no_longer_has_are_missed(two: Two) -> None:
 def test_no_stream_is_retired_while_a_run_reads_it(two: Two) -> None:
     plan = two.plan()
     run = RunId(plan.identity, 1, "t")
-    claims.claim(two.lake, run, plan.stream, plan.scope)
+    claims.claim(two.lake, run, plan.request.stream, plan.scope)
     for name in STREAMS.values():
         with pytest.raises(RangeLockedError, match=f"replays stream {name}"):
             _require_idle(two.lake, open_tape(two.lake, name))
@@ -448,7 +449,8 @@ def test_intervals_of_several_streams_are_surveyed_and_filled(two: Two) -> None:
     states = {IntervalState.GAP: 6, IntervalState.INCOMPLETE: 4}
     assert found.counts == {str(state): states.get(state, 0) for state in IntervalState}
     plan = two.plan()
-    books = Books(two.lake, plan.stream, plan.target, plan.computation.name, plan.computation.code)
+    name, code = plan.computation.name, plan.computation.code
+    books = Books(two.lake, plan.request.stream, plan.target, name, code)
     whole = Box((None,), (3 * HOUR_US,))
     books.published("r", None, Region(whole))
     go_on(two.lake, "payments", [], (7 * HOUR_US,))
@@ -546,7 +548,7 @@ def test_requests_of_jobs_name_streams_alone(two: Two) -> None:
 def test_runs_of_several_streams_are_those_of_each(two: Two) -> None:
     plan = two.plan()
     draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
-    books = Books(two.lake, plan.stream, plan.target)
+    books = Books(two.lake, plan.request.stream, plan.target)
     books.published("both-00000000-1", None, plan.region)
     Books(two.lake, "orders_eu", plan.target).failed("one-00000000-1", None, plan.region)
     for name, found in (("orders_eu", 2), ("payments", 1), ("eu", 0)):

@@ -12,9 +12,14 @@ from capstan.core.config import ProjectConfig, Target
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning import target_places
-from capstan.replay.planning.planner import make_plan, target_path
+from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import find_all_moved, find_moved, needs_catalog
+from capstan.replay.planning.target_places import (
+    find_all_moved,
+    find_moved,
+    needs_catalog,
+    target_path,
+)
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage

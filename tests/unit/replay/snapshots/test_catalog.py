@@ -16,8 +16,8 @@ from capstan.pipeline.graph.errors import StateChanged
 from capstan.pipeline.graph.signature import Signatures
 from capstan.pipeline.registry import Pipelines
 from capstan.pipeline.state.errors import NotWhole
-from capstan.replay.planning.computation import PipelineComputation
 from capstan.replay.planning.cursor import find_cursor
+from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.snapshots.catalog import find_snapshot, list_taken

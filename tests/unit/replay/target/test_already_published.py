@@ -75,8 +75,8 @@ class Told:
     def published(self, run: str, plan: Plan) -> None:
         """The run of a plan, which has published."""
         books = replace(self.books, transform=plan.computation.name, code=plan.computation.code)
-        mode, kept = str(plan.request.mode), plan.scope.region
-        told = {"mode": mode, "kept": kept, "identity": plan.identity, "cut": plan.cut.commit}
+        mode, kept, cut = str(plan.request.mode), plan.scope.region, plan.inputs.cut.commit
+        told = {"mode": mode, "kept": kept, "identity": plan.identity, "cut": cut}
         books.published(run, plan.scope.workers, plan.region, **told)  # type: ignore[arg-type]
 
     def stood(self, **asked: object) -> str | None:
@@ -181,9 +181,15 @@ def test_what_was_known_at_an_epoch_stands(tmp_path: Path) -> None:
 def refused(
     told: Told, besides: Collection[str] = (), mode: Mode = Mode.APPEND, **asked: object
 ) -> str | None:
+    return clash(told.plan(mode=mode, **asked), besides)
+
+
+def clash(plan: Plan, besides: Collection[str] = ()) -> str | None:
+    """The run whose rows are in a plan's way, if there is one."""
     try:
-        require_no_clash(told.lake, told.plan(mode=mode, **asked), besides)
+        require_no_clash(plan.lake, plan, besides)
     except InvalidRequestError as error:
+        mode = plan.request.mode
         assert error.code == {Mode.APPEND: "CAP-APPEND", Mode.MERGE: "CAP-ORDER"}[mode]
         return str(error.fields["run"])
     return None
@@ -240,7 +246,7 @@ def test_workers_whose_keys_are_apart_are_merged_in_any_order(told: Told) -> Non
 
 
 def test_older_knowledge_is_not_merged_over_newer(told: Told) -> None:
-    before = told.plan().cut.commit
+    before = told.plan().inputs.cut.commit
     go_on(told.lake, "s", [(8 * HOUR,)], (9 * HOUR,))
     merged(told, "newer", until=None)
     assert refused(told, mode=Mode.MERGE, keys=("id",), until=None, as_of=before) == "newer"
@@ -248,12 +254,11 @@ def test_older_knowledge_is_not_merged_over_newer(told: Told) -> None:
 
 
 def test_a_followed_replay_appends_beside_its_own_runs_alone(told: Told) -> None:
-    asked = {"follow": "f", "since": None, "until": None}
-    plan = told.plan(**asked, mode=Mode.APPEND)
+    plan = told.plan(follow="f", since=None, until=None, mode=Mode.APPEND)
     told.published("own", plan)
-    assert refused(told, **asked) is None
+    assert clash(plan) is None
     told.published("first", told.plan(mode=Mode.APPEND))
-    assert refused(told, **asked) == "first"
+    assert clash(plan) == "first"
 
 
 def test_where_the_target_keeps_no_time_what_was_played_counts(told: Told) -> None:

@@ -16,7 +16,7 @@ from capstan.replay.execution.job import require_intent
 from capstan.replay.execution.rollback import is_gone
 from capstan.replay.planning.cursor import follow_identity
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.planner import make_plan, require_cursor
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.target.target_table import require_all_rows
@@ -160,15 +160,15 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     identity = follow_identity(Request(NAME, "t", **asked), lake.table("t"))  # type: ignore[arg-type]
     plan = plan_of(lake, **asked)
     books = Books(lake, NAME, lake.table("t"))
-    plan.require_cursor(read_last_published(lake, identity))
+    require_cursor(plan, read_last_published(lake, identity))
     intent = intent_json(plan.request, [[3 * HOUR_US]])
     books.stepped("t-1", "intent", intent, identity=identity)
     books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
     with pytest.raises(RangeLockedError, match="nightly has moved") as caught:
-        plan.require_cursor(read_last_published(lake, identity))
+        require_cursor(plan, read_last_published(lake, identity))
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     books.stepped("t-1", "rolled-back", {}, identity=identity)
-    plan.require_cursor(read_last_published(lake, identity))
+    require_cursor(plan, read_last_published(lake, identity))
 
 
 def test_a_run_without_intent_has_nothing_to_finish(lake: Lake) -> None:

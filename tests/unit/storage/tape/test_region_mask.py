@@ -129,6 +129,6 @@ def test_only_messages_of_the_range_are_looked_at(tmp_path: Path, domain: str) -
     for region in some(width):
         plan = replace(whole, region=region)
         box = region.simplified().box
-        assert len(_cells(plan, plan.inputs[0])[0]) == 2 * sum(map(box.contains, times))
+        assert len(_cells(plan, plan.inputs.streams[0])[0]) == 2 * sum(map(box.contains, times))
         played = sum(region.contains(Time(time)) for time in times)
         assert published_overlap(plan, []).missing == 2 * played

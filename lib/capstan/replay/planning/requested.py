@@ -1,0 +1,143 @@
+"""What a request asks for, resolved: the range of times, and the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from capstan.core.config import ProjectConfig, Target, source_of, transforms
+from capstan.core.times import Antichain, Box, TimeType
+from capstan.errors import InvalidRequestError
+from capstan.pipeline import Pipeline, Sink, pipelines
+from capstan.replay.planning.computation import (
+    Computation,
+    CopyComputation,
+    TransformComputation,
+)
+from capstan.replay.planning.pipeline_computation import PipelineComputation
+from capstan.replay.planning.request import Request
+from capstan.storage.tape.grains import require_multiples, require_whole_steps
+from capstan.storage.tape.tape import Tape
+
+_INTERVAL = (
+    "; if an Airflow template gave both, the run has no data interval: schedule its DAG with a "
+    "CronDataIntervalTimetable (a cron text has none in Airflow 3), or replay by hand with params"
+)
+
+
+def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) -> Box:
+    """The times of a request: its bounds, restricted to those known at an epoch.
+
+    Args:
+        time_type: The coordinates of their times.
+    """
+    bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
+    for tape in tapes:
+        require_whole_steps(tape, *bounds)
+    box = Box(*bounds)
+    if request.known_at is not None:
+        box = box.intersect(_known(tapes[0].name, time_type, request.known_at))
+    if box.intersect(Box(time_type.minimum, box.until)).is_empty:
+        raise InvalidRequestError(
+            "CAP-RANGE",
+            f"the range from {request.since} to {request.until} is empty or reversed",
+            "give its first time, and the first time after it"
+            + _INTERVAL * (box.since == box.until),
+        )
+    return box
+
+
+def _known(stream: str, time_type: TimeType, epoch: int) -> Box:
+    """The times up to an epoch."""
+    names = time_type.names
+    if "epoch" not in names:
+        raise InvalidRequestError(
+            "CAP-KNOWN-AT",
+            f"times of stream {stream} have no epoch: {', '.join(names)}",
+            "leave out --known-at, or name a commit of the tape with --as-of",
+            stream=stream,
+        )
+    past = time_type.coordinates[names.index("epoch")].parse(epoch) + 1
+    until = tuple(past if name == "epoch" else None for name in names)
+    return Box((None,) * len(names), until)
+
+
+def computation_of(
+    declarations: ProjectConfig,
+    request: Request,
+    time_type: TimeType,
+    box: Box,
+    frontier: Antichain,
+    declared: Target | None,
+) -> Computation:
+    """Resolve and check the computation of a request, without a JVM."""
+    if request.transform is not None:
+        declarations.require_sound("transforms", request.transform)
+        transform = transforms(declarations.transforms).get(request.transform)
+        return TransformComputation.of(transform)
+    if request.pipeline is None:
+        return CopyComputation.into(declared)
+    pipeline, sink = _requested(declarations, request.pipeline, request.sink)
+    _require_streams(pipeline, sink, request)
+    return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
+
+
+def kept_source(declarations: ProjectConfig, request: Request) -> str | None:
+    """The source to which the `workers` of a request of several streams belong; None for all."""
+    if request.workers is None or not request.streams or request.pipeline is None:
+        return None
+    return _requested(declarations, request.pipeline, request.sink)[1].worker_source
+
+
+def _requested(declarations: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
+    declarations.require_sound("pipelines", name)
+    pipeline = pipelines(references=declarations.pipelines).get(name)
+    return pipeline, find_sink(pipeline, node)
+
+
+def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
+    """The requested sink, or the only one when none is named."""
+    if node is not None:
+        return pipeline.sink(node)
+    if len(pipeline.sinks) == 1:
+        return pipeline.sinks[0]
+    raise InvalidRequestError(
+        "CAP-PIPELINE",
+        f"pipeline {pipeline.name} has several sinks, and none is chosen: "
+        + ", ".join(sink.node for sink in pipeline.sinks),
+        "choose one with --sink; each target table needs a run of its own",
+        pipeline=pipeline.name,
+    )
+
+
+def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None:
+    """Check that a range consists of whole grains."""
+    at = computation.coordinate(time_type)
+    bounds = (box.since[at], box.until[at])
+    subject = f"{computation.title} works"
+    require_multiples(subject, time_type.coordinates[at], bounds, computation.grain)
+
+
+def _require_streams(pipeline: Pipeline, sink: Sink, request: Request) -> None:
+    """Check that a request names streams for each source of a sink that is no table.
+
+    The source of an only stream has no need of its name.
+    """
+    dag = pipeline.plan([sink.node]).dag
+    tables = {table.source for table in pipeline.tables}
+    sources = [dag.nodes[number].name for number in dag.sources]
+    streams = {name for name in sources if name not in tables}
+    if not streams:
+        raise pipeline.refusal("reads tables alone; a replay reads a stream")
+    named = set(map(source_of, request.streams))
+    if streams == named or (len(streams) == 1 and not named):
+        return
+    given = f"streams for {', '.join(sorted(named))}" if named else "one stream"
+    each = ",".join(f"{source}=STREAM" for source in sorted(streams))
+    raise InvalidRequestError(
+        "CAP-STREAMS",
+        f"sink {sink.node} of pipeline {pipeline.name} reads {', '.join(sorted(streams))}, and the "
+        f"replay names {given}",
+        f"name a stream for each source, as {each}" if len(streams) > 1 else "name one stream",
+        pipeline=pipeline.name,
+        sources=sorted(streams),
+    )
