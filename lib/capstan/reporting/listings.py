@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from datetime import datetime
 
-from capstan.core.config import ProjectConfig, check_name, check_target, split_streams
+from capstan.core.config import ProjectConfig, check_name, check_target
 from capstan.replay.planning.target_places import target_path
+from capstan.reporting.run_view import CLAIMED, RunView, list_runs
 from capstan.reporting.stream_view import (
     NoView,
     StreamView,
@@ -18,10 +19,7 @@ from capstan.reporting.stream_view import (
 )
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims
-from capstan.storage.ledger.claims import Claim
 from capstan.storage.ledger.retirements import retired_boxes
-from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_reinjected, late_by_reason
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
@@ -165,58 +163,31 @@ def run_rows(
         path = target_path(lake, declarations, check_target(target))[0]
     if stream is not None:
         check_name("stream", stream)
-    held = {claim.run: claim for claim in claims.active(lake)}
-    histories = read_histories(lake)
-    rows = [_run_row(history, history.last.run in held) for history in histories.values()]
-    if stream is None:
-        rows += [_claim_row(claim) for run, claim in held.items() if run not in histories]
-    wanted = [
-        row
-        for row in rows
-        if (path is None or row["target"] == path)
-        and (stream is None or stream in split_streams(str(row["stream"])))
+    return [
+        _run_row(view)
+        for view in list_runs(lake, claimed=stream is None)
+        if path in (None, view.target) and (stream is None or stream in view.streams)
     ]
-    return sorted(wanted, key=lambda row: str(row["at"]), reverse=True)
 
 
-def _run_row(history: History, holds: bool) -> dict[str, object]:
-    last, intent = history.last, history.first_intent
-    certificate = history.certificate or (intent.certificate if intent else None)
-    error = last.error.get("error")
-    if last.step is Step.REJECTED:
-        error = "CAP-REJECTED"
+def _run_row(view: RunView) -> dict[str, object]:
+    certificate = view.certificate
+    names = ("records", "workers", "since", "until", "transform")
     return {
-        "run": last.run,
-        "stream": last.stream,
-        "target": last.target,
-        "state": history.state(holds=holds),
-        "holds": holds,
-        "attempts": history.attempts,
-        **{
-            name: None if certificate is None else getattr(certificate, name)
-            for name in ("records", "workers", "since", "until", "transform")
-        },
-        "pipeline": None if certificate is None else _pipeline(certificate.pipeline),
-        "version": None if history.done is None else history.done.target_version,
-        "error": error,
-        "at": moment(last.at),
+        "run": view.run,
+        "stream": None if view.state == CLAIMED else view.stream,
+        "target": view.target,
+        "state": view.state,
+        "holds": view.holds,
+        "attempts": view.attempts,
+        **{name: certificate and getattr(certificate, name) for name in names},
+        "pipeline": certificate and _pipeline(certificate.pipeline),
+        "version": certificate.target_version if certificate and view.published else None,
+        "error": "CAP-REJECTED" if view.state == "rejected" else view.error.get("error"),
+        "at": moment(view.at),
     }
 
 
 def _pipeline(pipeline: Mapping[str, object] | None) -> str | None:
     """The name of a pipeline and its sink, as in the ledgers."""
     return None if pipeline is None else f"{pipeline['name']}.{pipeline['sink']}"
-
-
-def _claim_row(claim: Claim) -> dict[str, object]:
-    return {
-        "run": claim.run,
-        "stream": None,
-        "target": claim.scope.target,
-        "state": "claimed",
-        "holds": True,
-        "attempts": claim.attempt,
-        **dict.fromkeys(("records", "workers", "since", "until", "transform", "pipeline")),
-        **dict.fromkeys(("version", "error")),
-        "at": moment(claim.at),
-    }

@@ -14,6 +14,7 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
+from capstan.storage.ledger.claims import Claim
 from capstan.storage.ledger.runs import History, Step, read_histories
 from capstan.storage.ledger.tables import LedgerRow, read_rows
 
@@ -30,6 +31,9 @@ UNCOVERED = {
     "rolled back": "Everything: the run was rolled back.",
 }
 """The reason why a run covers nothing, by its state."""
+
+CLAIMED = "claimed"
+"""The state of a run that has only a claim."""
 
 _DECIDED = frozenset({"approved", "rejected"})
 
@@ -78,7 +82,9 @@ class RunView:
         run: The name of the run.
         stream: The stream; of several, their names joined by `+`.
         target: The target's path.
-        state: The state, as `History.state` gives it.
+        state: The state, as `History.state` gives it; `claimed` before its first step.
+        holds: Whether it holds its claim.
+        attempts: The number of the newest attempt.
         at: The time of the newest step.
         certificate: The certificate, before publishing as far as it is known; None before the plan.
         published: Whether the certificate is final, not a draft.
@@ -93,6 +99,8 @@ class RunView:
     stream: str
     target: str
     state: str
+    holds: bool
+    attempts: int
     at: datetime
     certificate: Certificate | None
     published: bool
@@ -110,16 +118,21 @@ class RunView:
     @property
     def error(self) -> Mapping[str, object]:
         """Code, message and hint of the failure that ended it; empty for none."""
-        return self.steps[-1].error
+        return self.steps[-1].error if self.steps else {}
 
 
-def list_runs(lake: Lake, **equal: object) -> list[RunView]:
-    """Runs whose rows have these column values, the newest first."""
+def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[RunView]:
+    """Runs whose rows have these column values, the newest first.
+
+    Args:
+        claimed: Whether runs that have only a claim are included.
+        equal: The values by column.
+    """
     histories = read_histories(lake, **equal)
-    # Claims only distinguish active runs from stopped ones.
-    begun = any(history.state(holds=True) == "begun" for history in histories.values())
-    holding = {claim.run for claim in claims.active(lake)} if begun else set()
-    views = [_view(history, holds=run in holding) for run, history in histories.items()]
+    held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
+    views = [_view(history, holds=run in held) for run, history in histories.items()]
+    if claimed:
+        views += [_claimed(claim) for run, claim in held.items() if run not in histories]
     return sorted(views, key=lambda view: view.at, reverse=True)
 
 
@@ -169,6 +182,8 @@ def _view(history: History, *, holds: bool) -> RunView:
         stream=last.stream,
         target=last.target,
         state=history.state(holds=holds),
+        holds=holds,
+        attempts=history.attempts,
         at=last.at,
         certificate=certificate,
         published=history.done is not None,
@@ -186,6 +201,13 @@ def _view(history: History, *, holds: bool) -> RunView:
             for row in history.rows
         ),
     )
+
+
+def _claimed(claim: Claim) -> RunView:
+    return RunView(
+        claim.run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at,
+        None, False, {}, {}, {}, (),
+    )  # fmt: skip
 
 
 def _audit(history: History) -> Mapping[str, object]:

@@ -13,8 +13,7 @@ from capstan.core.config import split_streams
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.coverage import current_rows
-from capstan.storage.ledger.region_json import parse_region
+from capstan.storage.ledger.coverage import Covered, current_rows, parse_covered
 from capstan.storage.ledger.tables import LedgerRow, read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
@@ -25,35 +24,25 @@ class WrittenView:
     """The rows that one run has published in a table.
 
     Attributes:
-        run: The run.
-        stream: The stream; of several, their names joined by `+`.
+        covered: The publish, as the ledger has it.
         workers: Labels of the workers; None for all.
         since: The first time; None from the start.
         until: The first time after it; None for no end.
-        transform: The transform, or `<pipeline>.<sink>`; empty for a copy.
-        code: The hash of its code; empty for a copy.
-        cut: The commit of the tape that was replayed.
-        version: The version of the table that was published.
         at: The time of the publish.
         over: Whether a later run has overwritten part of it.
     """
 
-    run: str
-    stream: str
+    covered: Covered
     workers: tuple[str, ...] | None
     since: object
     until: object
-    transform: str
-    code: str
-    cut: int
-    version: int
     at: datetime
     over: bool
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of its streams."""
-        return tuple(dict.fromkeys(split_streams(self.stream)))
+        return tuple(dict.fromkeys(split_streams(self.covered.stream)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,32 +100,18 @@ def _written(
     visible: Collection[str],
     labels: Callable[[str], Mapping[int, str]],
 ) -> tuple[WrittenView, ...]:
-    newest = sorted(runs.items(), key=lambda item: -item[1][0]["target_version"])
+    publishes = [(parse_covered(rows), rows[0]) for rows in runs.values()]
+    publishes.sort(key=lambda publish: -publish[0].target_version)
     views: list[WrittenView] = []
     later: list[Scope] = []
-    for run, rows in newest:
-        first, at = rows[0], rows[0]["at"]
-        assert isinstance(at, datetime)
-        numbers = sorted(row["worker"] for row in rows if row["worker"] is not None)
-        region = parse_region(str(first["region"]))
-        scope = Scope(str(first["target"]), tuple(numbers) or None, region)
-        if run in visible:
-            stream = str(first["stream"])
-            view = WrittenView(
-                run,
-                stream,
-                tuple(labels(stream).get(n, str(n)) for n in numbers) or None,
-                _bound(first["since"]),
-                _bound(first["until"]),
-                str(first["transform"]),
-                str(first["code"]),
-                first["cut"],
-                first["target_version"],
-                at,
-                any(scope.overlaps(other) for other in later),
-            )
-            views.append(view)
-        later.append(scope)
+    for covered, row in publishes:
+        if covered.run in visible:
+            of, numbers = labels(covered.stream), covered.scope.workers
+            workers = None if numbers is None else tuple(of.get(n, str(n)) for n in numbers)
+            over = any(covered.scope.overlaps(scope) for scope in later)
+            since, until = _bound(row["since"]), _bound(row["until"])
+            views.append(WrittenView(covered, workers, since, until, row["at"], over))
+        later.append(covered.scope)
     return tuple(views)
 
 

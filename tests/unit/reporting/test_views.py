@@ -550,11 +550,11 @@ def test_tables_show_their_runs_and_writers(covered):
     assert (far.target, far.streams, near.target) == (covered.table("x"), ["gone"], path)
     # Of a tape that is gone there are no labels.
     assert far.written[0].workers == ("0", "3")
-    assert [(each.run, each.workers, each.over) for each in near.written] == [
+    assert [(each.covered.run, each.workers, each.over) for each in near.written] == [
         ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
         ("t-00000001-1", ("a", "b"), True),
     ]  # fmt: skip
-    assert [(each.transform, each.code) for each in near.written] == [
+    assert [(each.covered.transform, each.covered.code) for each in near.written] == [
         ("by_day", "f00"), ("by_day", "f00"), ("", ""),
     ]  # fmt: skip
     assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]

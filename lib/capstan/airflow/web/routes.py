@@ -21,14 +21,14 @@ from capstan.airflow.settings import Settings
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
 from capstan.airflow.web.security import guard, refuse
-from capstan.core.config import check_name, split_streams
+from capstan.core.config import check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, render, static
 from capstan.reporting.html_report import report_policy, run_report
-from capstan.reporting.run_view import RunView, list_runs, list_runs_of_stream, view_run
+from capstan.reporting.run_view import CLAIMED, RunView, list_runs, list_runs_of_stream, view_run
 from capstan.reporting.stream_view import (
     StreamHistory,
     stream_names,
@@ -40,7 +40,6 @@ from capstan.reporting.svg_plots import KINDS
 from capstan.reporting.table_view import view_tables
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims
 
 _NEWEST = 10
 _PER_PAGE = 50
@@ -288,22 +287,20 @@ def other(rest: str) -> Response:
     return Response(static(rest), media_type=STATIC[rest], headers=headers)
 
 
-def _runs(
-    lake: Lake, permissions: Permissions, settings: Settings, **equal: object
-) -> list[RunView]:
+def _runs(lake: Lake, permissions: Permissions, settings: Settings) -> list[RunView]:
     """The runs that the user may see, newest first."""
-    return permissions.runs(list_runs(lake, **equal), settings.declarations)
+    return permissions.runs(list_runs(lake), settings.declarations)
 
 
 def _visible_runs(lake: Lake, permissions: Permissions, settings: Settings) -> set[str]:
     """Names of runs that the user may see; a run with only a claim belongs to its streams."""
-    listed = list_runs(lake)
-    known = {run.run for run in listed}
-    claimed = [claim for claim in claims.active(lake) if claim.run not in known]
-    streams = permissions.streams({n for claim in claimed for n in split_streams(claim.stream)})
-    visible = {run.run for run in permissions.runs(listed, settings.declarations)}
-    return visible | {
-        claim.run for claim in claimed if streams.issuperset(split_streams(claim.stream))
+    listed = list_runs(lake, claimed=True)
+    claimed = [run for run in listed if run.state == CLAIMED]
+    streams = permissions.streams({name for run in claimed for name in run.streams})
+    stepped = [run for run in listed if run.state != CLAIMED]
+    visible = permissions.runs(stepped, settings.declarations)
+    return {
+        run.run for run in [*visible, *(one for one in claimed if streams.issuperset(one.streams))]
     }
 
 

@@ -105,7 +105,7 @@ def is_lost(lake: Lake, target: str, run: str) -> bool:
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect according to the ledger alone, whether or not the table exists."""
     rows = read_rows(lake, "coverage", target=target)
-    publishes = [_parse_covered(written) for written in current_rows(rows).values()]
+    publishes = [parse_covered(written) for written in current_rows(rows).values()]
     compared = _comparisons(rows)
     publishes = [replace(each, compared=tuple(compared.get(each.run, ()))) for each in publishes]
     return sorted(publishes, key=lambda covered: covered.target_version)
@@ -139,7 +139,7 @@ def _comparisons(rows: Iterable[LedgerRow]) -> dict[str, list[tuple[Scope, int]]
         elif row["state"] == GONE:
             by_audit.pop(row["run"], None)
     return {
-        run: [(covered.scope, covered.target_version) for covered in map(_parse_covered, audits)]
+        run: [(covered.scope, covered.target_version) for covered in map(parse_covered, audits)]
         for run, parts in by_audit.items()
         for audits in [list(parts.values())]
     }
@@ -154,7 +154,8 @@ def published_after(lake: Lake, covered: Covered) -> list[Covered]:
     ]
 
 
-def _parse_covered(rows: list[LedgerRow]) -> Covered:
+def parse_covered(rows: list[LedgerRow]) -> Covered:
+    """One publish, or what one audit compared, from its rows: one per worker."""
     row = rows[0]
     workers = {row["worker"] for row in rows} - {None}
     region = parse_region(row["region"])

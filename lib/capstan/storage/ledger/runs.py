@@ -174,7 +174,7 @@ class History:
         An attempt that lost its claim may write its intent after its successor has published.
         """
         if self.done is not None:
-            return self.intent(self.done.detail["attempt"])
+            return self.intent(self.done.detail.get("attempt", self.done.attempt))
         return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)
 
     @property
