@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from capstan.core.public_names import names_of, public_name
-
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
         return version("capstan-replay")
+    from capstan.core.public_names import public_name
+
     return public_name(__name__, name)
 
 
 def __dir__() -> list[str]:
+    from capstan.core.public_names import names_of
+
     return sorted({*globals(), *names_of(__name__), "__version__"})
