@@ -161,7 +161,7 @@ def require_played(
             lake,
             NOTHING,
             Request(
-                tape.name, "t", tuple(map(str, each["streams"])), peers=each["workers"],
+                tape.name, "t", workers=tuple(map(str, each["streams"])), peers=each["workers"],
                 partial=True,
             ),
         )

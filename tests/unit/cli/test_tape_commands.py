@@ -342,7 +342,7 @@ def test_plan_knows_pipelines_and_where_they_go(run, capsys):
         (("--pipeline", "places", "--into", "x"), "CAP-PIPELINE", "hours, pairs, starts"),
         (("--pipeline", "places", "--sink", "pairs"), "CAP-USAGE", "--into TABLE"),
         (("--pipeline", "place", "--into", "x"), "CAP-PIPELINE", "did you mean 'places'"),
-        (("--sink", "pairs", "--into", "x"), "CAP-PIPELINE", "goes with --pipeline"),
+        (("--sink", "pairs", "--into", "x"), "CAP-PIPELINE", "a sink but no pipeline"),
     ],
 )
 def test_unplayable_pipelines_are_refused_without_a_jvm(run, command, words, code, said):

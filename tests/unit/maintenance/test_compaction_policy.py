@@ -248,10 +248,10 @@ def test_damage_is_reported_before_violations_and_skipped_work() -> None:
 
 
 def test_failed_streams_are_reported_first() -> None:
+    failed = [SystemFailureError("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
     done = MaintenanceResult(
-        ["c"], violations=[CheckFailedError("CAP-VIOLATION", "c", "", stream="c")]
+        ["c"], failed=failed, violations=[CheckFailedError("CAP-VIOLATION", "c", "", stream="c")]
     )
-    done.failed = [SystemFailureError("CAP-DAMAGED", "stream a: gone", "put it back", stream="a")]
     assert done.refusal is done.failed[0]
     done.failed.append(SystemFailureError("CAP-FORMAT", "stream b is in format 9", "", stream="b"))
     assert isinstance(done.refusal, SystemFailureError)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
 FAR = "s3a://bucket/march"
 
 
-def without_log_store() -> SimpleNamespace:
+class WithoutLogStore(SparkSession):
     """A session of Spark's that has no settings for S3."""
-    state = SimpleNamespace(newHadoopConf=dict)
-    return SimpleNamespace(
-        sparkContext=SimpleNamespace(getConf=dict),
-        _jsparkSession=SimpleNamespace(sessionState=lambda: state),
-    )
+
+    sparkContext = SimpleNamespace(getConf=dict)
+    _jsparkSession = SimpleNamespace(sessionState=lambda: SimpleNamespace(newHadoopConf=dict))
+
+    def __init__(self) -> None:
+        """No JVM."""
 
 
 def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
@@ -39,7 +41,7 @@ def test_a_target_there_is_refused_wherever_the_lake_is(tmp_path: Path) -> None:
     books, request = Books(lake, NAME, FAR), Request(NAME, FAR)
     books.published("far-00000000-1", [0], Region(Box((None,), (None,))))
     books.stepped("far-00000000-1", "intent", intent_json(request, [(1,)]))
-    declarations, spark = declared(little_stream(tmp_path)), without_log_store()
+    declarations, spark = declared(little_stream(tmp_path)), WithoutLogStore()
     for work in (
         lambda: replay(spark, lake, declarations, request),  # type: ignore[arg-type]
         lambda: publish(spark, lake, declarations, "far-00000000-1"),  # type: ignore[arg-type]
