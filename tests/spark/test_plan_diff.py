@@ -85,7 +85,7 @@ def test_a_copy_s_plan_diff_equals_what_its_replay_does(play: Planned) -> None:
     changed = [each for each in found.findings if each.kind == "changed"]
     assert {(each.actual or {})["amount"] for each in changed} == {1000}
     told = found.to_json(
-        make_plan(play.lake, play.declarations, play.request("copied")).tape.time_type
+        make_plan(play.lake, play.declarations, play.request("copied")).inputs.tape.time_type
     )
     kinds = {each["kind"] for each in told["sample"]}  # type: ignore[attr-defined]
     assert kinds <= {"added", "removed", "changed"}

@@ -121,7 +121,7 @@ def test_retired_tapes_verify_from_any_start(retired: Sixteen, spark: SparkSessi
     delete_folder(retired.lake.ledger("verified"))
     found = verify(spark, retired.lake, retired.tape, deep=True)
     assert found.valid
-    assert found.to_json(retired.tape)["retired"] == ["2020-01-03T12:00:00.000000Z"]
+    assert found.to_json()["retired"] == ["2020-01-03T12:00:00.000000Z"]
     assert sum(verdict.records for verdict in found.workers) == DAYS * ROWS
 
 
