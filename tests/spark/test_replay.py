@@ -281,7 +281,7 @@ def test_rows_of_unknown_origin_are_not_replaced_unless_adopted(play: Play) -> N
             "reviewed",
             (
                 "ALTER TABLE {table} ADD COLUMN reviewed_by STRING",
-                "UPDATE {table} SET reviewed_by = 'ann' WHERE id = 48",
+                "UPDATE {table} SET reviewed_by = 'ann', amount = -1 WHERE id = 48",
             ),
             r"would empty them: reviewed_by \(1 rows\)",
         ),
@@ -300,6 +300,15 @@ def test_foreign_columns_are_emptied_only_on_request(
     assert play.version(name) == before
     play(name, workers=("a",), since=DAY2, until=DAY4, adopt=True)
     assert play.version(name) != before
+
+
+def test_whole_rows_keep_what_others_have_added(play: Play) -> None:
+    play("noted", since=DAY2, until=DAY4)
+    play.sql("ALTER TABLE {table} ADD COLUMN noted_by STRING", "noted")
+    play.sql("UPDATE {table} SET noted_by = 'ann' WHERE id = 48", "noted")
+    assert play("noted", workers=("a",), since=DAY2, until=DAY4).unchanged
+    rows = play.spark.read.format("delta").load(play.lake.table("noted"))
+    assert rows.where("noted_by = 'ann'").count() == 1
 
 
 @pytest.mark.parametrize(
