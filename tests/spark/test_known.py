@@ -13,6 +13,7 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.target.foreign_rows import require_own_rows
+from capstan.replay.target.ownership import Ownership
 from capstan.storage.lake import Lake
 from tests.support.bulk_ledger import publish_all
 from tests.support.jvmless_lake import Books
@@ -53,7 +54,7 @@ def known(play: Play, tmp_path: Path) -> Known:
         }
         laid = {run: (workers, region) for run, region in each.items()}
         publish_all(Books(lake, NAME, plan.target), laid)
-        require_own_rows(play.spark, replace(plan, lake=lake))
+        require_own_rows(play.spark, Ownership(replace(plan, lake=lake)))
 
     return filled
 
@@ -82,13 +83,13 @@ def test_rows_that_another_stream_has_replaced_since_are_its_own(
     plan = make_plan(play.lake, play.declarations, play.request("table", **DAYS))
     lake, workers = Lake.at(tmp_path), tuple(sorted(plan.inputs.workers))
     publish_all(Books(lake, NAME, plan.target), {"table-00000001-1": (workers, plan.region)})
-    require_own_rows(play.spark, replace(plan, lake=lake))
+    require_own_rows(play.spark, Ownership(replace(plan, lake=lake)))
     # The version that a run has published counts up from 1: the first of these is elsewhere.
     far = Region(Box((0,), (1,)))
     theirs = {"far-00000001-1": (workers, far), "table-00000002-1": (workers[:1], plan.region)}
     publish_all(Books(lake, "other", plan.target), theirs)
     said = r"CAP-ADOPT.* this output was not the last .*: table-00000002-1 of stream other"
     with pytest.raises(InvalidRequestError, match=said) as caught:
-        require_own_rows(play.spark, replace(plan, lake=lake))
+        require_own_rows(play.spark, Ownership(replace(plan, lake=lake)))
     all_ = play.spark.read.format("delta").load(plan.target)
     assert caught.value.fields["rows"] == all_.where(f"_worker = {workers[0]}").count() > 0

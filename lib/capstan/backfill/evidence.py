@@ -17,14 +17,14 @@ from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
 from capstan.replay.execution.approval import waiting
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
-from capstan.replay.target.standing import WrittenRegion, written_regions
+from capstan.replay.target.ownership import Ownership
+from capstan.replay.target.standing import WrittenRegion
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.retirements import retired_boxes
-from capstan.storage.ledger.runs import History, Step, read_histories
+from capstan.storage.ledger.runs import History, Step
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
 
@@ -78,11 +78,11 @@ class Evidence:
 
 def gather(lake: Lake, plan: Plan) -> Evidence:
     """Read the evidence on a plan's target from the ledgers."""
-    histories = read_histories(lake, target=plan.target)
-    published = coverage.current(lake, plan.target)
-    runs = {covered.run for covered in published}
+    owner = Ownership(plan)
+    histories = owner.histories
+    runs = {covered.run for covered in owner.covered}
     return Evidence(
-        written_regions(plan, published, histories),
+        owner.regions,
         tuple(_attempts(lake, plan, histories, runs)),
         tuple(box for stream in plan.inputs for box in retired_boxes(lake, stream.tape)),
     )

@@ -16,18 +16,18 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.replay.publish.diff import Difference
 from capstan.replay.target.already_published import find_equivalent_run
-from capstan.replay.target.conflicting_rows import require_no_clash
-from capstan.replay.target.foreign_changes import Change, changes_since
+from capstan.replay.target.conflicts import require_no_clash
 from capstan.replay.target.overlap import (
     PublishedOverlap,
     WorkerGaps,
     published_overlap,
     worker_gaps,
 )
-from capstan.replay.target.standing import is_stale
+from capstan.replay.target.ownership import Ownership
+from capstan.replay.target.standing import Change, is_stale
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
@@ -175,16 +175,16 @@ def preview(
             when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
     plan = make_plan(lake, declarations, request, session=session)
-    equivalent = _equivalent_run(lake, declarations, plan)
+    owner = Ownership(plan)
+    equivalent = _equivalent_run(owner, declarations)
     if equivalent is None:
         plan.require_records()
         # A run of the same identity that was cut off may have published nevertheless.
-        require_no_clash(lake, plan, runs.read_histories(lake, identity=plan.identity))
+        require_no_clash(owner, runs.read_histories(lake, identity=plan.identity))
     by_stream = [_files_to_read(plan, stream) for stream in plan.inputs]
     files, files_all, size = (sum(counts) for counts in zip(*by_stream, strict=True))
     contents = tuple(stream.content(plan.reads) for stream in plan.inputs)
-    standing = coverage.current(lake, plan.target)
-    covered = tuple(entry for entry in standing if entry.scope.overlaps(plan.scope))
+    covered = tuple(owner.within(plan.scope))
     return Preview(
         plan,
         contents,
@@ -193,7 +193,7 @@ def preview(
         size,
         covered,
         # A followed replay does not replace its earlier rows, so changes to them count as well.
-        changes_since(plan, covered if request.follow is None else standing),
+        owner.changes(covered if request.follow is None else owner.covered),
         published_overlap(plan, covered),
         worker_gaps(plan, declarations, contents),
         late_rows(plan),
@@ -208,12 +208,13 @@ def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     return tuple(claim.run for claim in held if not have_same_identity(claim.run, run))
 
 
-def _equivalent_run(lake: Lake, declarations: ProjectConfig, plan: Plan) -> str | None:
+def _equivalent_run(owner: Ownership, declarations: ProjectConfig) -> str | None:
+    plan = owner.plan
     if plan.request.follow is not None:
         return None
-    last = runs.read_last(lake, plan.identity)
+    last = runs.read_last(plan.lake, plan.identity)
     if last is None or not last.published:
-        last = find_equivalent_run(lake, declarations, plan)
+        last = find_equivalent_run(owner, declarations)
     return None if last is None else last.last.run
 
 

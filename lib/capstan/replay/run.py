@@ -29,13 +29,13 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import continues, nothing_new, plan_with_spark
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
-from capstan.replay.target import target_table
-from capstan.replay.target.already_published import find_equivalent_run, require_same_table
-from capstan.replay.target.foreign_changes import changes_since
+from capstan.replay.target.already_published import find_equivalent_run
+from capstan.replay.target.conflicts import require_same_table
+from capstan.replay.target.ownership import Ownership
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
@@ -87,13 +87,13 @@ def _replay_once(
     plan.require_complete()
     last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, plan.identity))
     recovery.complete_others(spark, lake, declarations, plan)
-    job = _next_run(spark, plan, last, started)
+    job, owner = _next_run(spark, plan, last, started), Ownership(plan)
     equivalent = last
     if last is None or not last.published:
-        equivalent = find_equivalent_run(lake, declarations, plan)
-    if equivalent is not None and recovery.is_still_published(job, equivalent):
+        equivalent = find_equivalent_run(owner, declarations)
+    if equivalent is not None and recovery.is_still_published(job, owner, equivalent):
         return ReplayResult(equivalent.certificate, unchanged=True)
-    require_same_table(lake, plan, equivalent)
+    require_same_table(owner, equivalent)
     plan.require_records()
     return carry_out(job)
 
@@ -110,12 +110,13 @@ def _follow(
         _, plan = plan_with_spark(spark, lake, declarations, plan.request)
     _verify_inputs(spark, plan)
     recovery.complete_others(spark, lake, declarations, plan)
-    _require_target(plan, previous)
+    owner = Ownership(plan)
+    _require_target(owner, previous)
     _require_tapes(plan, previous)
-    _report_changes(plan, previous)
+    _report_changes(owner, previous)
     if nothing_new(plan):
         return ReplayResult(None if last is None else last.certificate, unchanged=True)
-    require_same_table(lake, plan, last if last is not None and last.published else None)
+    require_same_table(owner, last if last is not None and last.published else None)
     plan.require_records()
     return carry_out(_next_run(spark, plan, last, started))
 
@@ -139,11 +140,10 @@ def _next_run(spark: SparkSession, plan: Plan, last: History | None, started: fl
     return Job(spark, plan.lake, plan, run, started)
 
 
-def _require_target(plan: Plan, last: History | None) -> None:
+def _require_target(owner: Ownership, last: History | None) -> None:
     """Check that the target still is the table into which a followed replay has published."""
-    if plan.cursor is None or last is None:
-        return
-    if target_table.has_published(plan.lake, plan.target, last.run_id):
+    plan = owner.plan
+    if plan.cursor is None or last is None or owner.has_published(last.run_id):
         return
     raise InvalidRequestError(
         "CAP-FOLLOW",
@@ -172,13 +172,12 @@ def _require_tapes(plan: Plan, last: History | None) -> None:
             )
 
 
-def _report_changes(plan: Plan, last: History | None) -> None:
+def _report_changes(owner: Ownership, last: History | None) -> None:
     """Report changes by others to the target's rows since the last run of a followed replay."""
     if last is None or last.done is None:
         return
-    standing = coverage.current(plan.lake, plan.target)
-    for change in changes_since(plan, standing, last.done.target_version):
-        emit("replay.changed", into=plan.request.into, change=str(change))
+    for change in owner.changes(owner.covered, last.done.target_version):
+        emit("replay.changed", into=owner.plan.request.into, change=str(change))
 
 
 def publish(

@@ -26,7 +26,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.target import target_table
-from capstan.replay.target.standing import record_whole
+from capstan.replay.target.ownership import record_whole
 from capstan.storage.delta import delta
 from capstan.storage.delta.small_files import look_again
 from capstan.storage.lake import Lake, is_table

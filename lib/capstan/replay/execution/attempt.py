@@ -41,10 +41,14 @@ from capstan.replay.publish.change_images import images_after
 from capstan.replay.publish.diff import difference
 from capstan.replay.result import ReplayResult
 from capstan.replay.target import target_table
-from capstan.replay.target.conflicting_rows import require_no_clash
-from capstan.replay.target.foreign_columns import require_columns_kept
-from capstan.replay.target.foreign_rows import require_own_keys, require_own_rows
-from capstan.replay.target.restorable_rows import require_restorable
+from capstan.replay.target.conflicts import require_no_clash
+from capstan.replay.target.foreign_rows import (
+    require_columns_kept,
+    require_own_keys,
+    require_own_rows,
+    require_restorable,
+)
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
 from capstan.storage.delta.data_files import count_rows, read_all
@@ -63,8 +67,9 @@ if TYPE_CHECKING:
 
 def carry_out(job: Job) -> ReplayResult:
     """Carry out a run that has not published: lock, compute, stage, audit, publish."""
-    require_no_clash(job.lake, job.plan, [job.run.name])
-    require_own_rows(job.spark, job.plan)
+    owner = Ownership(job.plan)
+    require_no_clash(owner, [job.run.name])
+    require_own_rows(job.spark, owner)
     expected = expected_rows(job.spark, job.plan)
     require_comparable(job.plan, expected)
     if job.plan.change_rule is not None:
@@ -72,9 +77,9 @@ def carry_out(job: Job) -> ReplayResult:
     require_own_times(job.spark, job.plan)
     require_times_of_rows(job.spark, job.plan)
     try:
-        require_columns_kept(job.spark, job.plan, expected.schema)
+        require_columns_kept(job.spark, owner, expected.schema)
     except InvalidRequestError:
-        whole = recovery.compared_run(job, expected.columns)
+        whole = recovery.compared_run(job, owner, expected.columns)
         if whole is None:
             raise
         return ReplayResult(whole.certificate, unchanged=True)
@@ -99,11 +104,13 @@ def carry_out(job: Job) -> ReplayResult:
 
 def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     plan = job.plan
-    # Checked again: under the claim, no records are retired, and no others publish.
+    # Checked again, and the ledgers read again: under the claim, no records are retired, and no
+    # others publish.
     plan.require_records()
-    require_no_clash(job.lake, plan, [job.run.name])
+    owner = Ownership(plan)
+    require_no_clash(owner, [job.run.name])
     target_table.require_checks(plan, expected)
-    require_columns_kept(job.spark, plan, expected.schema)
+    require_columns_kept(job.spark, owner, expected.schema)
     # Fencing needs a table, and an earlier attempt may have ended before it created one.
     schema = table_schema(plan.change_rule, expected.schema)
     create_or_check(job.spark, plan, schema)
@@ -234,10 +241,13 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     if rule is not None:
         require_sequence(rule, staged)
         if rule.unchanged is not None:
-            images_after(job.spark, job.plan, rule, staged)  # Refuses rows that lack a value.
+            images_after(
+                job.spark, Ownership(job.plan), rule, staged
+            )  # Refuses rows that lack a value.
     require_latest(job.plan, staged)
     target_table.require_inside(job.plan, staged)
-    require_own_keys(job.plan, staged)
+    # Read again: the claim is for the range, and others may have published rows with these keys.
+    require_own_keys(Ownership(job.plan), staged)
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     record_findings(job.plan, audit, job.run.name, job.attempt)

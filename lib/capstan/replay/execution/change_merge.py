@@ -25,6 +25,7 @@ from capstan.replay.planning.kept_changes import KeptChanges, in_effect
 from capstan.replay.publish.change_images import kept_changes
 from capstan.replay.publish.change_merges import after_images, rows_to_merge
 from capstan.replay.target import target_table
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.published_changes import changes_of_plan, published_changes
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import Commit
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> Commit:
     """Keep the staged changes of a run, and bring their keys in the target up to date."""
     plan = job.plan
-    published = published_changes(plan, [job.run.name])
+    published = published_changes(Ownership(plan), [job.run.name])
     own = changes_of_plan(plan, job.name, job.run.name)
     if not published:
         # Those of a table that was here before may have other columns. The whole table is claimed.
@@ -58,7 +59,7 @@ def take_back(job: Job) -> Commit:
 
     Neither earlier versions of the target nor the tape are read, and later runs may stand.
     """
-    published = published_changes(job.plan)
+    published = published_changes(Ownership(job.plan))
     others = [changes for changes in published if changes.run != job.run.name]
     rows = _rows_to_merge(job, in_effect(published), in_effect(others))
     return _merge(job, rows, {"rollback": True})
@@ -80,7 +81,7 @@ def audit_changes(job: Job) -> Audit:
     """
     plan, spark, rule = job.plan, job.spark, _rule(job)
     target_table.require_computable(plan)
-    published = published_changes(plan)
+    published = published_changes(Ownership(plan))
     own = next((changes for changes in published if changes.run == job.run.name), None)
     if own is None:
         raise InvalidRequestError(

@@ -16,12 +16,12 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import at_versions, with_region
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.target import target_table
+from capstan.replay.target.ownership import Ownership, record_whole
 from capstan.replay.target.published_changes import is_in_effect
-from capstan.replay.target.standing import covering_run, is_disturbed, record_whole
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History
 from capstan.telemetry.instrumentation import emit
@@ -135,33 +135,33 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
     return job.record_publish(draft, version, audit.to_json(job.plan.inputs.tape.time_type))
 
 
-def is_still_published(job: Job, history: History) -> bool:
+def is_still_published(job: Job, owner: Ownership, history: History) -> bool:
     """Whether the target still holds the output of a run, and it meets the present checks."""
-    if not target_table.has_published(job.lake, job.plan.target, history.run_id):
+    if not owner.has_published(history.run_id):
         return False
     certificate = history.certificate
     checked = [] if certificate is None else _checks_of(certificate)
     same_checks = checked == [(check.title, check.rule) for check in job.plan.checks]
     if same_checks and delta.version_of(job.plan.target) == _published_version(history):
         return True
-    standing = coverage.current(job.lake, job.plan.target)
-    covered = next((entry for entry in standing if entry.run == history.last.run), None)
+    covered = owner.publish_of(history.last.run)
     if covered is None:
         return False
     if job.plan.change_rule is not None:
-        return is_in_effect(job.plan, covered.run)
-    later_runs = coverage.published_after(job.lake, covered)
+        return is_in_effect(owner, covered.run)
+    since = covered.target_version
+    later_runs = [each for each in owner.within(covered.scope) if each.target_version > since]
     if job.plan.request.mode is Mode.MERGE:
         return not later_runs
     if job.plan.request.mode is Mode.APPEND:
         # Other appends of this output have changed no row.
         modes = {runs.read_history(job.lake, later.run).mode for later in later_runs}
-        if modes <= {Mode.APPEND} and not is_disturbed(job.plan, covered.run):
+        if modes <= {Mode.APPEND} and not owner.is_disturbed(covered.run):
             return True
     return _compared_whole(job, covered.run)
 
 
-def compared_run(job: Job, columns: Collection[str]) -> History | None:
+def compared_run(job: Job, owner: Ownership, columns: Collection[str]) -> History | None:
     """The run that has written all of the range, if an audit finds all rows of the range whole.
 
     Args:
@@ -169,7 +169,7 @@ def compared_run(job: Job, columns: Collection[str]) -> History | None:
         columns: The columns of its rows, all of which the target has to have.
     """
     there = {field.name.lower() for field in delta.open_table(job.plan.target).schema().fields}
-    run = covering_run(job.plan) if all(name.lower() in there for name in columns) else None
+    run = owner.covering_run if all(name.lower() in there for name in columns) else None
     if run is None or not _compared_whole(job, run):
         return None
     return runs.read_history(job.lake, run)

@@ -15,6 +15,7 @@ from capstan.replay.execution.change_merge import forget, take_back
 from capstan.replay.execution.fencing import fence_stale_attempts, runs_published_since
 from capstan.replay.execution.job import Job
 from capstan.replay.target import target_table
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import before_image, except_all, rows_with_keys, with_columns
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import Commit
@@ -55,7 +56,7 @@ def roll_back(job: Job, history: History) -> int:
             "see `capstan runs`",
             run=job.run.name,
         )
-    if not target_table.has_published(job.lake, job.plan.target, job.run):
+    if not Ownership(job.plan).has_published(job.run):
         raise InvalidRequestError(
             "CAP-GONE",
             f"the table that run {job.run.name} has published into is no longer at "

@@ -9,6 +9,7 @@ from capstan.replay.output.change_rows import changes_of, named, of_runs
 from capstan.replay.planning.kept_changes import in_effect
 from capstan.replay.planning.plan import Plan
 from capstan.replay.publish.change_merges import after_images
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.published_changes import changes_of_plan, published_changes
 from capstan.storage.delta import delta
 from capstan.storage.lake import is_table
@@ -24,16 +25,17 @@ def kept_changes(spark: SparkSession, plan: Plan) -> DataFrame:
 
 
 def images_after(
-    spark: SparkSession, plan: Plan, rule: ChangeRule, rows: DataFrame
+    spark: SparkSession, owner: Ownership, rule: ChangeRule, rows: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that the keys of a replay would have in the target, and those they have now.
 
     Args:
         rows: Its output, or its staged changes.
     """
+    plan = owner.plan
     changes = moved = named(rows if DELETED in rows.columns else changes_of(rule, rows), "")
     own = changes_of_plan(plan, "", "")
-    published = published_changes(plan)
+    published = published_changes(owner)
     counted, counting = set(in_effect(published)), set(in_effect((*published, own)))
     if counted:
         kept = kept_changes(spark, plan)

@@ -25,9 +25,12 @@ from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.publish.change_images import images_after
 from capstan.replay.target import target_table
-from capstan.replay.target.foreign_columns import require_columns_kept
-from capstan.replay.target.foreign_rows import foreign_rows
-from capstan.replay.target.restorable_rows import require_restorable
+from capstan.replay.target.foreign_rows import (
+    foreign_rows,
+    require_columns_kept,
+    require_restorable,
+)
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import rows_with_keys
 from capstan.storage.delta import delta
 from capstan.storage.lake import is_table
@@ -95,23 +98,24 @@ def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None)
 
     Without staged rows, the output is computed for the comparison.
     """
+    owner = Ownership(plan)
     if staged is not None:
-        return _compared(spark, plan, staged, from_index=False)
+        return _compared(spark, owner, staged, from_index=False)
     with playing(spark, plan) as output:
         require_comparable(plan, output.rows)
-        require_columns_kept(spark, plan, output.rows.schema)
+        require_columns_kept(spark, owner, output.rows.schema)
         require_restorable(spark, plan)
-        return _compared(spark, plan, output.rows, from_index=True)
+        return _compared(spark, owner, output.rows, from_index=True)
 
 
 def _compared(
-    spark: SparkSession, plan: Plan, wanted: DataFrame, *, from_index: bool
+    spark: SparkSession, owner: Ownership, wanted: DataFrame, *, from_index: bool
 ) -> Difference:
-    rule = plan.change_rule
+    plan, rule = owner.plan, owner.plan.change_rule
     if rule is not None:
         if from_index:
             require_rule_fits(rule, wanted)
-        wanted, present = images_after(spark, plan, rule, wanted)
+        wanted, present = images_after(spark, owner, rule, wanted)
     else:
         wanted = rows_to_publish(plan, wanted)
         present = _present(spark, plan, wanted)
@@ -122,7 +126,7 @@ def _compared(
         # A plain merge removes no row: it updates every row of a key.
         removed, changed = 0, changed + removed
     new = tuple(name for name in wanted.columns if name not in present.columns)
-    foreign = foreign_rows(spark, plan, wanted)
+    foreign = foreign_rows(spark, owner, wanted)
     return Difference(added, removed, changed, cells_, differing, new, foreign, rows.findings)
 
 

@@ -1,81 +1,81 @@
-"""Foreign rows of a target: counted, and replaced only with `--adopt`.
-
-Rows belong to an output: a stream, and a copy, a transform or a sink of a pipeline. The coverage
-ledger names the output that last covered given workers and times of the target.
-"""
+"""Foreign rows and columns of a target, which a replay replaces or empties only with `--adopt`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
 from capstan.core.config import Mode
-from capstan.errors import InvalidRequestError
+from capstan.core.sql_names import quoted
+from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.plan import Plan
-from capstan.replay.target.foreign_changes import region_of, workers_of
+from capstan.replay.target import target_table
+from capstan.replay.target.default_columns import default_columns
 from capstan.replay.target.owned_rows import owned_rows_sql
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import rows_with_keys
+from capstan.replay.target.standing import scope_of
 from capstan.replay.target.target_table import predicate, require_placed
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.lake import is_table
-from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
-from capstan.storage.tape import index
 from capstan.storage.tape.bounds import fit
-from capstan.storage.tape.tape import newest_cut, open_tape
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
-def require_own_rows(spark: SparkSession, plan: Plan) -> None:
+def require_own_rows(spark: SparkSession, owner: Ownership) -> None:
     """Check that a replay replaces no foreign row, as far as that is known before it computes.
 
     A merge into a target that keeps times is checked by `require_own_keys`, once it has rows.
     """
+    plan = owner.plan
     if plan.request.mode is Mode.MERGE and plan.layout.time is not None:
         return
-    count = 0 if plan.request.adopt else foreign_rows(spark, plan)
+    count = 0 if plan.request.adopt else foreign_rows(spark, owner)
     if count:
-        raise _foreign(plan, count, f"has {count} rows in the range")
+        raise _foreign(owner, count, f"has {count} rows in the range")
 
 
-def require_own_keys(plan: Plan, rows: DataFrame) -> None:
+def require_own_keys(owner: Ownership, rows: DataFrame) -> None:
     """Check that a merge matches no foreign row by its key.
 
     Other modes than `merge` are not checked.
     """
+    plan = owner.plan
     if plan.request.mode is not Mode.MERGE or plan.layout.time is None or plan.request.adopt:
         return
-    count = foreign_rows(rows.sparkSession, plan, rows)
+    count = foreign_rows(rows.sparkSession, owner, rows)
     if count:
-        raise _foreign(plan, count, f"has {count} rows with keys of this replay")
+        raise _foreign(owner, count, f"has {count} rows with keys of this replay")
 
 
-def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None) -> int:
+def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> int:
     """The number of rows of other outputs that a replay would replace or merge over.
 
     Args:
-        plan: The replay; mode `append` replaces no rows.
+        owner: That of the replay; mode `append` replaces no rows.
         rows: The rows to merge. Without them, or in a target without times, all foreign rows count,
             as their range is unknown.
     """
+    plan = owner.plan
     if plan.request.mode is Mode.APPEND or not is_table(plan.target) or is_empty(plan.target):
         return 0
     merges = plan.request.mode is Mode.MERGE
     within = plan.reach
     present = delta.load(spark, plan.target)
     require_placed(plan, present.schema)
-    covered = coverage.current(plan.lake, plan.target)
-    if _are_all_own(plan, covered, within):
+    if _are_all_own(owner, within):
         return 0
-    owned = owned_rows_sql(plan, present.schema, covered, labels_of_others(plan, covered), within)
+    owned = owned_rows_sql(plan, present.schema, owner.covered, owner.labels, within)
     foreign = present.where(f"NOT coalesce({owned}, false)")
     if not merges:
         foreign = foreign.where(predicate(plan, present.schema))
@@ -84,18 +84,16 @@ def foreign_rows(spark: SparkSession, plan: Plan, rows: DataFrame | None = None)
     return foreign.count()
 
 
-def _are_all_own(plan: Plan, covered: Sequence[Covered], within: Scope) -> bool:
+def _are_all_own(owner: Ownership, within: Scope) -> bool:
     """Whether the bounds of the target's files show that this output owns all rows of a scope."""
-    if any(
-        entry.output != plan.output or not entry.scope.region.is_in(plan.time_type)
-        for entry in covered
+    plan = owner.plan
+    if not all(
+        owner.is_own(entry) and entry.scope.region.is_in(plan.time_type) for entry in owner.covered
     ):
         return False
-    strips = merge_scopes(entry.scope for entry in covered)
+    strips = merge_scopes(entry.scope for entry in owner.covered)
     for bounds in pa.table(delta.open_table(plan.target).get_add_actions(flatten=True)).to_pylist():
-        workers = workers_of(plan, bounds)
-        numbers = None if workers is None else tuple(workers)
-        file = Scope(plan.target, numbers, region_of(plan, bounds))
+        file = scope_of(plan, bounds)
         if file.overlaps(within) and not any(_holds(strip, file) for strip in strips):
             return False
     return True
@@ -108,11 +106,12 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
     return any(fit(file.region.box, region) for region in strip.regions)
 
 
-def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
+def _foreign(owner: Ownership, count: int, rows: str) -> InvalidRequestError:
+    plan = owner.plan
     return InvalidRequestError(
         "CAP-ADOPT",
         f"target {plan.request.into} {rows} that this output was not the last to write"
-        f"{_others(plan)}",
+        f"{_others(owner)}",
         "inspect them, then replace them with --adopt"
         if plan.change_rule is None
         else "replay into a table of its own: these rows have no sequence to compare",
@@ -121,20 +120,125 @@ def _foreign(plan: Plan, count: int, rows: str) -> InvalidRequestError:
     )
 
 
-def labels_of_others(plan: Plan, covered: Iterable[Covered]) -> dict[str, Mapping[int, str]]:
-    """The worker labels of the other streams with rows in the target."""
-    labels: dict[str, Mapping[int, str]] = {}
-    for stream in {entry.stream for entry in covered} - {plan.request.stream}:
-        with suppress(InvalidRequestError):
-            tape = open_tape(plan.lake, stream)
-            labels[stream] = index.worker_labels(tape, newest_cut(tape))
-    return labels
-
-
-def _others(plan: Plan) -> str:
+def _others(owner: Ownership) -> str:
     """A clause that names runs of other outputs in the range; empty when there are none."""
-    within = plan.reach
-    covered = coverage.current(plan.lake, plan.target)
-    others = (c for c in covered if c.output != plan.output and c.scope.overlaps(within))
+    others = (entry for entry in owner.within(owner.plan.reach) if not owner.is_own(entry))
     names = dict.fromkeys(f"{other.run} of stream {other.stream}" for other in others)
     return f"; runs of other outputs: {', '.join(list(names)[:3])}" if names else ""
+
+
+def require_columns_kept(spark: SparkSession, owner: Ownership, schema: StructType) -> None:
+    """Check that replacing rows empties no foreign column, and adds no dropped one again.
+
+    A column that no run of this output has written is foreign, and would be null in each replaced
+    row. A column that a run has written, and that is missing now, was dropped or renamed. As in
+    Delta, names are compared without regard to case. A job runs only when there are foreign
+    columns.
+    """
+    plan, request = owner.plan, owner.plan.request
+    if request.adopt or request.mode is not Mode.REPLACE or not is_table(plan.target):
+        return
+    present = target_table.schema_of(spark, plan.target)
+    names, replayed = _lower(present.names), _lower(schema.names)
+    # Rows that are written anew get other numbers in identity columns, but not empty ones.
+    path = plan.target
+    computed = _lower([*delta.generated_columns(path), *delta.numbered_columns(path)])
+    others = [f.name for f in present if f.name.lower() not in replayed | computed]
+    lacking = [name for name in schema.names if name.lower() not in names]
+    if not others and not lacking:
+        return
+    written = _written(owner)
+    filled = _filled(spark, plan, present, [n for n in others if n.lower() not in written])
+    if filled:
+        counts = ", ".join(f"{name} ({count} rows)" for name, count in filled.items())
+        raise InvalidRequestError(
+            "CAP-ADOPT",
+            f"target {request.into} has columns that no replay of this output has written, and "
+            f"replacing rows would empty them: {counts}",
+            "keep them in another table; or let them be emptied with --adopt",
+            target=plan.target,
+            columns=list(filled),
+        )
+    dropped = [name for name in lacking if name.lower() in written]
+    if dropped:
+        raise InvalidRequestError(
+            "CAP-ADOPT",
+            f"target {request.into} lacks columns that replays have written: "
+            f"{', '.join(dropped)}; they were dropped or renamed",
+            "declare the target's columns in streams.yaml; or add them again with --adopt",
+            target=plan.target,
+            columns=dropped,
+        )
+
+
+def _filled(
+    spark: SparkSession, plan: Plan, schema: StructType, names: Sequence[str]
+) -> dict[str, int]:
+    """The number of rows to be replaced that would lose their value in each column; no zeros."""
+    if not names:
+        return {}
+    rows = delta.load(spark, plan.target).where(target_table.predicate(plan, schema))
+    # The rows that replace them have the defaults.
+    defaults = default_columns(plan.target, schema)
+    filled = [
+        F.col(quoted(name))
+        if name not in defaults
+        else F.when(~F.col(quoted(name)).eqNullSafe(defaults[name]), F.col(quoted(name)))
+        for name in names
+    ]
+    counts = [F.count(column).alias(f"n{i}") for i, column in enumerate(filled)]
+    [row] = rows.agg(*counts).collect()
+    return {name: count for name, count in zip(names, row, strict=True) if count}
+
+
+def _written(owner: Ownership) -> set[str]:
+    """The columns that published runs of the same output have written to the target."""
+    written: set[str] = set()
+    for covered in filter(owner.is_own, owner.covered):
+        history = owner.histories.get(covered.run)
+        intent = None if history is None else history.effective_intent
+        columns = None if intent is None else intent.detail.get("columns")
+        written |= _lower(columns if isinstance(columns, list) else _at(covered))
+    return written
+
+
+def _at(covered: Covered) -> list[str]:
+    """The columns of the target after a run whose intent does not list its own."""
+    try:
+        table = delta.open_table(covered.scope.target, covered.target_version)
+    except SystemFailureError:
+        return []  # The log no longer reaches back to that version.
+    return [field.name for field in table.schema().fields]
+
+
+def _lower(names: Iterable[object]) -> set[str]:
+    return {str(name).lower() for name in names}
+
+
+def require_restorable(spark: SparkSession, plan: Plan) -> None:
+    """Check that a rollback of a replay would not have to write rows that Delta numbers itself.
+
+    Delta accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`, so rows that were
+    replaced cannot return as they were. A rollback that only takes rows away is possible. A job
+    runs only when the target has such columns.
+    """
+    numbered = delta.identity_columns(plan.target) if is_table(plan.target) else []
+    if not numbered:
+        return
+    if plan.request.mode is Mode.MERGE:
+        problem = "a merge into it could not be rolled back"
+        hint = "use mode replace or append, over a range without rows"
+    else:
+        present = delta.load(spark, plan.target)
+        if present.where(predicate(plan, present.schema)).isEmpty():
+            return
+        problem = "the range has rows, which a rollback could not put back"
+        hint = "delete these rows first, if they may go for good"
+    raise InvalidRequestError(
+        "CAP-IDENTITY",
+        f"target {plan.request.into}: {problem}, as Delta alone numbers its identity columns "
+        + ", ".join(numbered),
+        f"{hint}; or declare the columns GENERATED BY DEFAULT AS IDENTITY in a new table",
+        target=plan.target,
+        columns=numbered,
+    )

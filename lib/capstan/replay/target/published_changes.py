@@ -11,8 +11,8 @@ from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
+from capstan.replay.target.ownership import Ownership
 from capstan.storage.lake import is_table
-from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History, Step
 from capstan.storage.ledger.tables import kept_changes_path
@@ -30,22 +30,24 @@ def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
     )
 
 
-def published_changes(plan: Plan, besides: Collection[str] = ()) -> tuple[KeptChanges, ...]:
+def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[KeptChanges, ...]:
     """The changes of the runs in effect in a target, in order of publication.
 
     A publish or rollback counts from its commit in the target on, before any ledger has it.
 
     Args:
-        plan: A replay into the target, which merges by sequence.
+        owner: That of a replay into the target, which merges by sequence.
         besides: Runs to leave out.
     """
-    covered = [c for c in coverage.current(plan.lake, plan.target) if c.run not in besides]
-    histories = runs.read_histories(plan.lake, target=plan.target)
+    # Read before the coverage: what another process records in between is then refused, not missed.
+    plan, histories = owner.plan, owner.histories
     for run, history in histories.items():
         if run not in besides and history.done is None and _has_landed(history):
             raise _unrecorded(plan, run)
     published = []
-    for entry in covered:
+    for entry in owner.covered:
+        if entry.run in besides:
+            continue
         recorded = histories.get(entry.run)
         if recorded is None or recorded.done is None:
             raise _unrecorded(plan, entry.run)
@@ -54,9 +56,9 @@ def published_changes(plan: Plan, besides: Collection[str] = ()) -> tuple[KeptCh
     return tuple(published)
 
 
-def is_in_effect(plan: Plan, run: str) -> bool:
+def is_in_effect(owner: Ownership, run: str) -> bool:
     """Whether the changes of a run count, or others of the same code in their place."""
-    published = published_changes(plan)
+    published = published_changes(owner)
     own = next((changes for changes in published if changes.run == run), None)
     if own is None:
         return False
@@ -64,12 +66,13 @@ def is_in_effect(plan: Plan, run: str) -> bool:
     return not any(each.code != own.code and each.contains(own) for each in later)
 
 
-def require_one_rule(plan: Plan, besides: Collection[str] = ()) -> None:
+def require_one_rule(owner: Ownership, besides: Collection[str] = ()) -> None:
     """Check that all rows of a target come from runs that merge as a replay does."""
+    plan = owner.plan
     if plan.change_rule is None:
-        _require_plain(plan)
+        _require_plain(owner)
         return
-    counting = in_effect(published_changes(plan, besides))
+    counting = in_effect(published_changes(owner, besides))
     other = partly_replaced(changes_of_plan(plan, "", ""), counting)
     if other is not None:
         raise InvalidRequestError(
@@ -82,13 +85,13 @@ def require_one_rule(plan: Plan, besides: Collection[str] = ()) -> None:
         )
 
 
-def _require_plain(plan: Plan) -> None:
+def _require_plain(owner: Ownership) -> None:
     """Check that no run in a target merges by sequence; others would change rows unseen by it."""
+    plan = owner.plan
     if not is_table(kept_changes_path(plan.lake, plan.target)):
         return
-    histories = runs.read_histories(plan.lake, target=plan.target)
-    for entry in coverage.current(plan.lake, plan.target):
-        history = histories.get(entry.run)
+    for entry in owner.covered:
+        history = owner.histories.get(entry.run)
         if history is not None and _rule_of(history) is not None:
             raise InvalidRequestError(
                 "CAP-SEQUENCE",

@@ -1,37 +1,29 @@
-"""What stands in a target: the rows of runs that nobody has changed since.
+"""What stands in a target: what runs wrote to its rows, and what others did to them since.
 
-The coverage of intervals, the replay of what is already published, and the records of audits ask
-here. A range stands when a run of the output has written it, and everything that others did there
-since was replaced by such a run, or compared by an audit that found the rows whole.
+A range stands when a run of the output has written it, and everything that others did there since
+was replaced by such a run, or compared by an audit that found the rows whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 import pyarrow as pa
-from deltalake.schema import PrimitiveType
 
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import SystemFailureError
 from capstan.replay.planning.plan import Plan
-from capstan.replay.target.foreign_changes import (
-    Change,
-    changes_of_others,
-    region_of,
-    workers_of,
-)
-from capstan.replay.target.foreign_rows import labels_of_others
-from capstan.replay.target.owned_rows import workers_here
 from capstan.storage.delta import delta
-from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
+from capstan.storage.ledger.foreign_commits import touched_since
 from capstan.storage.ledger.runs import History
+from capstan.storage.tape.bounds import Bounds, box_of, only_value
 
 _MAX_PLACES = 64
 """The most places of earlier rows that are distinguished."""
@@ -91,50 +83,62 @@ class WrittenRegion:
         """Whether it can include rows of this worker."""
         return self.workers is None or worker in self.workers
 
+    def covers(self, scope: Scope) -> bool:
+        """Whether a run has written all of a scope."""
+        named = self.workers is None or (
+            scope.workers is not None and self.workers.issuperset(scope.workers)
+        )
+        return self.writes and named and self.region.includes(scope.region)
 
-def written_regions(
-    plan: Plan, published: Sequence[Covered], histories: Mapping[str, History]
-) -> tuple[WrittenRegion, ...]:
-    """What runs and others did to the rows of a plan's target, in the order of its versions.
+    def overlaps(self, scope: Scope) -> bool:
+        """Whether it can have a row in common with a scope."""
+        workers = None if self.workers is None else tuple(self.workers)
+        return Scope(scope.target, workers, self.region).overlaps(scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A foreign commit to a target that may have changed its rows.
+
+    Attributes:
+        version: The version of the target.
+        operation: Delta's name of the operation: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
+        at: The time of the commit.
+        scope: The rows that it may have changed, and possibly more.
+    """
+
+    version: int
+    operation: str
+    at: datetime
+    scope: Scope
+
+    def __str__(self) -> str:
+        return f"version {self.version} ({self.operation}, {self.at:%Y-%m-%d %H:%M:%S})"
+
+
+def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
+    """Foreign changes to the rows of a plan's target, in the order of its versions.
+
+    They are found in the target's log without reading a row. Commits that the log has lost are
+    included as far as maintenance has recorded them before.
 
     Args:
-        plan: The plan, with the output in question.
-        published: The runs that are published in the target, in order of publication.
-        histories: Histories of runs in the target, by run.
+        since: The version after which commits count.
     """
-    if not published:
-        return ()
-    labels, by_label = labels_of_others(plan, published), _keeps_labels(plan)
-    publishes: list[tuple[int, WrittenRegion]] = []
-    compared: list[tuple[int, WrittenRegion]] = []
-    for covered in published:
-        workers = workers_here(plan, covered, labels, by_label=by_label)
-        entry = _publish(plan, covered, workers, histories.get(covered.run))
-        publishes.append((covered.target_version, entry))
-        for scope, version in covered.compared:
-            # As if the run had replaced all rows at that version by the same ones.
-            part = None if scope.workers is None else frozenset(scope.workers)
-            again = replace(entry, workers=part, region=scope.region, effect=Effect.REPLACES)
-            compared.append((version, again))
-    first = published[0].target_version
-    changes = [(each.version, _change(each)) for each in changes_of_others(plan, first)]
-    if any(entry.effect is Effect.APPENDS for _, entry in publishes):
-        changes += [(first - 1, entry) for entry in _rows_before(plan, first)]
-    # An audit of a version comes after what has made the version.
-    in_order = sorted([*publishes, *changes, *compared], key=lambda pair: pair[0])
-    return tuple(entry for _, entry in in_order)
+    for commit in touched_since(plan.lake, plan.target, since):
+        for scope in dict.fromkeys(scope_of(plan, bounds) for bounds in commit.files):
+            yield Change(commit.version, commit.operation, commit.at, scope)
 
 
-def _keeps_labels(plan: Plan) -> bool:
-    """Whether the target keeps the labels of workers, not their numbers."""
-    fields = {field.name: field.type for field in delta.open_table(plan.target).schema().fields}
-    kind = fields.get(plan.layout.worker or "")
-    return isinstance(kind, PrimitiveType) and kind.type == "string"
-
-
-def _change(change: Change) -> WrittenRegion:
-    effect = Effect.CHANGES
-    return WrittenRegion("", change.workers, change.region, changed=str(change), effect=effect)
+def scope_of(plan: Plan, bounds: Bounds) -> Scope:
+    """The workers and times that contain those of a file's rows in a plan's target."""
+    layout, value = plan.layout, only_value(bounds, plan.layout.worker or "")
+    workers: tuple[int, ...] = (value,) if isinstance(value, int) else ()
+    if isinstance(value, str):
+        workers = tuple(number for number, label in layout.labels.items() if label == value)
+    box = box_of(bounds, plan.time_type, layout.time or "")
+    since = (low if low is None else low - low % layout.every for low in box.since)
+    return Scope(plan.target, workers or None, Region(Box(tuple(since), box.until)))
 
 
 def is_stale(plan: Plan, covered: Covered) -> bool:
@@ -143,21 +147,25 @@ def is_stale(plan: Plan, covered: Covered) -> bool:
     return (covered.transform, covered.code) != (computation.name, computation.code)
 
 
-def _rows_before(plan: Plan, first: int) -> list[WrittenRegion]:
+def rows_before(plan: Plan, first: int) -> list[WrittenRegion]:
     """Where rows were before the first publish, beside which a run has appended its own."""
     try:
         files = delta.open_table(plan.target, first - 1).get_add_actions(flatten=True)
     except SystemFailureError:
         return []  # There was no table, or the log no longer goes back to that version.
-    bounds = pa.table(files).to_pylist()
-    places = list(dict.fromkeys((workers_of(plan, b), region_of(plan, b)) for b in bounds))
-    if len(places) > _MAX_PLACES:
-        places = [(None, Region(Box.everything(plan.time_type)))]
-    name = f"rows from before version {first}"
-    return [WrittenRegion("", *place, changed=name, effect=Effect.CHANGES) for place in places]
+    scopes = dict.fromkeys(scope_of(plan, bounds) for bounds in pa.table(files).to_pylist())
+    anywhere = Scope(plan.target, None, Region(Box.everything(plan.time_type)))
+    places = [anywhere] if len(scopes) > _MAX_PLACES else list(scopes)
+    return [changed_by(f"rows from before version {first}", place) for place in places]
 
 
-def _publish(
+def changed_by(name: Change | str, scope: Scope) -> WrittenRegion:
+    """What somebody else may have done to the rows of a scope."""
+    workers = None if scope.workers is None else frozenset(scope.workers)
+    return WrittenRegion("", workers, scope.region, changed=str(name), effect=Effect.CHANGES)
+
+
+def written_by(
     plan: Plan, covered: Covered, workers: Sequence[int] | None, history: History | None
 ) -> WrittenRegion:
     """What a run did to the rows of a target, as seen by the output of a plan."""
@@ -188,59 +196,3 @@ def _publish(
 
 def _output(covered: Covered) -> str:
     return f"stream {covered.stream}" + (f", {covered.transform}" if covered.transform else "")
-
-
-def is_disturbed(plan: Plan, run: str) -> bool:
-    """Whether others may have been at the rows of a plan since its run published them.
-
-    What an audit has compared since does not count.
-    """
-    published = coverage.current(plan.lake, plan.target)
-    entries = written_regions(plan, published, runs.read_histories(plan.lake, target=plan.target))
-    own = [i for i, entry in enumerate(entries) if entry.run == run and _has(entry, plan.scope)]
-    return not own or any(
-        entry.changed
-        and (i > own[-1] or entry.remains_under(entries[own[-1]].effect))
-        and _overlaps(entry, plan.scope)
-        for i, entry in enumerate(entries)
-    )
-
-
-def covering_run(plan: Plan) -> str | None:
-    """The last run of the same output and code that has written all of a plan's range, if any."""
-    for covered in reversed(coverage.current(plan.lake, plan.target)):
-        if covered.output == plan.output and covered.scope.overlaps(plan.scope):
-            workers = None if covered.scope.workers is None else frozenset(covered.scope.workers)
-            written = WrittenRegion(covered.run, workers, covered.scope.region)
-            whole = _has(written, plan.scope) and not is_stale(plan, covered)
-            return covered.run if whole else None
-    return None
-
-
-def record_whole(plan: Plan, run: str, version: int) -> None:
-    """Record that an audit found the rows of a plan whole, if others have been there since.
-
-    Args:
-        run: The run that has published them.
-        version: The version of the target that was audited.
-    """
-    published = coverage.current(plan.lake, plan.target)
-    covered = next((entry for entry in published if entry.run == run), None)
-    if covered is None or not is_disturbed(plan, run):
-        return
-    compared = replace(covered, scope=plan.scope, target_version=version)
-    if (compared.scope, version) not in covered.compared:
-        coverage.write_covered(plan.lake, compared, plan.time_type, coverage.COMPARED)
-
-
-def _has(entry: WrittenRegion, scope: Scope) -> bool:
-    """Whether a run has written all of a scope."""
-    named = entry.workers is None or (
-        scope.workers is not None and entry.workers.issuperset(scope.workers)
-    )
-    return entry.writes and named and entry.region.includes(scope.region)
-
-
-def _overlaps(entry: WrittenRegion, scope: Scope) -> bool:
-    workers = None if entry.workers is None else tuple(entry.workers)
-    return Scope(scope.target, workers, entry.region).overlaps(scope)

@@ -31,8 +31,7 @@ from capstan.replay.target.default_columns import with_defaults
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.delta.delta import Commit
-from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger import coverage
+from capstan.storage.lake import is_table
 from capstan.storage.ledger.certificate import Json
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
@@ -203,14 +202,6 @@ def latest_txn_version(path: str, run: RunId) -> int:
     """The newest transaction of a run in its target, `2k` or `2k + 1`; -1 when there is none."""
     version = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
     return -1 if version is None else version
-
-
-def has_published(lake: Lake, path: str, run: RunId) -> bool:
-    """Whether the table at a path is the one into which a run has published, not a later one.
-
-    A table that was replaced keeps its log, and the transactions in it, but has another id.
-    """
-    return latest_txn_version(path, run) >= 0 and not coverage.is_lost(lake, path, run.name)
 
 
 def fenced(run: RunId, attempt: int) -> FencedError:

@@ -62,6 +62,13 @@ class Scope:
         same_shape = len(self.region.box.since) == len(other.region.box.since)
         return may_overlap(self.region, other.region) if same_shape else True
 
+    def contains(self, other: Scope) -> bool:
+        """Whether all rows of another scope of the same target are known to be in this one."""
+        named = self.workers is None or (
+            other.workers is not None and set(other.workers) <= set(self.workers)
+        )
+        return named and self.region.includes(other.region)
+
 
 @dataclass(frozen=True, slots=True)
 class Claim:

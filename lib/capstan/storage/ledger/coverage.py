@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
@@ -86,7 +86,11 @@ def current(lake: Lake, target: str) -> list[Covered]:
 
     Publishes that were rolled back are not in effect, nor those into another table that was here.
     """
-    recorded = recorded_at(lake, target)
+    return of_present_table(recorded_at(lake, target), target)
+
+
+def of_present_table(recorded: Sequence[Covered], target: str) -> list[Covered]:
+    """Those of some publishes that went into the table that is at a path now."""
     present = delta.identity_of(target) if any(entry.table for entry in recorded) else ""
     return [entry for entry in recorded if entry.table in ("", present)]
 
@@ -94,12 +98,6 @@ def current(lake: Lake, target: str) -> list[Covered]:
 def recorded_at(lake: Lake, target: str) -> list[Covered]:
     """Publishes into the table at a path, and into others that were here before it."""
     return current_by_ledger(lake, target) if is_table(target) else []
-
-
-def is_lost(lake: Lake, target: str, run: str) -> bool:
-    """Whether a run has published into another table than the present one at its path."""
-    tables = {entry.table for entry in recorded_at(lake, target) if entry.run == run}
-    return bool(tables) and tables.isdisjoint({"", delta.identity_of(target)})
 
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:

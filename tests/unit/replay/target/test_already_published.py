@@ -20,7 +20,8 @@ from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.preview import preview
 from capstan.replay.target.already_published import find_equivalent_run
-from capstan.replay.target.conflicting_rows import require_no_clash
+from capstan.replay.target.conflicts import require_no_clash
+from capstan.replay.target.ownership import Ownership
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import Books, go_on, lay_tape
 
@@ -80,7 +81,7 @@ class Told:
         books.published(run, plan.scope.workers, plan.region, **told)  # type: ignore[arg-type]
 
     def stood(self, **asked: object) -> str | None:
-        found = find_equivalent_run(self.lake, DECLARED, self.plan(**asked))
+        found = find_equivalent_run(Ownership(self.plan(**asked)), DECLARED)
         return None if found is None else found.last.run
 
 
@@ -187,7 +188,7 @@ def refused(
 def clash(plan: Plan, besides: Collection[str] = ()) -> str | None:
     """The run whose rows are in a plan's way, if there is one."""
     try:
-        require_no_clash(plan.lake, plan, besides)
+        require_no_clash(Ownership(plan), besides)
     except InvalidRequestError as error:
         mode = plan.request.mode
         assert error.code == {Mode.APPEND: "CAP-APPEND", Mode.MERGE: "CAP-ORDER"}[mode]

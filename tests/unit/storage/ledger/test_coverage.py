@@ -62,9 +62,9 @@ def test_a_replaced_table_has_no_coverage(
     path = str(tmp_path / "t")
     arrow_writer.create_table(path, SCHEMA)
     write(lake, path, "a-1", delta.identity_of(path))
-    assert (standing(lake, path), coverage.is_lost(lake, path, "a-1")) == (["a-1"], False)
+    assert standing(lake, path) == ["a-1"]
     make_anew(path)
-    assert (standing(lake, path), coverage.is_lost(lake, path, "a-1")) == ([], True)
+    assert standing(lake, path) == []
     assert [entry.run for entry in coverage.recorded_at(lake, path)] == ["a-1"]
     write(lake, path, "b-1", delta.identity_of(path))
     assert standing(lake, path) == ["b-1"]

@@ -1,4 +1,7 @@
-"""Conflicts of a replay with published rows: duplicates of an append, a merge over newer rows."""
+"""Conflicts of a replay with published rows, by the ledgers alone.
+
+An append would duplicate rows, a merge would put older rows over newer ones.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,14 @@ from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.replay.output.certificate import may_have
 from capstan.replay.planning.plan import Plan
-from capstan.replay.target import target_table
-from capstan.replay.target.already_published import LOOK
+from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.published_changes import require_one_rule
-from capstan.storage.lake import Lake
-from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import may_overlap, render_bounds
 from capstan.storage.ledger.runs import History
+
+LOOK = "the table was replaced since: check whether the rows are there; if not, use --adopt"
+"""The hint when a table is no longer the one that a run has written to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ class _Published:
         return may_have(None if intent is None else intent.certificate.workers, plan.inputs.workers)
 
 
-def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> None:
+def require_no_clash(owner: Ownership, besides: Collection[str] = ()) -> None:
     """Check that a replay duplicates no row of its target, and merges none over a newer one.
 
     Only rows of the same stream and computation count. A followed replay continues after the times
@@ -61,29 +64,47 @@ def require_no_clash(lake: Lake, plan: Plan, besides: Collection[str] = ()) -> N
     Args:
         besides: The runs of the replay itself.
     """
-    require_one_rule(plan, besides)
+    plan = owner.plan
+    require_one_rule(owner, besides)
     if plan.request.mode is Mode.APPEND:
-        _require_not_doubled(plan, _published(lake, plan, besides))
+        _require_not_doubled(plan, _published(owner, besides))
     elif plan.request.mode is Mode.MERGE and plan.change_rule is None:
-        _require_newest(plan, _published(lake, plan, besides))
+        _require_newest(plan, _published(owner, besides))
 
 
-def _published(lake: Lake, plan: Plan, besides: Collection[str]) -> Iterator[_Published]:
+def require_same_table(owner: Ownership, before: History | None) -> None:
+    """Check that the target still is the table to which an earlier run has appended.
+
+    Another table in its place may or may not have these rows, which could then appear twice.
+    """
+    plan = owner.plan
+    if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
+        return
+    run = before.run_id
+    covers = any(covered.run == run.name for covered in owner.recorded)
+    if covers and not owner.has_published(run):
+        raise InvalidRequestError(
+            "CAP-GONE",
+            f"run {run.name} has appended to another table than the present one at {plan.target}",
+            LOOK,
+            run=run.name,
+            target=plan.target,
+        )
+
+
+def _published(owner: Ownership, besides: Collection[str]) -> Iterator[_Published]:
     """Other runs of the same output with rows in the target."""
-    standing = [
-        covered
-        for covered in coverage.recorded_at(lake, plan.target)
-        if covered.output == plan.output and covered.run not in besides
-    ]
-    histories = runs.read_histories(lake, target=plan.target) if standing else {}
-    for covered in standing:
-        history = histories.get(covered.run)
+    plan = owner.plan
+    for covered in owner.recorded:
+        if not owner.is_own(covered) or covered.run in besides:
+            continue
+        history = owner.histories.get(covered.run)
         if history is None:
             yield _Published(covered, None, same_table=True)
             continue
         if plan.request.follow and history.run_id.identity == plan.identity:
             continue
-        same_table = target_table.has_published(lake, plan.target, history.run_id)
+        same_table = owner.has_published(history.run_id)
         if same_table or not plan.request.adopt:
             yield _Published(covered, history, same_table=same_table)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,18 +13,27 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction
 
 from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
 from capstan.backfill.survey import IntervalState, survey
 from capstan.core.config import ProjectConfig, Replay, Transform
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.replay.target.foreign_changes import Change, changes_since
+from capstan.replay.planning.plan import Plan
+from capstan.replay.target.already_published import find_equivalent_run
+from capstan.replay.target.conflicts import require_no_clash
+from capstan.replay.target.ownership import Ownership
+from capstan.replay.target.standing import Change
+from capstan.storage.delta import delta
 from capstan.storage.delta.delta import read_commit
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import coverage
+from capstan.storage.ledger import coverage, runs
+from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.foreign_commits import note_touched
+from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.ledger.tables import LedgerRow, read_rows
 from tests.support.jvmless_lake import Books, lay_tape
 
 DAY = 86_400_000_000
@@ -84,10 +94,14 @@ class Target:
         found = survey(self.lake, DECLARED, "days").intervals
         return [(str(each.state), each.missing) for each in found]
 
+    @property
+    def plan(self) -> Plan:
+        return survey(self.lake, DECLARED, "days").plan
+
     def since(self) -> tuple[Change, ...]:
         """What a plan tells of the target."""
-        standing = coverage.current(self.lake, self.path)
-        return changes_since(survey(self.lake, DECLARED, "days").plan, standing)
+        owner = Ownership(self.plan)
+        return owner.changes(owner.covered)
 
     def changes(self) -> list[str]:
         found = survey(self.lake, DECLARED, "days").intervals
@@ -258,13 +272,62 @@ def test_what_was_noted_of_another_table_counts_for_nothing(target: Target) -> N
     assert target.states() == [COVERED] * 3
 
 
+def test_a_run_has_published_into_the_table_of_that_time_alone(tmp_path: Path) -> None:
+    run = RunId.named("days-00000001-1", "00000001", 1, "days")
+
+    def has_published(table: str | None) -> bool:
+        """Whether a table with the run's transaction has its rows, if it has covered another."""
+        target = Target(tmp_path / str(table))
+        own = delta.identity_of(target.path) if table == "own" else table
+        txn = run.change(1)
+        done = CommitProperties(app_transactions=[Transaction(txn.app, txn.version)])
+        empty = rows([], [])
+        assert not Ownership(target.plan).has_published(run)
+        deltalake.write_deltalake(target.path, empty, mode="append", commit_properties=done)
+        everything = Scope(target.path, (0, 1), Region(Box((None,), (None,))))
+        covered = Covered(run.name, 1, "s", everything, "", "", 0, 4, table=own or "")
+        if table is not None:
+            coverage.write_covered(target.lake, covered, target.plan.time_type, coverage.PUBLISHED)
+        return Ownership(target.plan).has_published(run)
+
+    assert has_published("own")
+    assert has_published("")  # Of an older row, the table is not known.
+    assert has_published(None)  # Nothing is recorded yet.
+    assert not has_published("another")
+
+
+def test_each_ledger_is_read_once_for_all_that_is_asked(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target.table.delete("day = '2024-05-02'")
+    owner, read = Ownership(target.plan), Counter[str]()
+
+    def counting(lake: Lake, ledger: str, *args: object, **equal: object) -> list[LedgerRow]:
+        read[ledger] += 1
+        return read_rows(lake, ledger, *args, **equal)  # type: ignore[arg-type]
+
+    for reader in (coverage, runs):
+        monkeypatch.setattr(reader, "read_rows", counting)
+    require_no_clash(owner)
+    assert find_equivalent_run(owner, DECLARED) is None
+    assert owner.covering_run is None
+    assert owner.is_disturbed("day1")
+    assert len(owner.regions) == 5
+    assert {each.scope.workers for each in owner.changes(owner.covered)} == {(0,), (1,)}
+    assert read == {"coverage": 1, "runs": 1}
+    # A publish after the first look is one that only another look knows.
+    target.books.published("day3", [0, 1], Region(Box((FIRST,), (FIRST + DAY,))))
+    assert owner.publish_of("day3") is None
+    assert Ownership(target.plan).publish_of("day3") is not None
+
+
 def test_many_kinds_of_files_are_noted_as_any(target: Target) -> None:
     days = [day / 100 for day in range(65)]
     for day in days:
         deltalake.write_deltalake(target.path, rows([0], [day]), mode="append")
     target.table.delete("day < '2024-05-02'")
     note_touched(target.lake, target.path, 1)
-    assert target.since()[-1].region == Region(Box((None,), (None,)))
+    assert target.since()[-1].scope.region == Region(Box((None,), (None,)))
 
 
 def test_an_entry_that_is_gone_from_the_log_tells_nothing(target: Target) -> None:
