@@ -41,7 +41,9 @@ def require_reversible(lake: Lake, run: str) -> History:
         Step.AUDITED,
         Step.APPROVED,
     )
-    unpublished = unpublished and not history.published and not _landed(history)
+    unpublished = (
+        unpublished and not history.published and target_table.find_landed(history) is None
+    )
     if history.effective_intent is None or unpublished:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",
@@ -49,33 +51,18 @@ def require_reversible(lake: Lake, run: str) -> History:
             "see `capstan runs`",
             run=run,
         )
-    for covered in coverage.current(lake, history.last.target):
-        if covered.run == run:
-            _require_last(lake, covered)
+    published = coverage.current(lake, history.last.target)
+    for covered in (each for each in published if each.run == run):
+        later = next((each for each in published if covered.is_overlaid_by(each)), None)
+        if later is not None:
+            raise InvalidRequestError(
+                "CAP-LATER",
+                f"run {later.run} overwrote part of what {run} published",
+                f"roll back {later.run} first",
+                run=run,
+                later=later.run,
+            )
     return history
-
-
-def _landed(history: History) -> bool:
-    """Whether the target has a publish that a killed run did not record."""
-    first = history.first_intent
-    if first is None:
-        return False
-    run = history.run_id
-    # Usually enough, and cheaper than reading the target's log.
-    if target_table.latest_txn_version(first.target, run) < run.change(first.attempt).version:
-        return False
-    return target_table.find_publish(first.target, first.run, first.target_version) is not None
-
-
-def _require_last(lake: Lake, covered: coverage.Covered) -> None:
-    for later in coverage.published_after(lake, covered):
-        raise InvalidRequestError(
-            "CAP-LATER",
-            f"run {later.run} overwrote part of what {covered.run} published",
-            f"roll back {later.run} first",
-            run=covered.run,
-            later=later.run,
-        )
 
 
 def roll_back(context: Context, request: RollbackRequest) -> JobResult:

@@ -241,9 +241,8 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     if rule is not None:
         require_sequence(rule, staged)
         if rule.unchanged is not None:
-            images_after(
-                job.spark, Ownership(job.plan), rule, staged
-            )  # Refuses rows that lack a value.
+            # Refuses rows that lack a value.
+            images_after(job.spark, Ownership(job.plan), rule, staged)
     require_latest(job.plan, staged)
     target_table.require_inside(job.plan, staged)
     # Read again: the claim is for the range, and others may have published rows with these keys.

@@ -16,6 +16,7 @@ from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import locate_again
 from capstan.replay.publish.snapshot_gc import clear_old
+from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
@@ -134,8 +135,7 @@ class Job:
 
     def record_coverage(self, version: int) -> None:
         """Write the run's entry in the coverage ledger, unless it is there."""
-        recorded = {covered.run for covered in coverage.current(self.lake, self.plan.target)}
-        if self.run.name not in recorded:
+        if Ownership(self.plan).publish_of(self.run.name) is None:
             covered = self.covered(version)
             # Of a publish that is recorded late, the log may not have the version any more.
             with suppress(SystemFailureError):

@@ -20,7 +20,7 @@ from capstan.replay.target.ownership import Ownership, record_whole
 from capstan.replay.target.published_changes import is_in_effect
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import Commit
-from capstan.storage.lake import Lake, is_table
+from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History
@@ -43,12 +43,11 @@ def recover_ledger(
     When the run is to be rolled back (`undo`), a direct write that was not audited yet is rolled
     back without an audit.
     """
-    if history is None or history.rolled_back or history.first_intent is None:
+    if history is None or history.rolled_back:
         return history
     if history.published:
         return _complete_rollback(spark, lake, declarations, history)
-    since = history.first_intent.target_version
-    publish = target_table.find_publish(history.last.target, history.last.run, since)
+    publish = target_table.find_landed(history)
     if publish is None:
         return history
     commit, note = publish
@@ -73,16 +72,11 @@ def complete_others(
     direct write whose code has changed since is not recorded: its rows count as foreign.
     """
     unrecorded = runs.read_unrecorded(lake, plan.target)
-    if not unrecorded or not is_table(plan.target):
+    if not unrecorded:
         return
-    table = delta.open_table(plan.target)
     active = {claim.run for claim in claims.active(lake, plan.target)}
     for name, history in unrecorded.items():
-        if name in active or history.first_intent is None:
-            continue
-        run = history.run_id
-        newest = table.transaction_version(run.app)
-        if newest is not None and newest >= run.change(history.first_intent.attempt).version:
+        if name not in active:
             # Errors of the other run, and locks on its range, are not this run's to report.
             with suppress(CheckFailedError, InvalidRequestError, FencedError, RangeLockedError):
                 recover_ledger(spark, lake, declarations, history)
@@ -149,8 +143,7 @@ def is_still_published(job: Job, owner: Ownership, history: History) -> bool:
         return False
     if job.plan.change_rule is not None:
         return is_in_effect(owner, covered.run)
-    since = covered.target_version
-    later_runs = [each for each in owner.within(covered.scope) if each.target_version > since]
+    later_runs = [each for each in owner.covered if covered.is_overlaid_by(each)]
     if job.plan.request.mode is Mode.MERGE:
         return not later_runs
     if job.plan.request.mode is Mode.APPEND:

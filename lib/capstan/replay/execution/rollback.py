@@ -75,8 +75,8 @@ def restore_previous_rows(job: Job, version: int) -> int:
     path = job.plan.target
     earlier = target_table.find_rollback(path, job.run.name, version)
     restored = _carry_out(job, version) if earlier is None else earlier.version
-    standing = {covered.run for covered in coverage.current(job.lake, path)}
-    if job.run.name in standing:
+    # Read after the commit: another attempt may have recorded the rollback meanwhile.
+    if Ownership(job.plan).publish_of(job.run.name) is not None:
         coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
     emit("rollback.coverage", run=job.run.name)
     if job.plan.change_rule is not None:
@@ -177,8 +177,7 @@ def _require_as_merged(job: Job, version: int, merged: DataFrame, now: DataFrame
         and except_all(rows_with_keys(now, merged, job.plan.keys), merged).isEmpty()
     ):
         return
-    path = job.plan.target
-    later = [c.run for c in coverage.current(job.lake, path) if c.target_version > version]
+    later = [c.run for c in Ownership(job.plan).covered if c.target_version > version]
     named = later if len(later) <= _MOST_NAMED else [*later[:_MOST_NAMED], "or later ones"]
     raise InvalidRequestError(
         "CAP-LATER",

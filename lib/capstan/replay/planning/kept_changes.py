@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from capstan.core.times.region import Region
-from capstan.storage.ledger.region_json import may_overlap
+from capstan.storage.ledger.claims import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,30 +19,23 @@ class KeptChanges:
     Attributes:
         name: The run and the attempt that made them.
         run: The run.
-        workers: The workers that it replayed; None for all of them.
-        region: The times that it replayed.
+        scope: The workers and times that it replayed; None for all workers.
         code: What determines its changes: the code of its computation, and the conditions of its
             rule, `ChangeRule.flags`.
     """
 
     name: str
     run: str
-    workers: frozenset[int] | None
-    region: Region
+    scope: Scope
     code: tuple[str | None, ...]
 
     def contains(self, other: KeptChanges) -> bool:
         """Whether this run replayed all workers and times of another one."""
-        every = self.workers is None or (
-            other.workers is not None and other.workers <= self.workers
-        )
-        return every and self.region.includes(other.region)
+        return self.scope.contains(other.scope)
 
     def meets(self, other: KeptChanges) -> bool:
         """Whether both runs may have replayed the same records."""
-        if self.workers is not None and other.workers is not None:
-            return bool(self.workers & other.workers) and may_overlap(self.region, other.region)
-        return may_overlap(self.region, other.region)
+        return self.scope.overlaps(other.scope)
 
 
 def in_effect(published: Sequence[KeptChanges]) -> tuple[KeptChanges, ...]:

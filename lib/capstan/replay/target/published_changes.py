@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import InvalidRequestError, RangeLockedError
@@ -20,14 +21,8 @@ from capstan.storage.ledger.tables import kept_changes_path
 
 def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
     """The changes that a replay makes, under the name of its attempt."""
-    workers = plan.scope.workers
-    return KeptChanges(
-        name,
-        run,
-        None if workers is None else frozenset(workers),
-        plan.region,
-        (plan.computation.code, *_rule(plan).flags),
-    )
+    code = (plan.computation.code, *_rule(plan).flags)
+    return KeptChanges(name, run, replace(plan.scope, region=plan.region), code)
 
 
 def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[KeptChanges, ...]:
@@ -42,7 +37,7 @@ def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[
     # Read before the coverage: what another process records in between is then refused, not missed.
     plan, histories = owner.plan, owner.histories
     for run, history in histories.items():
-        if run not in besides and history.done is None and _has_landed(history):
+        if run not in besides and history.done is None and _has_unrecorded(history):
             raise _unrecorded(plan, run)
     published = []
     for entry in owner.covered:
@@ -114,14 +109,8 @@ def _kept(plan: Plan, entry: Covered, history: History) -> KeptChanges:
         )
     region, certificate = history.region, history.certificate
     assert region is not None and certificate is not None
-    workers = entry.scope.workers
-    return KeptChanges(
-        f"{entry.run}-{certificate.attempt}",
-        entry.run,
-        None if workers is None else frozenset(workers),
-        region,
-        (entry.code, *rule.flags),
-    )
+    name, code = f"{entry.run}-{certificate.attempt}", (entry.code, *rule.flags)
+    return KeptChanges(name, entry.run, replace(entry.scope, region=region), code)
 
 
 def _rule(plan: Plan) -> ChangeRule:
@@ -149,17 +138,13 @@ def _stands(target: str, history: History) -> bool:
     return newest >= 0 and target_table.find_rollback(target, run.name, version) is None
 
 
-def _has_landed(history: History) -> bool:
+def _has_unrecorded(history: History) -> bool:
     """Whether a run that no ledger has as published is in the target's log."""
-    first, run, target = history.first_intent, history.run_id, history.last.target
-    if first is None or history.rolled_back:
-        return False
-    if target_table.latest_txn_version(target, run) < run.change(first.attempt).version:
-        return False
-    publish = target_table.find_publish(target, run.name, first.target_version)
-    if publish is None:
-        return False
-    return target_table.find_rollback(target, run.name, publish[0].version) is None
+    publish = None if history.rolled_back else target_table.find_landed(history)
+    return publish is not None and (
+        target_table.find_rollback(history.last.target, history.last.run, publish[0].version)
+        is None
+    )
 
 
 def _unrecorded(plan: Plan, run: str) -> RangeLockedError:

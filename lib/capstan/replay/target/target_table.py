@@ -35,6 +35,7 @@ from capstan.storage.lake import is_table
 from capstan.storage.ledger.certificate import Json
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.ledger.runs import History
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -219,6 +220,15 @@ def fenced(run: RunId, attempt: int) -> FencedError:
 def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str, object]] | None:
     """The commit newer than version `since` by which a run published, with its note."""
     return _find(target, run, since, "publish")
+
+
+def find_landed(history: History) -> tuple[Commit, Mapping[str, object]] | None:
+    """The publish of a run in its target's log, whether or not a ledger has it."""
+    first, run, target = history.first_intent, history.run_id, history.last.target
+    # The newest transaction mostly decides this, without reading the log.
+    if first is None or latest_txn_version(target, run) < run.change(first.attempt).version:
+        return None
+    return find_publish(target, run.name, first.target_version)
 
 
 def find_rollback(target: str, run: str, since: int) -> Commit | None:

@@ -49,6 +49,10 @@ class Covered:
         """The owner of the rows: stream and transform, which is empty for a copy."""
         return self.stream, self.transform or ""
 
+    def is_overlaid_by(self, other: Covered) -> bool:
+        """Whether another publish came later, and can have changed its rows."""
+        return other.target_version > self.target_version and other.scope.overlaps(self.scope)
+
 
 def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str) -> None:
     """Append one row per worker, or one with a null worker if the target has no worker column."""
@@ -141,15 +145,6 @@ def _comparisons(rows: Iterable[LedgerRow]) -> dict[str, list[tuple[Scope, int]]
         for run, parts in by_audit.items()
         for audits in [list(parts.values())]
     }
-
-
-def published_after(lake: Lake, covered: Covered) -> list[Covered]:
-    """Later publishes in effect that overlap `covered`."""
-    return [
-        other
-        for other in current(lake, covered.scope.target)
-        if other.target_version > covered.target_version and other.scope.overlaps(covered.scope)
-    ]
 
 
 def parse_covered(rows: list[LedgerRow]) -> Covered:

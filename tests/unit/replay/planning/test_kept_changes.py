@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from capstan.core.times import Antichain, Box, Time
 from capstan.core.times.region import Region
 from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
+from capstan.storage.ledger.claims import Scope
 
 OLD, NEW = ("old", None), ("new", None)
 
@@ -21,7 +22,8 @@ def changes(
     code: tuple[str, str | None] = OLD,
 ) -> KeptChanges:
     region = Region(Box((since,), (until,)))
-    return KeptChanges(name, name, None if workers is None else frozenset(workers), region, code)
+    scope = Scope("t", None if workers is None else tuple(workers), region)
+    return KeptChanges(name, name, scope, code)
 
 
 def names(*published: KeptChanges) -> list[str]:
@@ -70,9 +72,9 @@ def test_each_record_of_a_published_range_stays_covered(
         return {
             (worker, time)
             for each in of
-            for worker in each.workers or ()
+            for worker in each.scope.workers or ()
             for time in range(7)
-            if each.region.contains(Time((time,)))
+            if each.scope.region.contains(Time((time,)))
         }
 
     counting = list(in_effect(published))
