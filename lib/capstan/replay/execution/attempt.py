@@ -44,7 +44,6 @@ from capstan.replay.target import target_table
 from capstan.replay.target.conflicts import require_no_clash
 from capstan.replay.target.foreign_rows import (
     require_columns_kept,
-    require_own_keys,
     require_own_rows,
     require_restorable,
 )
@@ -246,7 +245,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     require_latest(job.plan, staged)
     target_table.require_inside(job.plan, staged)
     # Read again: the claim is for the range, and others may have published rows with these keys.
-    require_own_keys(Ownership(job.plan), staged)
+    require_own_rows(job.spark, Ownership(job.plan), staged)
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     record_findings(job.plan, audit, job.run.name, job.attempt)

@@ -32,30 +32,23 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def require_own_rows(spark: SparkSession, owner: Ownership) -> None:
-    """Check that a replay replaces no foreign row, as far as that is known before it computes.
+def require_own_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> None:
+    """Check that a replay replaces no foreign row, and merges over none.
 
-    A merge into a target that keeps times is checked by `require_own_keys`, once it has rows.
+    A merge into a target that keeps times is checked by its rows, once it has them; all others are
+    checked before.
+
+    Args:
+        rows: The rows to publish, if they were computed.
     """
     plan = owner.plan
-    if plan.request.mode is Mode.MERGE and plan.layout.time is not None:
+    by_key = plan.request.mode is Mode.MERGE and plan.layout.time is not None
+    if plan.request.adopt or by_key == (rows is None):
         return
-    count = 0 if plan.request.adopt else foreign_rows(spark, owner)
+    count = foreign_rows(spark, owner, rows)
     if count:
-        raise _foreign(owner, count, f"has {count} rows in the range")
-
-
-def require_own_keys(owner: Ownership, rows: DataFrame) -> None:
-    """Check that a merge matches no foreign row by its key.
-
-    Other modes than `merge` are not checked.
-    """
-    plan = owner.plan
-    if plan.request.mode is not Mode.MERGE or plan.layout.time is None or plan.request.adopt:
-        return
-    count = foreign_rows(rows.sparkSession, owner, rows)
-    if count:
-        raise _foreign(owner, count, f"has {count} rows with keys of this replay")
+        what = "rows with keys of this replay" if by_key else "rows in the range"
+        raise _foreign(owner, count, f"has {count} {what}")
 
 
 def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> int:
