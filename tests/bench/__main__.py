@@ -48,6 +48,7 @@ NAMES = (
     "attach",
     "direct",
     "staged",
+    "transform",
     "verify",
     "merge",
     "join",
@@ -66,7 +67,7 @@ NAMES = (
     "requests",
     "airflow",
 )
-_REPLAYS = frozenset({"direct", "staged", "verify"})
+_REPLAYS = frozenset({"direct", "staged", "transform", "verify"})
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:

@@ -14,6 +14,11 @@ CellTime = tuple[int | None, ...]
 TimesJson = int | str | None | list[int | str | None]
 # The location of a difference: in the audited table or on the tape.
 TARGET, TAPE = "target", "tape"
+_ORDERED = (
+    "the findings show the rows that differ when records come in another order; make the output "
+    "independent of it"
+)
+_REPAIR = "the findings show the rows; replay the range again to repair the table"
 CHECK = "check"
 """The kind of a finding for a row that fails a declared check."""
 
@@ -188,24 +193,24 @@ class Audit:
             near=Near.from_json(value["near"]) if "near" in value else Near(),
         )
 
-    def require_passed(self, where: str) -> None:
+    def require_passed(self, where: str, *, staged: bool = False) -> None:
         """Check that the audit passed.
 
         Args:
             where: The audited table, for the message.
+            staged: Whether its rows were written just now, and so never changed since.
         """
         if self.passed:
             return
         if not self.differing:
             self._require_checks(where)
+        hint = _ORDERED if staged and self.kind in ("transform", "pipeline") else _REPAIR
         counts = ", ".join(f"{count} {kind}" for kind, count in self.totals.items() if count)
         raise CheckFailedError(
             "CAP-AUDIT",
             f"{where}: {self.differing} of {self.cells} cells differ ({self.kind} audit), "
             f"first at {self.first}" + (f"; {counts}" if counts else ""),
-            "verify the tape with --deep"
-            if self.totals.get(TAPE)
-            else "the findings show the rows; replay the range again to repair the table",
+            "verify the tape with --deep" if self.totals.get(TAPE) else hint,
             cells=self.cells,
             differing=self.differing,
             totals=dict(self.totals),

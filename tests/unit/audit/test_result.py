@@ -10,6 +10,7 @@ import pytest
 
 from capstan.audit.result import Audit, CheckResult, Finding, Near
 from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.errors import CheckFailedError
 
 HOURLY = TimeType((Coordinate.of("event", Kind.TIMESTAMP),))
 BITEMPORAL = TimeType((Coordinate.of("epoch", Kind.BIGINT), Coordinate.of("event", Kind.TIMESTAMP)))
@@ -76,3 +77,23 @@ def test_an_audit_is_read_back(time_type: TimeType, audit: Audit, stored: str) -
 def test_an_audit_from_before_checks_is_read_back() -> None:
     old = {key: value for key, value in json.loads(STORED[0]).items() if key != "checks"}
     assert Audit.from_json(old, HOURLY) == COPY
+
+
+@pytest.mark.parametrize(
+    ("kind", "staged", "tape", "hint"),
+    [
+        ("transform", True, 0, "in another order"),
+        ("pipeline", True, 0, "in another order"),
+        ("transform", False, 0, "replay the range again"),
+        ("copy", True, 0, "replay the range again"),
+        ("transform", True, 1, "verify the tape"),
+    ],
+)
+def test_the_hint_of_a_failed_audit(kind: str, staged: bool, tape: int, hint: str) -> None:
+    totals = {"missing": 0, "extra": 0, "changed": 2, "tape": tape}
+    audit = Audit(kind, False, 7, 2, (), 24, totals, first="worker 1")
+
+    with pytest.raises(CheckFailedError, match="2 of 7 cells differ") as failed:
+        audit.require_passed("it", staged=staged)
+
+    assert hint in failed.value.hint

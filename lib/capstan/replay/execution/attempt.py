@@ -249,7 +249,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     record_findings(job.plan, audit, job.run.name, job.attempt)
-    audit.require_passed(f"run {job.run.name}, staged at {staging}")
+    audit.require_passed(f"run {job.run.name}, staged at {staging}", staged=True)
     return staged, audit.to_json(job.plan.inputs.tape.time_type)
 
 

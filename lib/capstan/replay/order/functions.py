@@ -1,102 +1,39 @@
-"""Which of Spark's functions depend on the order of rows, by their classes, and why."""
+"""Spark's functions whose value depends on the order of rows, by the names of their classes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-
+HELD = "use values of the records"
 _FIRST = "takes the value of whichever row comes first"
-_LAST = "takes the value of whichever row comes last"
-_BY = "max_by(x, struct(y, x)) takes one by the values alone; so do min and max"
-_DIGEST = "is estimated from parts of the rows, and comes out otherwise of other parts"
-_CLOCK = "reads the clock"
-_CHANCE = "is drawn by chance"
-_LAYOUT = "goes by the files and partitions that rows lie in"
-_SESSION = "goes by who runs it, and where"
-HELD = "use what records hold"
+_BY = "max_by(x, struct(y, x)) chooses by values alone; so do min and max"
+_ESTIMATE = "is estimated from parts of the rows, and differs with these parts"
+_CLOCK = "CurrentDate", "CurrentTime", "CurrentTimestamp", "Now", "LocalTimestamp"
+_SESSION = "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentTimeZone"
 
-FREE: Mapping[str, tuple[str, str]] = {
+LISTED = "lists values in the order of the rows", "sort_array(...) gives the elements an order"
+# The whole value depends on it, and Spark does not call them nondeterministic: why, and the remedy.
+FREE = {
     "First": (_FIRST, _BY),
-    "AnyValue": (_FIRST, _BY),
-    "Last": (_LAST, _BY),
-    "Mode": (
-        "takes any of the values that are equally frequent",
-        "write mode() WITHIN GROUP (ORDER BY x)",
-    ),
-    "ApproximatePercentile": (_DIGEST, "percentile and median are exact"),
-    "HistogramNumeric": (_DIGEST, "count by classes of the values"),
-    "MonotonicallyIncreasingID": (_LAYOUT, HELD),
-    "SparkPartitionID": (_LAYOUT, HELD),
-    "InputFileName": (_LAYOUT, HELD),
-    "InputFileBlockStart": (_LAYOUT, HELD),
-    "InputFileBlockLength": (_LAYOUT, HELD),
-    **dict.fromkeys(("Rand", "Randn", "Uniform", "RandStr", "Uuid", "Shuffle"), (_CHANCE, HELD)),
-    **dict.fromkeys(
-        ("CurrentDate", "CurrentTime", "CurrentTimestamp", "Now", "LocalTimestamp"),
-        (_CLOCK, HELD),
-    ),
-    **dict.fromkeys(
-        ("CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentTimeZone"), (_SESSION, HELD)
-    ),
+    "Last": ("takes the value of whichever row comes last", _BY),
+    "Mode": ("takes any of equally frequent values", "write mode() WITHIN GROUP (ORDER BY x)"),
+    "ListAgg": (LISTED[0], "write listagg(x) WITHIN GROUP (ORDER BY x)"),
+    "ApproximatePercentile": (_ESTIMATE, "percentile and median are exact"),
+    "HistogramNumeric": (_ESTIMATE, "count by classes of the values"),
+    **dict.fromkeys(_CLOCK, ("reads the clock", HELD)),
+    **dict.fromkeys(_SESSION, ("depends on the session", HELD)),
 }
-"""Those whose value nothing determines: why, and what to write in their place."""
-
-SKETCH = re.compile(r"(Hll|Theta|Tuple|Kll)\w*Agg\w*|ApproxTopK(Accumulate|Combine)?|\w*SketchAgg")
-"""Sketches; those that merge by the greatest or by sums alone are in `SURE`."""
-
-SURE = frozenset({"HyperLogLogPlusPlus", "CountMinSketchAgg", "BloomFilterAggregate"})
-"""Estimates that are the same of all parts: registers are merged by max, counters are added."""
-
+# They give an array in the order of rows; of the others, the result is the same in any order.
 SHUFFLED = frozenset({"CollectList", "CollectSet"})
-"""Those that give an array whose elements are sure, and their order is not."""
-
-SUMS = frozenset({"Sum", "Average"})
-"""Sums, which are exact of integers and decimals, and rounded at each step of floats."""
-
-MOMENTS = frozenset({
-    "VariancePop", "VarianceSamp", "StddevPop", "StddevSamp", "Skewness", "Kurtosis", "Corr",
-    "CovPopulation", "CovSample", "RegrSlope", "RegrIntercept", "RegrR2", "RegrReplacement",
-    "RegrSXX", "RegrSXY", "RegrSYY", "PearsonCorrelation", "Product", "VectorSum", "VectorAvg",
-    "PandasCovar", "PandasKurtosis", "PandasProduct", "PandasSkewness", "PandasStddev",
-    "PandasVariance",
-})  # fmt: skip
-"""Sums of floats, whatever they are of."""
-
-OWN_CODE = frozenset({"PythonUDAF", "ScalaUDAF", "ScalaAggregator"})
-"""Aggregates that are not Spark's: one that gives a float is taken for a sum of floats."""
-
-SMOOTH = frozenset({
-    "Alias", "Add", "Subtract", "Multiply", "Divide", "UnaryMinus", "UnaryPositive", "Abs",
-    "Coalesce", "If", "CaseWhen", "Greatest", "Least", "NaNvl", "TryEval", "With",
-    "CommonExpressionDef", "KnownFloatingPointNormalized", "NormalizeNaNAndZero", "KnownNotNull",
-    "Sqrt", "Cbrt", "Pow", "Exp", "Expm1", "Log", "Log2", "Log10", "Log1p", "Logarithm", "Hypot",
-    "Sin", "Cos", "Tan", "Sinh", "Cosh", "Tanh", "Asin", "Acos", "Atan", "Atan2", "ToDegrees",
-    "ToRadians", "CreateNamedStruct", "GetStructField", "CreateArray", "GetArrayItem", "SortOrder",
-    "AggregateExpression", "Max", "Min", "Percentile", "PivotFirst",
-    *SUMS, *MOMENTS,
-})  # fmt: skip
-"""Those that make of almost equal values almost equal ones."""
-
-BLIND = frozenset({"IsNull", "IsNotNull", "AtLeastNNonNulls", "Count", "Size"})
-"""Those to which almost equal values are equal."""
-
 SORTING = frozenset({
-    "SortArray", "Size", "ArrayMax", "ArrayMin", "ArrayContains", "ArrayExists", "ArrayForAll",
+    "SortArray", "ArraySort", "Size", "ArrayMax", "ArrayMin", "ArrayContains", "ArrayExists",
+    "ArrayForAll", "Explode",
 })  # fmt: skip
-"""Those to which an array is the same in any order of its elements."""
-
-PASSING = frozenset({
-    "Alias", "AggregateExpression", "ArrayTransform", "ArrayFilter", "ArrayDistinct", "Coalesce",
-    "If", "CaseWhen", "With", "CommonExpressionDef", "KnownNotNull",
-})  # fmt: skip
-"""Those that give of an array in any order one of the same elements in any order."""
-
+# Aggregates that give one of their values; all others that give floats add them up.
+EXACT = FREE.keys() | SHUFFLED | {
+    "Max", "Min", "MaxBy", "MinBy", "MaxMinByK", "Percentile", "PercentileDisc", "PivotFirst",
+}  # fmt: skip
+# Floats that are almost equal come out far apart, or are not told apart.
+ROUNDED = frozenset({"Round", "BRound", "Rint", "Signum", "Remainder", "Pmod"})
+BLIND = frozenset({"IsNull", "IsNotNull", "AtLeastNNonNulls", "Count", "Size"})
+# Window functions: the same for rows that tie in ORDER BY, or of one row in whatever frame.
 RANKS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
-"""Functions over a window that are the same for rows of one place."""
-
-PLACES = frozenset({
-    "RowNumber", "Lead", "Lag", "NTile", "NthValue", "First", "Last", "CollectList", "ListAgg",
-})  # fmt: skip
-"""Functions over a window that go by the place of each row."""
-
-EXTREMES = frozenset({"MaxBy", "MinBy", "MaxMinByK"})
+OF_A_ROW = frozenset({"First", "Last", "NthValue", "CollectList", "ListAgg"})
