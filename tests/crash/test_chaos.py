@@ -16,7 +16,7 @@ from tests.support.live_airflow import command_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from capstan.airflow.local.processes import Process
+    from psutil import Process
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -74,5 +74,5 @@ def break_off(folder: Path) -> None:
 def apps(home: Home) -> list[Process]:
     """The processes of Spark apps that an Airflow has at work."""
     # To ask for what runs there makes its secrets, which is for its launcher to do.
-    there = home.left() if (home.folder / "processes.json").exists() else []
+    there = home.left() if home.logs.exists() else []
     return [each for each in there if "/spark_apps/" in command_of(each)]

@@ -14,16 +14,17 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import psutil
 import yaml
+from psutil import Process
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.home import Home
-from capstan.airflow.local.processes import Process, find, runs, send
+from capstan.airflow.local.processes import find, runs, send
 from capstan.spark.project_home import project_home
 from capstan.storage.lake import Lake, is_stored, is_table, list_files
 from tests.support import small_stream
@@ -132,7 +133,7 @@ class Scheduled:
                 at_work = self._kill(airflow, chance, dags, left[0]) if left else None
                 if at_work is not None:
                     killed[left.pop(0)] = at_work
-                    (log / "killed.json").write_text(json.dumps(killed, default=asdict))
+                    (log / "killed.json").write_text(json.dumps(killed, default=str))
                 _require_success(airflow.rest, dags)
                 for task in killed.values():
                     _require_tried_again(airflow.rest, task)

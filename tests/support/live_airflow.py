@@ -15,8 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+from psutil import Process
+
 from capstan.airflow.local.home import Home
-from capstan.airflow.local.processes import Process, find, send
+from capstan.airflow.local.processes import find, send
 from tests.support.airflow_api import Rest, until
 
 PATIENCE = 240.0
@@ -128,6 +131,22 @@ def launch(
         raise
 
 
+def components(home: Home) -> dict[str, Process]:
+    """The running components of an Airflow by name: leaders of sessions that write its logs."""
+    leaders = [process for process in home.left() if os.getsid(process.pid) == process.pid]
+    logs = {
+        process: {Path(file.path) for file in process.open_files() if file.fd == 1}
+        for process in leaders
+    }
+    # Children of PostgreSQL lead sessions too, and their log is that of their parent.
+    return {
+        path.stem: process
+        for process, paths in logs.items()
+        for path in paths
+        if process.parent() not in leaders
+    }
+
+
 def is_of_app(process: Process) -> bool:
     """Whether a process belongs to a Spark app: the JVM, or its Python."""
     command = command_of(process)
@@ -137,8 +156,8 @@ def is_of_app(process: Process) -> bool:
 def command_of(process: Process) -> str:
     """The command line of a process; empty if it has ended."""
     try:
-        return Path(f"/proc/{process.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
+        return " ".join(process.cmdline())
+    except psutil.Error:
         return ""
 
 

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from psutil import Process
+
 from capstan.airflow.local import processes
-from capstan.airflow.local.processes import Process
 from capstan.spark.project_home import project_home
 from capstan.spark.setup.java import find_java, spark_home
 from capstan.spark.setup.jvm import OPTIONS

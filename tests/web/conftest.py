@@ -17,6 +17,7 @@ import deltalake
 import pytest
 
 from capstan.airflow.local import processes
+from capstan.airflow.local.database import Postgres
 from capstan.demo.flights import feed
 from capstan.storage.lake import Lake
 from tests.support import lake_contents
@@ -303,7 +304,7 @@ def require_nothing_left(launched: Launched) -> None:
     assert launched.printed().endswith("stopping\nstopped: nothing is left running\n")
     assert launched.home.left() == []
     assert list(launched.home.temporary.iterdir()) == []
-    assert not (launched.home.folder / "postgres" / "socket").is_symlink()
+    assert not Postgres(launched.home.folder / "postgres", Path()).socket.exists()
 
 
 @pytest.fixture(scope="session")

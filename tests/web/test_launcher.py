@@ -17,7 +17,7 @@ from capstan.airflow.local import processes
 from capstan.airflow.local.processes import find
 from capstan.airflow.local.settings import apps_at_once
 from tests.support.airflow_api import Refused, Rest, until
-from tests.support.live_airflow import command_of, listening
+from tests.support.live_airflow import command_of, components, listening
 
 if TYPE_CHECKING:
     from conftest import World
@@ -45,8 +45,10 @@ def test_logins_are_on(world: World) -> None:
     with pytest.raises(Refused, match="401"):
         Rest(world.rest.url, "wrong").call("GET", "/dags")
     assert "dags" in world.rest.call("GET", "/dags")
-    for name in ("airflow.cfg", "secrets.json", "passwords.json"):
-        assert (world.launched.home.folder / name).stat().st_mode & 0o777 == 0o600
+    folder = world.launched.home.folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name in ("airflow.cfg", "database", "passwords.json"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.rest
@@ -68,11 +70,11 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     run = world.rest.trigger("sleeper")
     first = until(lambda: sleeping(home), 240)
 
-    before = home.recorded()
+    before = components(home)
     processes.send(before["dag-processor"], signal.SIGKILL)
-    until(lambda: home.recorded().get("dag-processor") not in (None, before["dag-processor"])
+    until(lambda: components(home).get("dag-processor") not in (None, before["dag-processor"])
           or None, 240)  # fmt: skip
-    after = home.recorded()
+    after = components(home)
     assert {name for name in after if after[name] != before[name]} == {"dag-processor"}
     assert "dag-processor exited, and is restarted" in world.launched.printed()
 

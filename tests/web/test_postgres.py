@@ -9,6 +9,7 @@ import psycopg2
 import pytest
 
 from tests.support.airflow_api import until
+from tests.support.live_airflow import components
 
 if TYPE_CHECKING:
     from conftest import World
@@ -49,7 +50,7 @@ def test_the_main_job_runs_over_a_postgresql_of_ones_own(
         assert cursor.fetchall() == [("failed",), ("success",)]
         cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE datname = 'airflow'")
         assert cursor.fetchone()[0] > 1
-    assert "postgres" not in told.launched.home.recorded()
+    assert "postgres" not in components(told.launched.home)
     assert not (told.launched.home.folder / "postgres" / "data").exists()
 
 

@@ -52,13 +52,13 @@ def _started(process: int) -> str:
 
     Process ids are reused; with the start time they are unique.
     """
-    fields = process_stat(process)
+    fields = _stat(process)
     if not fields:
         return _without_proc(process)
     return "" if fields[0] in "ZX" else fields[19]
 
 
-def process_stat(process: int) -> list[str]:
+def _stat(process: int) -> list[str]:
     """The fields of `/proc/PID/stat` from the state on; none when there is no such process."""
     try:
         text = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from capstan.airflow.local.launcher import Launcher, LaunchOptions
 from capstan.core.environment import lake_of
-from capstan.errors import CapstanError, InvalidRequestError
-from capstan.spark.project_home import cache_folder, project_home
+from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
+from capstan.spark.project_home import cache_folder, packages, project_home
+
+if TYPE_CHECKING:
+    from capstan.airflow.local.launcher import Launcher
 
 
 class _Parser(argparse.ArgumentParser):
@@ -24,7 +28,7 @@ class _Parser(argparse.ArgumentParser):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run Airflow until a signal stops it, and return the exit code of the process."""
     try:
-        launcher = Launcher(_options(arguments), _say)
+        launcher = _launcher(arguments)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _stopper(launcher))
         launcher.run()
@@ -34,32 +38,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _options(arguments: Sequence[str] | None) -> LaunchOptions:
+def _launcher(arguments: Sequence[str] | None) -> Launcher:
+    cache = cache_folder() / "airflow"
     parser = _Parser(
         prog="python -m capstan.airflow.local", description=__doc__, allow_abbrev=False
     )
-    parser.add_argument(
-        "--port", type=int, default=8080, help="the port of the UI; 0 for a free one (8080)"
-    )
-    parser.add_argument("--lake", help="the lake: a folder or a URI (./lake)")
-    parser.add_argument(
-        "--home",
-        type=Path,
-        default=cache_folder() / "airflow",
-        help="the folder of Airflow's database, passwords and logs (.cache/airflow)",
-    )
-    parser.add_argument(
-        "--dags",
-        type=Path,
-        default=project_home() / "dags",
-        help="the folder of the DAG files (dags)",
-    )
-    parser.add_argument(
-        "--database", metavar="URL", help="your own PostgreSQL, instead of the launcher's"
-    )
+    option = parser.add_argument
+    option("--port", type=int, default=8080, help="the port of the UI; 0 for a free one (8080)")
+    option("--lake", help="the lake: a folder or a URI (./lake)")
+    help_text = "the folder of Airflow's database, passwords and logs (.cache/airflow)"
+    option("--home", type=Path, default=cache, help=help_text)
+    dags = project_home() / "dags"
+    option("--dags", type=Path, default=dags, help="the folder of the DAG files (dags)")
+    option("--database", metavar="URL", help="your own PostgreSQL, instead of the launcher's")
     given = parser.parse_args(arguments)
     lake = lake_of(given.lake)
-    return LaunchOptions(given.home, given.port, given.dags, lake, given.database)
+    if importlib.util.find_spec("airflow") is None:
+        raise SystemFailureError("CAP-AIRFLOW", "Airflow is not installed", packages("airflow"))
+    # They need psutil, which comes with Airflow.
+    from capstan.airflow.local.home import Home
+    from capstan.airflow.local.launcher import Launcher
+    from capstan.airflow.local.settings import Setup
+
+    home = Home(given.home.resolve())
+    return Launcher(Setup(home, given.port, given.dags.absolute(), lake, given.database), _say)
 
 
 def _stopper(launcher: Launcher) -> signal._HANDLER:
@@ -73,11 +75,9 @@ def _stopper(launcher: Launcher) -> signal._HANDLER:
 
 
 def _say(line: str) -> None:
-    try:
+    # When the terminal is closed, the processes must be stopped nevertheless.
+    with suppress(OSError):
         print(line, flush=True)
-    except OSError:
-        # The terminal is closed; the processes must be stopped nevertheless.
-        return
 
 
 if __name__ == "__main__":

@@ -5,44 +5,47 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from capstan.airflow.local.home import USER
 from capstan.airflow.local.settings import LOOPBACK
 from capstan.errors import SystemFailureError
 
-_PARTS = ("metadatabase", "scheduler", "dag_processor")
-
 
 def unready(port: int, since: datetime) -> list[str]:
-    """The components that are not ready yet, including the API; empty when all are.
-
-    Args:
-        port: The port of the API, on loopback.
-        since: The time of the start; earlier heartbeats do not count.
-    """
+    """The components without a heartbeat since the start, and the API if it does not answer."""
     status, report = _call(port, "GET", "/api/v2/monitor/health")
     if status != http.client.OK or not isinstance(report, dict):
         return ["api-server"]
-    return [part for part in _PARTS if not _healthy(part, report.get(part), since)]
+    return [
+        part
+        for part in ("metadatabase", "scheduler", "dag_processor")
+        if not _healthy(report.get(part), f"latest_{part}_heartbeat", since)
+    ]
 
 
-def make_pool(port: int, password: str, name: str, slots: int) -> bool:
-    """Create a pool if it does not exist; returns whether it was created."""
-    given = {"username": USER, "password": password}
-    status, answer = _call(port, "POST", "/auth/token", given)
+def _healthy(report: object, heartbeat: str, since: datetime) -> bool:
+    if not isinstance(report, dict) or report.get("status") != "healthy":
+        return False
+    # The database has none.
+    if heartbeat not in report:
+        return heartbeat == "latest_metadatabase_heartbeat"
+    beat = report[heartbeat]
+    return beat is not None and datetime.fromisoformat(str(beat)) >= since
+
+
+def make_pool(port: int, password: str, name: str, slots: int) -> None:
+    """Create a pool if it does not exist."""
+    credentials = {"username": USER, "password": password}
+    status, answer = _call(port, "POST", "/auth/token", credentials)
     if isinstance(answer, dict) and "access_token" in answer:
         about = "Tasks that start Spark: the number of concurrent apps on this machine"
         pool = {"name": name, "slots": slots, "description": about, "include_deferred": False}
-        token = str(answer["access_token"])
-        status, answer = _call(port, "POST", "/api/v2/pools", pool, token)
+        status, answer = _call(port, "POST", "/api/v2/pools", pool, str(answer["access_token"]))
     if status not in (http.client.OK, http.client.CREATED, http.client.CONFLICT):
-        raise SystemFailureError(
-            "CAP-AIRFLOW",
-            f"Airflow does not create the pool {name!r}: {status}, {str(answer)[:300]}",
-            "create it by hand, under Admin, Pools",
-        )
-    return status != http.client.CONFLICT
+        problem = f"Airflow does not create the pool {name!r}: {status}, {str(answer)[:300]}"
+        hint = "create it by hand, under Admin, Pools"
+        raise SystemFailureError("CAP-AIRFLOW", problem, hint)
 
 
 def _call(
@@ -61,13 +64,3 @@ def _call(
         return 0, error
     finally:
         connection.close()
-
-
-def _healthy(part: str, report: object, since: datetime) -> bool:
-    if not isinstance(report, dict) or report.get("status") != "healthy":
-        return False
-    beat = report.get(f"latest_{part}_heartbeat")
-    if beat is None:
-        return part == "metadatabase"
-    moment = datetime.fromisoformat(str(beat))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) >= since

@@ -1,63 +1,36 @@
-"""The home folder of a local Airflow: lock, secrets, process list, logs.
+"""The home folder of a local Airflow, which only its owner can enter.
 
-| file or folder | content |
-| --- | --- |
-| `airflow.cfg` | settings and secrets, rewritten at each start; readable by its owner only |
-| `secrets.json` | secrets, generated once; readable by its owner only |
-| `passwords.json` | users and passwords; readable by its owner only |
-| `processes.json` | the processes that the launcher started |
-| `lock` | held by the running launcher |
-| `logs/` | a log of each component, the previous one as `.old`; `tasks/` |
-| `postgres/` | the database |
-| `tmp/` | temporary files of Airflow and Spark; emptied at each start and stop |
+It has Airflow's own files, `airflow.cfg` with the secrets that Airflow generated among them, and:
+`lock`, held by the running launcher; `passwords.json`; `database`, with the URL; `logs/`, a log of
+each component and the previous one as `.old`; `postgres/`; `tmp/`, emptied at each start and stop.
 """
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from psutil import NoSuchProcess, Process
+
 from capstan.airflow.local import processes
-from capstan.airflow.local.processes import Process
 from capstan.errors import RangeLockedError, SystemFailureError
 from capstan.spark.project_home import replacing
 
 USER = "admin"
-_MARK = "CAPSTAN_LAUNCHED"
-
-
-@dataclass(frozen=True, slots=True)
-class Secrets:
-    """The secrets of a home, generated once.
-
-    Attributes:
-        fernet_key: Encrypts connections in the database.
-        jwt_secret: Signs the tokens of the API.
-        secret_key: Signs the sessions of the UI.
-        mark: Identifies processes of this home.
-    """
-
-    fernet_key: str
-    jwt_secret: str
-    secret_key: str
-    mark: str
+MARK = "CAPSTAN_LAUNCHED"
+"""The environment variable of all processes of a home; its value is the folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The home folder of one Airflow.
-
-    Attributes:
-        folder: An absolute path.
-    """
+    """The home folder of one Airflow, an absolute path."""
 
     folder: Path
 
@@ -76,21 +49,24 @@ class Home:
         """Airflow's file of users and passwords."""
         return self.folder / "passwords.json"
 
+    @property
+    def database(self) -> Path:
+        """The file with the URL of the database, which may have a password."""
+        return self.folder / "database"
+
     @contextmanager
     def held(self) -> Iterator[None]:
         """Lock the home for this process, and create the folder if needed."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.logs.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise SystemFailureError(
-                "CAP-HOME",
-                f"{self.folder} cannot be written: {error.strerror or error}",
-                "give --home a folder that you can write",
-            ) from error
+            problem = f"{self.folder} cannot be written: {error.strerror or error}"
+            hint = "give --home a folder that you can write"
+            raise SystemFailureError("CAP-HOME", problem, hint) from error
         try:
             self._lock(descriptor)
-            self.logs.mkdir(exist_ok=True)
             yield
         finally:
             os.close(descriptor)
@@ -110,64 +86,27 @@ class Home:
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
 
-    def secrets(self) -> Secrets:
-        """The secrets of this home, generated if needed."""
-        generated = Secrets(
-            fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
-            jwt_secret=secrets.token_urlsafe(48),
-            secret_key=secrets.token_urlsafe(48),
-            mark=secrets.token_hex(16),
-        )
-        return Secrets(**self._load_or_create(self.folder / "secrets.json", asdict(generated)))
-
     def password(self) -> str:
         """The password of `USER`, generated if needed."""
-        return self._load_or_create(self.passwords, {USER: secrets.token_urlsafe(12)})[USER]
-
-    def mark(self) -> tuple[str, str]:
-        """Name and value of the environment variable that marks this home's processes."""
-        return _MARK, self.secrets().mark
-
-    def _load_or_create(self, path: Path, defaults: Mapping[str, str]) -> dict[str, str]:
-        """The content of a secrets file; missing entries are added from `defaults`."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            content = {}
-        known = content if isinstance(content, dict) else {}
-        if not defaults.keys() <= known.keys():
-            known = {**defaults, **known}
-            write_private(path, json.dumps(known) + "\n")
-        path.chmod(0o600)
-        return {name: str(known[name]) for name in defaults}
-
-    def record(self, started: Mapping[str, Process]) -> None:
-        """Record running processes by name, so that a later launcher can kill leftovers."""
-        known = {name: [process.pid, process.started] for name, process in started.items()}
-        text = json.dumps({"boot": processes.boot(), "processes": known})
-        write_private(self.folder / "processes.json", text + "\n")
-
-    def recorded(self) -> dict[str, Process]:
-        """The recorded processes that still run, by name."""
-        try:
-            content = json.loads((self.folder / "processes.json").read_text(encoding="utf-8"))
-            if content["boot"] != processes.boot():
-                return {}
-            known = {name: Process(*ids) for name, ids in content["processes"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return {}
-        return {name: process for name, process in known.items() if processes.runs(process)}
+            known = json.loads(self.passwords.read_text(encoding="utf-8"))
+            return str(known[USER])
+        except (OSError, ValueError, LookupError, TypeError):
+            password = secrets.token_urlsafe(12)
+            write_private(self.passwords, json.dumps({USER: password}) + "\n")
+            return password
 
     def left(self, spared: Process | None = None) -> list[Process]:
-        """The running processes of this home: recorded and marked ones, and their sessions.
+        """The running processes of this home: those of the sessions that have a marked one.
 
         Args:
             spared: A process to leave out, with its children: the database ends last.
         """
-        sessions = {process.pid for process in self.recorded().values()}
-        sessions |= processes.sessions_with("=".join(self.mark()), self.logs)
+        sessions = processes.sessions_with(f"{MARK}={self.folder}", self.logs)
         if spared is not None:
-            sessions -= processes.sessions_below(spared.pid)
+            # Each child of PostgreSQL has a session of its own.
+            with suppress(NoSuchProcess):
+                sessions -= {spared.pid, *(child.pid for child in spared.children())}
         return [p for session in sorted(sessions) for p in processes.session_of(session)]
 
     def log(self, name: str) -> Path:
@@ -189,12 +128,3 @@ def write_private(path: Path, text: str) -> None:
     with replacing(path) as unfinished:
         unfinished.touch(mode=0o600)
         unfinished.write_text(text, encoding="utf-8")
-
-
-def tail(path: Path) -> str:
-    """The last 15 lines of a log, indented."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return "\n".join(f"    {line}" for line in text.splitlines()[-15:])

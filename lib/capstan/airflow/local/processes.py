@@ -1,88 +1,52 @@
-"""Processes of this machine, from Linux's /proc: identity, sessions, killing.
+"""Processes of this machine: those of a session or a home, and components that are restarted.
 
-Process ids are reused. A process is identified by its id and its start time, which no two processes
-share.
-
-Every component of the launcher leads its own *session*. No process can join a session from outside,
-so everything in it descends from the component.
+Every component leads its own *session*. No process can join a session from outside, so everything
+in it descends from the component.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+from psutil import Process
+
 from capstan.errors import SystemFailureError
-from capstan.spark.owner_watch import process_stat
+from capstan.spark.project_home import packages
 
-_PROC = Path("/proc")
+RESTARTS = 3
+"""The number of restarts of a component within `WITHIN` seconds before the launcher gives up."""
+WITHIN = 600.0
 _ROUNDS = 10
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Process:
-    """The identity of a process that runs, or ran, since boot.
-
-    Attributes:
-        pid: Its id.
-        started: Its start time, in clock ticks since boot.
-    """
-
-    pid: int
-    started: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Status:
-    """The fields of `/proc/PID/stat` used here."""
-
-    process: Process
-    state: str
-    parent: int
-    session: int
-
-
-def require_proc() -> None:
-    """Check that this system has /proc."""
-    if _status(os.getpid()) is None:
-        raise SystemFailureError(
-            "CAP-SYSTEM",
-            "this system has no /proc, which is needed to find and kill processes",
-            "use Linux, or start Airflow with its own commands",
-        )
-
-
-def boot() -> str:
-    """The id of the current boot: processes of earlier boots are gone."""
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 def find(pid: int) -> Process | None:
     """The process with this id; None if there is none, or it exited without being reaped."""
-    status = _status(pid)
-    return None if status is None or status.state in "ZX" else status.process
+    try:
+        process = Process(pid)
+    except psutil.NoSuchProcess:
+        return None
+    return process if runs(process) else None
 
 
 def runs(process: Process) -> bool:
-    """Whether a process still runs."""
-    return find(process.pid) == process
+    """Whether a process still runs, and no other one has got its id."""
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def session_of(leader: int) -> list[Process]:
     """The running processes in the session of `leader`, which may have exited."""
-    return [status.process for status in _running() if status.session == leader]
-
-
-def sessions_below(pid: int) -> set[int]:
-    """The sessions of a process and its children: each PostgreSQL child has its own."""
-    return {s.session for s in _running() if pid in (s.process.pid, s.parent)}
+    return [p for p in psutil.process_iter() if _session(p) == leader and runs(p)]
 
 
 def sessions_with(mark: str, logs: Path) -> set[int]:
@@ -93,30 +57,15 @@ def sessions_with(mark: str, logs: Path) -> set[int]:
             their environment, and are recognised by their output instead.
         logs: A folder: a process whose standard output and error both go there is marked too.
     """
-    sessions = {s.session for s in _running() if _has_mark(s.process.pid, mark, logs)}
-    return sessions - {os.getsid(0)}
+    marked = {_session(p) for p in psutil.process_iter() if _has_mark(p, mark, logs) and runs(p)}
+    return marked - {os.getsid(0), 0}
 
 
-def end(
-    processes: Callable[[], Iterable[Process]],
-    *,
-    ask: signal.Signals | None = None,
-    patience: float = 0.0,
-) -> None:
-    """Kill processes, and return when none of them runs any more.
+def end(processes: Callable[[], Iterable[Process]]) -> None:
+    """Kill what `processes` lists, repeatedly, and return when none of them runs any more.
 
-    They first get the signal `ask`, if given. Those that still run are all stopped before the first
-    one is killed, so that none of them reacts to the death of another.
-
-    Args:
-        processes: Lists the processes; called repeatedly, since they may start others.
-        ask: The signal that asks them to exit; None to kill them at once.
-        patience: The seconds they may take after that signal.
+    All are stopped before the first one is killed, so that none reacts to the death of another.
     """
-    if ask is not None:
-        for process in processes():
-            send(process, ask)
-        wait_until(lambda: not list(processes()), patience)
     for _ in range(_ROUNDS):
         left = list(processes())
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -125,20 +74,15 @@ def end(
         if not left or wait_until(lambda: not list(processes()), 1.0):
             return
     pids = ", ".join(str(process.pid) for process in processes())
-    raise SystemFailureError(
-        "CAP-SYSTEM",
-        f"processes {pids} were killed, but still run",
-        "they wait for a device; kill them by hand when it responds",
-    )
+    problem = f"processes {pids} were killed, but still run"
+    hint = "they wait for a device; kill them by hand when it responds"
+    raise SystemFailureError("CAP-SYSTEM", problem, hint)
 
 
 def send(process: Process, number: signal.Signals) -> None:
     """Send a signal to a process, unless it has exited."""
-    if runs(process):
-        try:
-            os.kill(process.pid, number)
-        except ProcessLookupError:
-            return
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)
 
 
 def wait_until(done: Callable[[], bool], seconds: float) -> bool:
@@ -151,23 +95,105 @@ def wait_until(done: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def _running() -> list[_Status]:
-    statuses = [_status(int(entry.name)) for entry in _PROC.iterdir() if entry.name.isdecimal()]
-    return [status for status in statuses if status is not None and status.state not in "ZX"]
-
-
-def _status(pid: int) -> _Status | None:
-    fields = process_stat(pid)
-    if not fields:
-        return None
-    return _Status(Process(pid, int(fields[19])), fields[0], int(fields[1]), int(fields[3]))
-
-
-def _has_mark(pid: int, mark: str, logs: Path) -> bool:
-    folder = _PROC / str(pid)
+def _session(process: Process) -> int:
     try:
-        if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _has_mark(process: Process, mark: str, logs: Path) -> bool:
+    name, _, value = mark.partition("=")
+    try:
+        if process.environ().get(name) == value:
             return True
-        return all((folder / "fd" / number).readlink().parent == logs for number in ("1", "2"))
-    except OSError:
+        output = [Path(file.path).parent for file in process.open_files() if file.fd in (1, 2)]
+    except (psutil.Error, OSError):
         return False
+    return output == [logs, logs]
+
+
+@dataclass(slots=True)
+class Component:
+    """A program that runs as long as the launcher; `ask` is the signal that stops it cleanly."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    ask: signal.Signals = signal.SIGTERM
+    patience: float = 5.0
+    _started: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    _ends: list[float] = field(init=False, default_factory=list)
+
+    @property
+    def process(self) -> Process | None:
+        """The leader of its session, if it runs."""
+        return None if self._started is None else find(self._started.pid)
+
+    def start(self) -> None:
+        """Start it as a session leader, with its output in its log."""
+        try:
+            with self.log.open("ab") as log:
+                self._started = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=self.log.parents[1],
+                    env=self.environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            problem = f"{self.name} cannot be started: {error}"
+            hint = f"{packages('airflow')}, then try again"
+            raise SystemFailureError("CAP-AIRFLOW", problem, hint) from error
+
+    def has_ended(self) -> bool:
+        """Whether it was started and has exited; this does not reap it."""
+        return self._started is not None and self.process is None
+
+    def restart(self) -> None:
+        """Kill what is left of it after its exit, and start it again."""
+        code, now = self.reap(), time.monotonic()
+        self._ends = [moment for moment in self._ends if now - moment < WITHIN] + [now]
+        if len(self._ends) > RESTARTS:
+            times = f"{len(self._ends)} times in {WITHIN / 60:.0f} minutes"
+            problem = f"{self.name} exited {times}, last with {code}:\n{tail(self.log)}"
+            hint = f"see {self.log}"
+            raise SystemFailureError("CAP-AIRFLOW", problem, hint, component=self.name)
+        self.start()
+
+    def reap(self) -> int | None:
+        """Kill what is left of its session, reap it, and return its exit code."""
+        if self._started is None:
+            return None
+        # Until it is reaped, no other process can have its id.
+        leader = self._started.pid
+        end(lambda: session_of(leader))
+        code = self._started.wait()
+        self._started = None
+        return code
+
+
+def stop(components: Sequence[Component], hurry: Callable[[], bool]) -> None:
+    """Stop components together, and everything they started; at once when `hurry` returns true.
+
+    Airflow's scheduler would wait for its tasks. They get as long as the components, and are then
+    killed with their supervisors: no failure is reported, and the next scheduler restarts them.
+    """
+    for component in components:
+        if (process := component.process) is not None:
+            send(process, component.ask)
+    wait_until(
+        lambda: hurry() or all(component.process is None for component in components),
+        max((component.patience for component in components), default=0.0),
+    )
+    for component in components:
+        component.reap()
+
+
+def tail(path: Path) -> str:
+    """The last 15 lines of a log, indented."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return "\n".join(f"    {line}" for line in lines[-15:])

@@ -1,22 +1,21 @@
-"""Configuration of a local Airflow: `airflow.cfg`, its port, and its components' environment.
+"""Settings of a local Airflow: its port, and its components' environment.
 
-Secrets are in `airflow.cfg`, not in the environment: Spark apps inherit the environment, and do not
-need the signing keys.
+No secret is in the environment: Spark apps inherit it, and need none. Airflow generates its keys
+into `airflow.cfg`, and reads the URL of its database from a file.
 """
 
 from __future__ import annotations
 
-import configparser
-import io
 import json
 import os
+import shlex
 import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from capstan.airflow.local.home import USER, Home
+from capstan.airflow.local.home import MARK, USER, Home
 from capstan.errors import InvalidRequestError
 from capstan.spark.setup.java import find_java, spark_home
 
@@ -24,26 +23,24 @@ LOOPBACK = "127.0.0.1"
 CONNECTION = "AIRFLOW_CONN_SPARK_DEFAULT"
 POOL = "CAPSTAN_POOL"
 _TASKS = 4
-_LOCAL_SPARK = json.dumps({"conn_type": "spark", "host": "local[*]"})
+_DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The setup of one Airflow.
+    """One Airflow: its home, its port on loopback, its DAG files, its lake and its PostgreSQL.
 
     Attributes:
-        home: Its home folder.
-        port: The port of the UI and the API, on loopback.
-        dags: The folder of its DAG files.
-        lake: The lake of its DAGs: an absolute path or a URI.
-        database: The SQLAlchemy URL of its PostgreSQL.
+        port: 0 for a free one, until it is launched.
+        lake: A folder or a URI.
+        database: The URL of an existing PostgreSQL; None to start one.
     """
 
     home: Home
     port: int
     dags: Path
     lake: str
-    database: str
+    database: str | None = None
 
     @property
     def url(self) -> str:
@@ -51,49 +48,37 @@ class Setup:
         return f"http://{LOOPBACK}:{self.port}"
 
 
-def sections(setup: Setup) -> dict[str, dict[str, str]]:
-    """The settings by section and key."""
-    home, secrets = setup.home, setup.home.secrets()
-    return {
-        "core": {
-            "dags_folder": str(setup.dags),
-            "load_examples": "False",
-            # Scheduled DAGs start paused; DAGs without a schedule override this.
-            "dags_are_paused_at_creation": "True",
-            "executor": "LocalExecutor",
-            "parallelism": str(_TASKS),
-            "execution_api_server_url": f"{setup.url}/execution/",
-            "fernet_key": secrets.fernet_key,
-            "simple_auth_manager_users": f"{USER}:admin",
-            "simple_auth_manager_passwords_file": str(home.passwords),
-        },
-        "database": {"sql_alchemy_conn": setup.database},
-        "api": {
-            "host": LOOPBACK,
-            "port": str(setup.port),
-            "base_url": setup.url,
-            "workers": "1",
-            "secret_key": secrets.secret_key,
-            "instance_name": "Capstan",
-        },
-        "api_auth": {"jwt_secret": secrets.jwt_secret},
-        "scheduler": {
-            # A task hop costs 0.2 s instead of 1 s; PostgreSQL can take the polling.
-            "scheduler_idle_sleep_time": "0.1",
-            # Tasks of a killed scheduler restart within this time instead of 5 minutes.
-            "orphaned_tasks_check_interval": "30",
-        },
-        "dag_processor": {
-            # A new file shows up in 10 s instead of 5 minutes.
-            "refresh_interval": "10",
-            "dag_bundle_storage_path": str(home.folder / "bundles"),
-        },
-        "logging": {
-            "base_log_folder": str(home.logs / "tasks"),
-            "dag_processor_child_process_log_directory": str(home.logs / "dags"),
-            "colored_console_log": "False",
-        },
+def settings(setup: Setup) -> dict[str, str]:
+    """The settings by the variables that Airflow reads them from."""
+    home = setup.home
+    values = {
+        "CORE__DAGS_FOLDER": str(setup.dags),
+        "CORE__LOAD_EXAMPLES": "False",
+        # Scheduled DAGs start paused; DAGs without a schedule override this.
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": str(_TASKS),
+        "CORE__EXECUTION_API_SERVER_URL": f"{setup.url}/execution/",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home.passwords),
+        "DATABASE__SQL_ALCHEMY_CONN_CMD": f"cat {shlex.quote(str(home.database))}",
+        "API__HOST": LOOPBACK,
+        "API__PORT": str(setup.port),
+        "API__BASE_URL": setup.url,
+        "API__WORKERS": "1",
+        "API__INSTANCE_NAME": "Capstan",
+        # A task hop costs 0.2 s instead of 1 s; PostgreSQL can take the polling.
+        "SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.1",
+        # Tasks of a killed scheduler restart within this time instead of 5 minutes.
+        "SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "30",
+        # A new file shows up in 10 s instead of 5 minutes.
+        "DAG_PROCESSOR__REFRESH_INTERVAL": "10",
+        "DAG_PROCESSOR__DAG_BUNDLE_STORAGE_PATH": str(home.folder / "bundles"),
+        "LOGGING__BASE_LOG_FOLDER": str(home.logs / "tasks"),
+        "LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(home.logs / "dags"),
+        "LOGGING__COLORED_CONSOLE_LOG": "False",
     }
+    return {f"AIRFLOW__{name}": value for name, value in values.items()}
 
 
 def apps_at_once() -> int:
@@ -101,68 +86,41 @@ def apps_at_once() -> int:
     return max(2, min(_TASKS, (os.cpu_count() or 1) // 2))
 
 
-def config_text(setup: Setup) -> str:
-    """The text of `airflow.cfg`."""
-    parser = configparser.RawConfigParser()
-    # Airflow interpolates values: percent signs are doubled.
-    parser.read_dict(
-        {
-            section: {key: value.replace("%", "%%") for key, value in keys.items()}
-            for section, keys in sections(setup).items()
-        }
-    )
-    text = io.StringIO()
-    text.write("# Rewritten by `python -m capstan.airflow.local` at each start.\n\n")
-    parser.write(text)
-    return text.getvalue()
-
-
-def environment(setup: Setup, given: Mapping[str, str] | None = None) -> dict[str, str]:
+def environment(setup: Setup, given: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of the components, which submitted apps inherit.
 
     Airflow's connections, variables and settings in `given` are kept, except settings that the
-    launcher makes itself: they would override its file.
-
-    Args:
-        setup: The Airflow.
-        given: The base environment; that of this process by default.
+    launcher makes itself.
     """
-    kept = dict(os.environ if given is None else given)
-    managed = {f"AIRFLOW__{s}__{k}".upper() for s, keys in sections(setup).items() for k in keys}
-    for name in list(kept):
-        # A setting can also come from a command: AIRFLOW__CORE__FERNET_KEY_CMD.
-        if name in managed or name.removesuffix("_CMD").removesuffix("_SECRET") in managed:
-            del kept[name]
-    # Not resolved: a virtual environment is recognised by the path of its Python.
-    programs = str(Path(sys.executable).absolute().parent)
+    # It would win over the command.
+    kept = {name: value for name, value in given.items() if name != _DATABASE}
     temporary = str(setup.home.temporary)
-    name, mark = setup.home.mark()
+    # Not resolved: a virtual environment is recognised by the path of its Python.
+    programs = Path(sys.executable).absolute().parent
+    # Loopback traffic goes through no proxy.
+    excluded = given.get("no_proxy") or given.get("NO_PROXY") or ""
+    direct = ",".join(part for part in (excluded, LOOPBACK, "localhost") if part)
     return {
-        CONNECTION: _LOCAL_SPARK,
+        CONNECTION: json.dumps({"conn_type": "spark", "host": "local[*]"}),
         POOL: "spark",
         **kept,
-        name: mark,
+        **settings(setup),
+        MARK: str(setup.home.folder),
         "AIRFLOW_HOME": str(setup.home.folder),
         "AIRFLOW_CONFIG": str(setup.home.folder / "airflow.cfg"),
-        "CAPSTAN_LAKE": setup.lake,
+        "CAPSTAN_LAKE": setup.lake if "://" in setup.lake else str(Path(setup.lake).absolute()),
         "JAVA_HOME": str(spark_home(find_java())),
         # Airflow starts the first spark-submit on the path.
-        "PATH": os.pathsep.join([programs, kept.get("PATH", os.defpath)]),
+        "PATH": f"{programs}{os.pathsep}{kept.get('PATH', os.defpath)}",
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONUNBUFFERED": "1",
         "SPARK_LOCAL_IP": LOOPBACK,
         "SPARK_LOCAL_DIRS": temporary,
         "TMPDIR": temporary,
-        **_no_proxy(kept),
+        "no_proxy": direct,
+        "NO_PROXY": direct,
     }
-
-
-def _no_proxy(given: Mapping[str, str]) -> dict[str, str]:
-    """Variables that keep the components' loopback traffic off any proxy."""
-    excluded = given.get("no_proxy") or given.get("NO_PROXY") or ""
-    listed = ",".join(part for part in (excluded, LOOPBACK, "localhost") if part)
-    return {"no_proxy": listed, "NO_PROXY": listed}
 
 
 def free_port(wanted: int) -> int:
@@ -172,23 +130,9 @@ def free_port(wanted: int) -> int:
             # Like the server: a connection in TIME_WAIT does not block the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, wanted))
-            port: int = probe.getsockname()[1]
-            return port
+            return int(probe.getsockname()[1])
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidRequestError(
-            "CAP-PORT",
-            f"port {wanted} of {LOOPBACK} is not available: {reason}",
-            "choose another with --port; 0 takes a free one",
-            field="port",
-        ) from error
-
-
-def whole_lake(lake: str) -> str:
-    """The lake as an absolute path or a URI."""
-    return lake if "://" in lake else str(Path(lake).absolute())
-
-
-def is_there(lake: str) -> bool:
-    """Whether a lake in a folder exists; always true for a URI."""
-    return "://" in lake or Path(lake).is_dir()
+        problem = f"port {wanted} of {LOOPBACK} is not available: {reason}"
+        hint = "choose another with --port; 0 takes a free one"
+        raise InvalidRequestError("CAP-PORT", problem, hint, field="port") from error

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from capstan.airflow.local import components, processes
+from capstan.airflow.local import processes
 from capstan.airflow.local.__main__ import main
 from capstan.airflow.local.api import unready
-from capstan.airflow.local.components import RESTARTS, Component
 from capstan.airflow.local.database import embedded
-from capstan.airflow.local.home import Home
+from capstan.airflow.local.home import MARK, Home
+from capstan.airflow.local.processes import RESTARTS, Component
 from capstan.errors import SystemFailureError
 
 SLEEP = "import time; time.sleep(600)"
@@ -37,10 +37,10 @@ def home(tmp_path: Path) -> Iterator[Home]:
         processes.end(made.left)
 
 
-def component(home: Home, program: str, **more: object) -> Component:
+def component(home: Home, program: str, name: str = "part", **more: object) -> Component:
     command = [sys.executable, "-u", "-c", program]
-    name, mark = home.mark()
-    return Component("part", command, {**os.environ, name: mark}, home, **more)  # type: ignore[arg-type]
+    environment = {**os.environ, MARK: str(home.folder)}
+    return Component(name, command, environment, home.log(name), **more)  # type: ignore[arg-type]
 
 
 def wait_for(done: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ def test_a_component_is_restarted_but_not_forever(home: Home) -> None:
 
 def test_the_error_has_the_end_of_the_log(home: Home) -> None:
     part = component(home, "import sys; sys.exit('the reason')")
-    part._ended = [float("inf")] * RESTARTS
+    part._ends = [float("inf")] * RESTARTS
     part.start()
     wait_for(part.has_ended)
     with pytest.raises(SystemFailureError, match="the reason"):
@@ -71,7 +71,7 @@ def test_the_error_has_the_end_of_the_log(home: Home) -> None:
 
 
 def test_ends_that_lie_far_apart_do_not_count(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(components, "WITHIN", 0.0)
+    monkeypatch.setattr(processes, "WITHIN", 0.0)
     part = component(home, "pass")
     part.start()
     for _ in range(RESTARTS + 2):
@@ -92,26 +92,27 @@ def test_leftovers_of_a_component_end_before_its_restart(home: Home) -> None:
 
 
 def test_stopping_asks_all_and_kills_who_does_not_listen(home: Home) -> None:
-    polite, stubborn = component(home, SLEEP, patience=0.3), component(home, IGNORES, patience=0.3)
+    polite = component(home, SLEEP, "polite", patience=0.3)
+    stubborn = component(home, IGNORES, patience=0.3)
     for each in (polite, stubborn):
         each.start()
     wait_for(lambda: "up" in stubborn.log.read_text(encoding="utf-8"))
-    components.stop([polite, stubborn], lambda: False)
+    processes.stop([polite, stubborn], lambda: False)
     assert home.left() == []
     assert polite.process is stubborn.process is None
-    components.stop([polite, stubborn], lambda: False)
+    processes.stop([polite, stubborn], lambda: False)
 
 
 def test_who_is_in_a_hurry_does_not_wait(home: Home) -> None:
     part = component(home, IGNORES, patience=300.0)
     part.start()
     wait_for(lambda: "up" in part.log.read_text(encoding="utf-8"))
-    components.stop([part], lambda: True)
+    processes.stop([part], lambda: True)
     assert home.left() == []
 
 
 def test_a_program_that_is_not_there_is_an_error(home: Home) -> None:
-    part = Component("part", ["/none/such"], {}, home)
+    part = Component("part", ["/none/such"], {}, home.log("part"))
     with pytest.raises(SystemFailureError, match="CAP-AIRFLOW: part cannot be started"):
         part.start()
 
@@ -120,11 +121,13 @@ def test_postgresql_listens_on_its_socket_only(home: Home) -> None:
     psycopg2 = pytest.importorskip("psycopg2")
     for expected in (None, ("kept",)):
         server = embedded(home.folder / "postgres")
-        assert server.make() is (expected is None)
-        server.make_socket()
-        part = Component("postgres", server.command(), os.environ, home, signal.SIGINT, 10.0)
+        server.make()
+        assert server.running() is None
+        log = home.log("postgres")
+        part = Component("postgres", server.command(), os.environ, log, signal.SIGINT, 10.0)
         part.start()
         wait_for(server.is_ready)
+        assert server.running() == part.process
         address = server.url.removeprefix("postgresql+psycopg2://airflow@/postgres?host=")
         connection = psycopg2.connect(user="airflow", dbname="postgres", host=address)
         with connection, connection.cursor() as cursor:
@@ -136,7 +139,7 @@ def test_postgresql_listens_on_its_socket_only(home: Home) -> None:
             cursor.execute("INSERT INTO t VALUES ('kept')")
         connection.close()
         assert oct(server.socket.stat().st_mode & 0o777) == "0o700"
-        components.stop([part], lambda: False)
+        processes.stop([part], lambda: False)
         assert "database system is shut down" in part.log.read_text(encoding="utf-8")
         server.remove_socket()
         assert not server.socket.exists()
@@ -144,12 +147,21 @@ def test_postgresql_listens_on_its_socket_only(home: Home) -> None:
 
 def test_a_socket_that_a_killed_launcher_left_is_removed(home: Home) -> None:
     first = embedded(home.folder / "postgres")
-    first.make_socket()
+    first.make()
+    (first.socket / "left").touch()
     second = embedded(home.folder / "postgres")
-    second.make_socket()
-    assert not first.socket.exists()
-    assert second.socket.is_dir()
+    second.make()
+    assert list(second.socket.iterdir()) == []
     second.remove_socket()
+    assert not first.socket.exists()
+
+
+@pytest.mark.parametrize("text", ["", "no number", f"{os.getpid()}\n", f"{2**22 + 1}\n"])
+def test_what_its_file_names_is_the_server_only_if_it_is_one(home: Home, text: str) -> None:
+    server = embedded(home.folder / "postgres")
+    server.data.mkdir(parents=True)
+    (server.data / "postmaster.pid").write_text(text, encoding="utf-8")
+    assert server.running() is None
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
-"""The folder that Airflow lives in: one launcher at a time, secrets made once, what is left."""
+"""The folder that Airflow lives in: for its owner alone, one launcher at a time, what is left."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import stat
@@ -13,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from capstan.airflow.local import processes
-from capstan.airflow.local.home import USER, Home, tail, write_private
-from capstan.airflow.local.launcher import Launcher, LaunchOptions
-from capstan.airflow.local.processes import Process
+from capstan.airflow.local.home import MARK, USER, Home, write_private
+from capstan.airflow.local.launcher import Launcher
+from capstan.airflow.local.processes import tail
 from capstan.airflow.local.settings import Setup
 from capstan.errors import RangeLockedError, SystemFailureError
 
@@ -33,34 +32,36 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_secrets_are_made_once_and_for_their_owner_alone(home: Home) -> None:
-    first, password = home.secrets(), home.password()
-    assert (home.secrets(), home.password()) == (first, password)
-    assert len({*dataclasses.astuple(first), password}) == 5
-    assert mode(home.folder / "secrets.json") == 0o600
+def test_nobody_else_can_enter_it(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    home.folder.mkdir(mode=0o755)
+    with home.held():
+        assert mode(home.folder) == 0o700
+
+
+def test_a_password_is_made_once_and_for_its_owner_alone(home: Home) -> None:
+    password = home.password()
+    assert home.password() == password
     assert mode(home.passwords) == 0o600
     assert json.loads(home.passwords.read_text(encoding="utf-8")) == {USER: password}
 
 
-def test_two_homes_share_no_secret(tmp_path: Path, home: Home) -> None:
+def test_two_homes_share_no_password(tmp_path: Path, home: Home) -> None:
     other = Home(tmp_path / "other")
     with other.held():
-        pass
-    mine, theirs = dataclasses.astuple(home.secrets()), dataclasses.astuple(other.secrets())
-    assert not {*mine, home.password()} & {*theirs, other.password()}
+        assert other.password() != home.password()
 
 
-def test_a_password_that_someone_chose_stays_and_is_hidden_again(home: Home) -> None:
+def test_a_password_that_someone_chose_stays(home: Home) -> None:
     home.passwords.write_text('{"admin": "chosen", "ann": "hers"}', encoding="utf-8")
-    home.passwords.chmod(0o644)
     assert home.password() == "chosen"
-    assert mode(home.passwords) == 0o600
+    assert "hers" in home.passwords.read_text(encoding="utf-8")
 
 
-def test_secrets_cut_short_are_made_again(home: Home) -> None:
-    home.secrets()
-    (home.folder / "secrets.json").write_text('{"fernet_key": ', encoding="utf-8")
-    assert home.secrets() == home.secrets()
+@pytest.mark.parametrize("text", ["", '{"admin": ', "[]", "{}"])
+def test_passwords_cut_short_are_made_again(home: Home, text: str) -> None:
+    home.passwords.write_text(text, encoding="utf-8")
+    assert home.password() == home.password() != ""
 
 
 def test_a_home_has_one_holder_who_is_named(home: Home) -> None:
@@ -90,39 +91,30 @@ def test_a_home_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_recorded_processes_are_known_by_start_times(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = processes.find(os.getpid())
-    assert own is not None
-    home.record({"here": own, "gone": Process(own.pid, own.started - 1)})
-    assert home.recorded() == {"here": own}
-    monkeypatch.setattr(processes, "boot", lambda: "another start")
-    assert home.recorded() == {}
+def test_what_is_left_is_found_by_its_output_and_by_its_mark(home: Home) -> None:
+    def sleeping(program: str = "", **given: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", f"{program}\nimport time; time.sleep(600)"]
+        return subprocess.Popen(command, start_new_session=True, **given)  # type: ignore[call-overload, no-any-return]
 
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"boot": 1, "processes": []}'])
-def test_a_record_that_cannot_be_read_names_nothing(home: Home, text: str) -> None:
-    (home.folder / "processes.json").write_text(text, encoding="utf-8")
-    assert home.recorded() == {}
-
-
-def test_what_is_left_is_found_by_record_and_by_mark(home: Home) -> None:
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    name, mark = home.mark()
-    recorded = subprocess.Popen(sleep, start_new_session=True)
-    marked = subprocess.Popen(sleep, start_new_session=True, env={**os.environ, name: mark})
-    other = subprocess.Popen(sleep, start_new_session=True, env={**os.environ, name: "another"})
-    started = [recorded, marked, other]
+    # Like PostgreSQL, whose children have sessions of their own.
+    forks = "import os\nif os.fork() == 0: os.setsid()"
+    with home.log("server").open("ab") as log:
+        writing = sleeping(forks, stdout=log, stderr=log)
+    folder = str(home.folder)
+    marked = sleeping(env={**os.environ, MARK: folder})
+    other = sleeping(env={**os.environ, MARK: f"{folder}/another"})
+    started = [writing, marked, other]
     try:
-        process = processes.find(recorded.pid)
+        process = processes.find(writing.pid)
         assert process is not None
-        home.record({"recorded": process})
         # Until it has become the program, a new process still has its parent's environment.
-        processes.wait_until(lambda: len(home.left()) == 2, 10)
-        assert {each.pid for each in home.left()} == {recorded.pid, marked.pid}
+        assert processes.wait_until(lambda: len(home.left()) == 3 and process.children(), 10)
+        children = {child.pid for child in process.children()}
+        assert {each.pid for each in home.left()} == {writing.pid, *children, marked.pid}
+        processes.wait_until(lambda: len(home.left(spared=process)) == 1, 10)
         assert [each.pid for each in home.left(spared=process)] == [marked.pid]
         processes.end(home.left)
+        assert process.children() == []
         assert other.poll() is None
     finally:
         for child in started:
@@ -142,7 +134,6 @@ def test_a_new_log_keeps_the_one_before(home: Home) -> None:
 
 def test_the_tail_of_a_log_is_its_last_lines(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert tail(log) == ""
     log.write_text("".join(f"line {n}\n" for n in range(40)), encoding="utf-8")
     assert tail(log) == "\n".join(f"    line {n}" for n in range(25, 40))
 
@@ -173,8 +164,8 @@ def test_starting_names_the_page_and_a_missing_lake(home: Home, tmp_path: Path) 
 
     def told() -> str:
         said.clear()
-        launcher = Launcher(LaunchOptions(home.folder, 8080, tmp_path, str(lake)), said.append)
-        launcher._welcome(Setup(home, 8080, tmp_path, str(lake), ""))
+        launcher = Launcher(Setup(home, 8080, tmp_path, str(lake)), said.append)
+        launcher._welcome(str(lake))
         return "\n".join(said)
 
     assert f"  lake      {lake}   (does not exist yet: `capstan demo` creates one)" in told()

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
+from psutil import Process
 
 from capstan.airflow.local import processes
-from capstan.airflow.local.processes import Process
 
 # Ignores the signals that ask, and starts another that does so in a process group of its own.
 STUBBORN = """
@@ -57,7 +58,19 @@ def test_this_process_is_found_with_its_start() -> None:
     assert own is not None
     assert own.pid == os.getpid()
     assert processes.runs(own)
-    assert not processes.runs(Process(own.pid, own.started + 1))
+
+
+def test_another_one_that_has_got_its_id_is_not_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    former = processes.find(start(POLITE).pid)
+    assert former is not None
+    former._ident = (former.pid, -1.0)
+    assert not processes.runs(former)
+    with pytest.raises(psutil.NoSuchProcess):
+        former.kill()
+    processes.send(former, signal.SIGKILL)
+    assert processes.find(former.pid) is not None
 
 
 def test_what_has_ended_but_was_not_reaped_does_not_run(start: Start) -> None:
@@ -81,15 +94,9 @@ def test_a_session_includes_orphans_of_its_leader(start: Start) -> None:
     assert processes.session_of(os.getpid() if os.getsid(0) != os.getpid() else 2**22 + 1) == []
 
 
-def test_who_does_as_asked_is_not_killed(start: Start) -> None:
-    child = start(POLITE)
-    processes.end(lambda: processes.session_of(child.pid), ask=signal.SIGTERM, patience=20)
-    assert child.wait(10) == -signal.SIGTERM
-
-
-def test_who_does_not_is_killed_with_all_it_started(start: Start) -> None:
+def test_what_does_not_listen_is_killed_with_all_it_started(start: Start) -> None:
     child = start(STUBBORN)
-    processes.end(lambda: processes.session_of(child.pid), ask=signal.SIGTERM, patience=0.2)
+    processes.end(lambda: processes.session_of(child.pid))
     assert child.wait(10) == -signal.SIGKILL
     assert processes.session_of(child.pid) == []
 
@@ -141,27 +148,3 @@ def test_sessions_are_found_by_mark_or_output(start: Start, tmp_path: Path) -> N
 def test_own_session_is_never_given_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = Path("/proc/self/environ").read_bytes().split(b"\0")[0].decode()
     assert os.getsid(0) not in processes.sessions_with(own, tmp_path)
-
-
-def test_sessions_of_children_are_below_their_parent(start: Start) -> None:
-    program = (
-        "import subprocess, sys, time\n"
-        "subprocess.Popen([sys.executable, '-c', \"print('ready', flush=True); "
-        'import time; time.sleep(600)"], start_new_session=True)\n'
-        "time.sleep(600)"
-    )
-    parent = start(program)
-    below = processes.sessions_below(parent.pid)
-    assert parent.pid in below
-    assert len(below) == 2
-    for session in below - {parent.pid}:
-        processes.end(lambda session=session: processes.session_of(session))  # type: ignore[misc]
-
-
-def test_a_system_that_tells_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from capstan.errors import SystemFailureError
-
-    processes.require_proc()
-    monkeypatch.setattr(processes, "process_stat", lambda _pid: [])
-    with pytest.raises(SystemFailureError, match="CAP-SYSTEM"):
-        processes.require_proc()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,54 +18,63 @@ from capstan.airflow.local.settings import (
     CONNECTION,
     Setup,
     apps_at_once,
-    config_text,
     environment,
     free_port,
-    is_there,
-    sections,
-    whole_lake,
+    settings,
 )
 from capstan.errors import InvalidRequestError
 
 
 @pytest.fixture
 def setup(tmp_path: Path) -> Setup:
-    """An Airflow, as it was asked for; a percent sign is in its database's password."""
+    """An Airflow, as it was asked for."""
     home = Home(tmp_path.resolve() / "home")
     with home.held():
         pass
-    database = "postgresql+psycopg2://u:p%40ss@127.0.0.1/x"
-    return Setup(home, 8123, tmp_path / "dags", "/data/lake", database)
+    return Setup(home, 8123, tmp_path / "dags", "/data/lake")
 
 
-def test_airflow_reads_back_what_was_written(setup: Setup) -> None:
-    parser = configparser.ConfigParser()
-    parser.read_string(config_text(setup))
-    assert {name: dict(parser[name]) for name in parser.sections()} == sections(setup)
-    assert parser["database"]["sql_alchemy_conn"] == setup.database
+def test_airflow_reads_what_is_set_and_keeps_its_keys(setup: Setup) -> None:
+    code = (
+        "from airflow.configuration import write_default_airflow_configuration_if_needed as begin; "
+        "conf = begin(); print(conf.get('core', 'executor'), conf.get('api', 'port'), "
+        "conf.get('database', 'sql_alchemy_conn'))"
+    )
+    setup.home.database.write_text("postgresql+psycopg2://u:p%40ss@127.0.0.1/x", encoding="utf-8")
+    given = {**os.environ, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "sqlite:///none"}
+    known = environment(setup, given)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=known, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.splitlines()[-1].split() == [
+        "LocalExecutor", "8123", "postgresql+psycopg2://u:p%40ss@127.0.0.1/x"
+    ], done.stderr  # fmt: skip
+    kept = setup.home.folder / "airflow.cfg"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    parser = configparser.RawConfigParser()
+    parser.read(kept)
+    names = (("core", "fernet_key"), ("api_auth", "jwt_secret"), ("api", "secret_key"))
+    keys = {parser[section][name] for section, name in names}
+    assert len(keys) == 3
+    assert min(map(len, keys)) > 15
+    # Apps inherit none of them.
+    inherited = "\n".join(known.values())
+    assert not any(secret in inherited for secret in [*keys, "p%40ss"])
 
 
 def test_everything_is_on_loopback_with_logins(setup: Setup) -> None:
-    told = sections(setup)
-    assert told["api"]["host"] == "127.0.0.1"
-    assert told["core"]["execution_api_server_url"] == "http://127.0.0.1:8123/execution/"
-    assert told["core"]["simple_auth_manager_users"] == "admin:admin"
-    assert "simple_auth_manager_all_admins" not in told["core"]
-
-
-def test_apps_inherit_no_secret(setup: Setup) -> None:
-    secrets = setup.home.secrets()
-    inherited = "\n".join(environment(setup, {}).values())
-    for secret in (secrets.fernet_key, secrets.jwt_secret, secrets.secret_key, "p%40ss"):
-        assert secret in config_text(setup).replace("%%", "%")
-        assert secret not in inherited
+    told = settings(setup)
+    assert told["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert told["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8123/execution/"
+    assert told["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
+    assert not any("ALL_ADMINS" in name for name in told)
 
 
 def test_settings_of_the_launcher_win_and_others_stay(setup: Setup) -> None:
     given = {
         "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor",
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": "elsewhere",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD": "cat elsewhere",
-        "AIRFLOW__API__SECRET_KEY_SECRET": "vault",
         "AIRFLOW__CORE__DEFAULT_TASK_RETRIES": "4",
         "AIRFLOW_VAR_SEASON": "winter",
         "AIRFLOW_HOME": "/elsewhere",
@@ -75,7 +86,8 @@ def test_settings_of_the_launcher_win_and_others_stay(setup: Setup) -> None:
     assert kept == {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "AIRFLOW_VAR_SEASON", "CAPSTAN_STREAMS"}
     assert found["AIRFLOW_HOME"] == str(setup.home.folder)
     assert found["CAPSTAN_LAKE"] == "/data/lake"
-    assert not any(name.startswith("AIRFLOW__DATABASE") for name in found)
+    told = [name for name in found if name.startswith("AIRFLOW__DATABASE")]
+    assert told == ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD"]
 
 
 def test_spark_is_local_unless_a_connection_was_given(setup: Setup) -> None:
@@ -90,7 +102,7 @@ def test_spark_is_local_unless_a_connection_was_given(setup: Setup) -> None:
 def test_apps_take_turns_in_a_pool_unless_another_was_named(setup: Setup) -> None:
     assert environment(setup, {})["CAPSTAN_POOL"] == "spark"
     assert environment(setup, {"CAPSTAN_POOL": "mine"})["CAPSTAN_POOL"] == "mine"
-    assert 2 <= apps_at_once() <= int(sections(setup)["core"]["parallelism"])
+    assert 2 <= apps_at_once() <= int(settings(setup)["AIRFLOW__CORE__PARALLELISM"])
 
 
 def test_programs_of_this_interpreter_come_first(setup: Setup) -> None:
@@ -141,11 +153,12 @@ def test_a_database_is_named_as_sqlalchemy_needs_it(scheme: str) -> None:
     assert check_url(f"{scheme}://u:p@h:5432/x?a=b") == "postgresql+psycopg2://u:p@h:5432/x?a=b"
 
 
+@pytest.mark.parametrize(
+    ("given", "lake"), [("./lake", "{here}/lake"), ("s3a://bucket/lake", "s3a://bucket/lake")]
+)
 def test_a_lake_means_the_same_in_every_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    setup: Setup, given: str, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert whole_lake("./lake") == str(tmp_path / "lake")
-    assert not is_there(whole_lake("lake"))
-    assert whole_lake("s3a://bucket/lake") == "s3a://bucket/lake"
-    assert is_there("s3a://bucket/lake")
+    found = environment(replace(setup, lake=given), {})["CAPSTAN_LAKE"]
+    assert found == lake.format(here=tmp_path)
