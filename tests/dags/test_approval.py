@@ -37,7 +37,7 @@ from capstan.airflow.operators.capture import CaptureOperator
 from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.replay import PublishOperator, SubmitReplayOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, failure, log_error_last
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
@@ -161,8 +161,8 @@ def test_a_decision_is_the_request_of_the_publish(
 
 
 def publisher(kind: type[SubmitReplayOperator], **more: Any) -> SubmitReplayOperator:
-    setting = read_setting(DAGS / "any.py")
-    return kind(task_id="t", setting=setting, request={}, outlets=[table_asset("t")], **more)
+    setting = read_settings(DAGS / "any.py")
+    return kind(task_id="t", settings=setting, request={}, outlets=[table_asset("t")], **more)
 
 
 def test_a_waiting_run_emits_no_asset_event(
@@ -200,7 +200,7 @@ def test_a_publish_says_who_approved_and_a_rejection_is_final(
 
 def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
     task = PlanReplayOperator(
-        task_id="plan", setting=read_setting(DAGS / "any.py"), fields=lambda _: asked
+        task_id="plan", settings=read_settings(DAGS / "any.py"), fields=lambda _: asked
     )
     task.without_approval = ("approve", "publish")
     return task
@@ -513,12 +513,12 @@ def test_the_plan_shows_which_rows_would_change_on_request(
     submit.answers(
         {"exit": 0, "result": {"stream": "little", "target": "t", "diff": WAITS["diff"]}}
     )
-    setting = read_setting(DAGS / "any.py")
+    setting = read_settings(DAGS / "any.py")
     fields = {"stream": "little", "into": "t", "until": "2024-05-02"}
 
     def planned(**more: object) -> tuple[PlanReplayOperator, dict[str, Any]]:
         task = PlanReplayOperator(
-            task_id="plan", setting=setting, fields=lambda _: {**fields, **more}
+            task_id="plan", settings=setting, fields=lambda _: {**fields, **more}
         )
         return task, execute(task, context())
 
@@ -555,7 +555,7 @@ def test_an_invalid_notifier_is_refused_with_its_line(
     assert problem in errors
     monkeypatch.setenv("CAPSTAN_NOTIFY", name)
     with pytest.raises(InvalidRequestError, match="^CAP-NOTIFY: "):
-        on_failure(read_setting(DAGS / "any.py"))
+        on_failure(read_settings(DAGS / "any.py"))
 
 
 @pytest.mark.rest
@@ -566,7 +566,9 @@ def test_a_stream_that_stands_still_fails_after_its_capture(
     submit.answers({"exit": 0, "result": found})
 
     def task() -> CaptureOperator:
-        return CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")
+        return CaptureOperator(
+            task_id="t", settings=read_settings(DAGS / "any.py"), stream="little"
+        )
 
     execute(task(), context())
     declare(tape, "alerts_of_test:ON_CALL", "    stalled_after: 1 microsecond\n")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.airflow.operators.capture import CaptureOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.config.loading.secret_references import VARIABLE
 
@@ -86,7 +86,7 @@ def test_a_reference_without_a_value_is_refused_before_spark(
 ) -> None:
     if fields is not None:
         connect(monkeypatch, **fields)
-    task = CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")
+    task = CaptureOperator(task_id="t", settings=read_settings(DAGS / "any.py"), stream="little")
     with pytest.raises(TaskRefusedError, match="CAP-SECRET") as refused:
         execute(task, context())
     assert problem in str(refused.value)

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
 from capstan.airflow.operators.backfill import SubmitBackfillOperator
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.backfill.interval import IntervalState
 from capstan.core.times import Box
@@ -47,7 +47,7 @@ def setting(place: Place) -> Settings:
     with place.streams.open("a", encoding="utf-8") as file:
         file.write(MORE.lstrip("\n"))
     lay_tape(Lake.at(place.lake), "little", "abc", [(FIRST,)], (FIRST + 3 * DAY,))
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def books(setting: Settings, target: str, code: str = "") -> Books:
@@ -129,10 +129,10 @@ def test_fill_uses_one_app_at_a_pinned_cut(setting: Settings, look: Any) -> None
 def test_a_table_with_approval_is_not_filled(setting: Settings, look: Any, target: str) -> None:
     """Also by none that asks for no approval itself, whatever it calls the table."""
     said = target.format(lake=setting.lake)
-    with setting.streams.open("a", encoding="utf-8") as file:
+    with setting.config.open("a", encoding="utf-8") as file:
         file.write(f"  strict: {{stream: little, target: '{said}', approve: true}}\n")
     # What is declared is read anew.
-    result, shown, goes_on = look(read_setting(DAGS / "any.py"), fill=True, replays=["copy"])
+    result, shown, goes_on = look(read_settings(DAGS / "any.py"), fill=True, replays=["copy"])
     assert (result["count"], goes_on) == (0, False)
     assert "Not filled: replay strict requires approval of every run into its table" in (shown)
     assert "| copy | copy | 2 gap |" in shown
@@ -158,16 +158,16 @@ def test_a_stream_without_a_tape_does_not_hide_the_others(setting: Settings, loo
 def test_an_unreadable_tape_does_not_hide_the_others(
     setting: Settings, execute: Any, context: Any
 ) -> None:
-    text = setting.streams.read_text(encoding="utf-8")
+    text = setting.config.read_text(encoding="utf-8")
     one = text.split("streams:\n")[1].split("transforms:")[0]
     other = "  torn: {stream: torn, target: torn, since: 2024-05-01, until: 2024-05-02}\n"
     more = text.replace(one, one + one.replace("  little:", "  torn:", 1)) + other
-    setting.streams.write_text(more, encoding="utf-8")
+    setting.config.write_text(more, encoding="utf-8")
     lake = Lake.at(setting.lake)
     lay_tape(lake, "torn", "abc", [(FIRST,)], (FIRST + 3 * DAY,))
     [log] = Path(lake.stream("torn").events, "_delta_log").glob("*0.json")
     log.write_text("{torn", encoding="utf-8")
-    [dag] = gaps_dags(read_setting(DAGS / "any.py"))
+    [dag] = gaps_dags(read_settings(DAGS / "any.py"))
     task = dag.get_task("gaps")
     assert isinstance(task, ListGapsOperator)
     where = {**context(), "params": {"fill": False}, "task": task}

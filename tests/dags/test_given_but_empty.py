@@ -18,7 +18,7 @@ from capstan.airflow import (
 )
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import plan_request
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.errors import InvalidRequestError
 
@@ -72,7 +72,7 @@ def test_no_field_renders_to_nothing(taped: Place, context: Any) -> None:
 
 
 def test_lake_and_declarations_render_to_something(taped: Place, context: Any) -> None:
-    for name in ("lake", "streams"):
+    for name in ("lake", "config"):
         with DAG("d", schedule=None):
             made = ReplayOperator(
                 task_id="t", stream="little", target="t", **{name: "{{ params.value }}"}
@@ -82,14 +82,14 @@ def test_lake_and_declarations_render_to_something(taped: Place, context: Any) -
 
 
 def test_settings_have_no_empty_place(taped: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in ({"lake": ""}, {"lake": " "}, {"streams": ""}):
+    for given in ({"lake": ""}, {"lake": " "}, {"config": ""}):
         with pytest.raises(InvalidRequestError, match=f"{next(iter(given))} is empty"):
-            read_setting(taped.root / "dags" / "any.py", **given)
+            read_settings(taped.root / "dags" / "any.py", **given)
     for variable in ("CAPSTAN_LAKE", "CAPSTAN_STREAMS"):
         with monkeypatch.context() as patch:
             patch.setenv(variable, "")
             with pytest.raises(InvalidRequestError, match=f"{variable} is empty"):
-                read_setting(taped.root / "dags" / "any.py")
+                read_settings(taped.root / "dags" / "any.py")
 
 
 def test_other_operators_refuse_what_is_empty(
@@ -140,7 +140,7 @@ def test_requests_of_apps_have_times_as_text(
 
 
 def test_a_blank_field_of_the_form_is_not_given(taped: Place) -> None:
-    setting = read_setting(taped.root / "dags" / "any.py")
+    setting = read_settings(taped.root / "dags" / "any.py")
     blank = dict.fromkeys(replay_form(setting))
     asked = filled({**blank, "stream": "little", "into": "t", "workers": [], "until": ""})
     assert asked == {"stream": "little", "into": "t"}
@@ -153,7 +153,7 @@ def test_a_blank_field_of_the_form_is_not_given(taped: Place) -> None:
                                              ("follow", "")])  # fmt: skip
 def test_rest_gives_no_empty_field(taped: Place, name: str, value: object) -> None:
     """Airflow's form sends null for a blank field."""
-    form = replay_form(read_setting(taped.root / "dags" / "any.py"))
+    form = replay_form(read_settings(taped.root / "dags" / "any.py"))
     param = form[name]
     assert isinstance(param, Param)
     assert param.resolve(None) is None

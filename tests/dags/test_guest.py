@@ -37,8 +37,8 @@ from capstan.airflow import (
 )
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
 from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.lake_declarations import read_page_setting, remember_declarations
-from capstan.airflow.settings import read_setting
+from capstan.airflow.lake_declarations import read_page_settings, remember_declarations
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, log_error_last
 from capstan.airflow.tasks.lineage import lineage
 from capstan.airflow.tasks.links import CertificateLink
@@ -106,7 +106,7 @@ def test_operators_sensors_and_groups_stand_in_one_dag(place: Place, file: Path)
         callbacks = dag.get_task(name).on_failure_callback
         assert [callback.__name__ for callback in callbacks] == ["alert", "log_error_last"]
     for name in ("one", "two"):
-        assert {"stream", "target", "workers", "since", "until", "lake", "streams"} <= set(
+        assert {"stream", "target", "workers", "since", "until", "lake", "config"} <= set(
             dag.get_task(name).template_fields
         )
 
@@ -146,7 +146,7 @@ def test_the_dag_s_pool_overrides_the_environment_s(
 
 def test_retries_and_callbacks_of_default_args_apply_to_all_dags(place: Place) -> None:
     given = {"retries": 7, "on_failure_callback": print}
-    setting = replace(read_setting(place.root / "any.py"), default_args=given)
+    setting = replace(read_settings(place.root / "any.py"), default_args=given)
     usual = task_defaults(setting)
     assert (usual["retries"], usual["retry_delay"]) == (7, timedelta(seconds=30))
     assert usual["on_failure_callback"] == [print, log_error_last]
@@ -230,7 +230,7 @@ def test_the_dag_of_the_documentation_loads(place: Place, tmp_path: Path) -> Non
     for name, _, fields in table(page("airflow"), "operator"):
         kind = getattr(capstan.airflow, name.strip("`"))
         assert name == "`CapstanTaskGroup`" or {
-            *re.findall(r"`(\w+)`", fields), "lake", "streams"
+            *re.findall(r"`(\w+)`", fields), "lake", "config"
         } <= set(kind.template_fields)  # fmt: skip
 
 
@@ -335,17 +335,20 @@ def test_what_an_operator_is_given_is_the_request(
     assert submit.calls[0]["request"] == request_
 
 
+@pytest.mark.parametrize("name", ["config", "streams"])
 def test_a_task_may_name_a_lake_of_its_own(
-    place: Place, submit: FakeSubmit, execute: Any, context: Any, tmp_path: Path
+    place: Place, submit: FakeSubmit, execute: Any, context: Any, tmp_path: Path, name: str
 ) -> None:
-    other, streams = tmp_path / "other", tmp_path / "other.yaml"
-    streams.write_text("streams: {}\n", encoding="utf-8")
+    """And a declaration file of its own, also by the former name of that argument."""
+    other, config = tmp_path / "other", tmp_path / "other.yaml"
+    config.write_text("streams: {}\n", encoding="utf-8")
     submit.answers({"exit": 0, "result": {"runs": []}})
-    operator = BackfillOperator(task_id="t", replay="by_day", lake=str(other), streams=str(streams))
+    given: Any = {"lake": str(other), name: str(config)}
+    operator = BackfillOperator(task_id="t", replay="by_day", **given)
     execute(operator, context())
     arguments: Any = submit.calls[0]["arguments"]
     assert arguments[arguments.index("--lake") + 1] == str(other)
-    assert arguments[arguments.index("--config") + 1] == str(streams)
+    assert arguments[arguments.index("--config") + 1] == str(config)
 
 
 GROUPS = """
@@ -462,16 +465,16 @@ def test_the_page_finds_the_declarations_in_the_lake(
     text = place.streams.read_text(encoding="utf-8").replace("{lake}/source", "{here}/source")
     place.streams.write_text(text, encoding="utf-8")
     nowhere = tmp_path / "nowhere"
-    remember_declarations(read_setting(place.streams))
-    own = read_page_setting(nowhere)
+    remember_declarations(read_settings(place.streams))
+    own = read_page_settings(nowhere)
     assert own.streams == place.streams
     monkeypatch.delenv("CAPSTAN_STREAMS")
-    copied = read_page_setting(nowhere)
+    copied = read_page_settings(nowhere)
     assert copied.streams == place.lake / "streams.yaml"
     assert copied.declarations.mistakes == ()
     assert copied.declarations.streams == own.declarations.streams
-    copied.streams.unlink()
-    [mistake] = read_page_setting(nowhere).declarations.mistakes
+    copied.config.unlink()
+    [mistake] = read_page_settings(nowhere).declarations.mistakes
     assert mistake.error.code == "CAP-DECLARE"
 
 
@@ -631,7 +634,7 @@ def test_what_asks_for_a_replay_takes_the_same_arguments() -> None:
     assert takes[PlanOperator].items() - first.items() == {("attempt", (None, "str | None"))}
     # The group's tasks all need the place, and `wait` is one of its fields.
     more = takes[CapstanTaskGroup].items() - first.items()
-    assert {name for name, _ in more} == {"lake", "streams"}
+    assert {name for name, _ in more} == {"lake", "config", "streams"}
     assert first.keys() - takes[CapstanTaskGroup].keys() == {"wait_for_times"}
     # Each is a field of a request under the same name, but for the target.
     assert first.keys() - {"wait_for_times", "fields"} <= {

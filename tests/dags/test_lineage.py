@@ -17,7 +17,7 @@ from openlineage.client.serde import Serde
 
 from capstan.airflow.assets import table_asset
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.lineage import dataset_name, lineage
 
@@ -278,7 +278,7 @@ def own(app: str) -> CapstanSubmitOperator:
         return CapstanSubmitOperator(
             task_id="t",
             app=app,
-            setting=read_setting(DAGS / "any.py"),
+            settings=read_settings(DAGS / "any.py"),
             request={"stream": "flights"},
             outlets=[table_asset("daily")],
         )

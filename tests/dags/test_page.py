@@ -24,12 +24,12 @@ from starlette.testclient import TestClient
 
 from capstan.airflow import s3_connection
 from capstan.airflow.lake_queries import preview_request
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.web import prefetch
 from capstan.airflow.web.permissions import capture_dag, replay_dag
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
 from capstan.airflow.web.prefetch import read_ahead
-from capstan.airflow.web.routes import make_app, setting
+from capstan.airflow.web.routes import current_settings, make_app
 from capstan.airflow.web.security import HEADERS
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -442,7 +442,7 @@ def test_a_gap_leads_to_a_form_for_its_declared_replay(
     plan = dag.get_task("plan")
     plan.without_approval = ()
     asked = execute(plan, where)["request"]
-    declared = read_setting(place.root / "any.py").declarations.replay("by_day")
+    declared = read_settings(place.root / "any.py").declarations.replay("by_day")
     assert {name: asked[name] for name in ("replay", "stream", "into", "transform", "mode")} == {
         "replay": "by_day", "stream": declared.stream, "into": declared.target,
         "transform": declared.transform, "mode": "replace",
@@ -451,7 +451,7 @@ def test_a_gap_leads_to_a_form_for_its_declared_replay(
     assert set(asked["workers"]) == {"north", "<b>south</b>"}
     # The declared replay's own checks go with it.
     assert preview_request(
-        read_setting(place.root / "any.py"), Request.from_json(asked)
+        read_settings(place.root / "any.py"), Request.from_json(asked)
     ).plan.checks
 
 
@@ -500,7 +500,7 @@ def test_a_run_that_stands_can_be_taken_back_by_who_may(
 def test_what_the_overview_shows_is_read_ahead(
     seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thread = read_ahead(setting)
+    thread = read_ahead(current_settings)
     assert thread is not None
     thread.join(60)
     tables: list[str] = []
@@ -545,9 +545,9 @@ def test_pages_with_an_error_prefetch_nothing(
     failed: list[object] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     # There is no lake yet.
-    read_ahead(setting).join(60)
+    read_ahead(current_settings).join(60)
     place.streams.write_text("streams: [", encoding="utf-8")
-    read_ahead(setting).join(60)
+    read_ahead(current_settings).join(60)
     assert failed == []
 
 
@@ -575,7 +575,7 @@ def test_the_dags_that_are_asked_about_are_those_that_are_there(place: Place) ->
         for name, more in (("pairs", ""), ("daily", ', schedule: "@daily"')):
             about = f"pipeline: places, sink: pairs, target: {name}, follow: {name}{more}"
             file.write(f"  {name}: {{stream: little, {about}}}\n")
-    found = read_setting(place.root / "any.py").declarations
+    found = read_settings(place.root / "any.py").declarations
     dags = set(place.bag().dags)
     assert capture_dag("little") in dags
     assert REPLAY_DAG in dags

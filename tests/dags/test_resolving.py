@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from capstan.airflow.dags.audit import ListAuditsOperator
 from capstan.airflow.dags.form import NOT_IN_FORM, filled, replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, list_audits, read_request, resolve
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.config.help import fields_of
 from capstan.core.times import Box
@@ -46,7 +46,7 @@ SOME = {"stream": "little", "into": "some", "mode": "merge", "replay": "some"}
 def setting(place: Place) -> Settings:
     with place.streams.open("a", encoding="utf-8") as file:
         file.write(MORE.lstrip("\n"))
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def test_each_field_of_a_request_is_in_the_form(setting: Settings) -> None:
@@ -154,7 +154,7 @@ def foreign(place: Place) -> Settings:
         {"id": [1], "house": ["a"], "at": pa.array([moment], pa.timestamp("us", "UTC"))}
     )
     deltalake.write_deltalake(lake.table("old"), rows)
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def test_a_table_of_others_is_held_against_a_stream(
@@ -162,7 +162,7 @@ def test_a_table_of_others_is_held_against_a_stream(
 ) -> None:
     def listed(**params: object) -> Any:
         asked = {"stream": "little", "target": "old", "runs": None, **params}
-        task = ListAuditsOperator(task_id="plan", setting=foreign)
+        task = ListAuditsOperator(task_id="plan", settings=foreign)
         return execute(task, {**context(), "params": asked})
 
     columns = {"worker_column": "house", "time_column": "at"}
@@ -191,7 +191,7 @@ def published(place: Place) -> Settings:
         books = Books(lake, "little", lake.table(table))
         for day in range(days):
             books.published(f"{table}-{day}", (0,), Region(Box((day,), (day + 1,))))
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def test_an_unpublished_target_has_nothing_to_audit(
@@ -199,7 +199,7 @@ def test_an_unpublished_target_has_nothing_to_audit(
 ) -> None:
     where = {**context(), "params": {"target": "by_day", "runs": None, "newest": None}}
     with pytest.raises(AirflowSkipException):
-        execute(ListAuditsOperator(task_id="plan", setting=published), where)
+        execute(ListAuditsOperator(task_id="plan", settings=published), where)
 
 
 def test_all_that_stands_in_every_table_is_audited(published: Settings) -> None:
@@ -214,7 +214,7 @@ def test_what_is_left_out_of_audits_is_named(
     published: Settings, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = {**context(), "params": {"target": None, "runs": None, "newest": 2}}
-    found = execute(ListAuditsOperator(task_id="plan", setting=published), where)
+    found = execute(ListAuditsOperator(task_id="plan", settings=published), where)
     runs = [each["run"] for each in found["request"]["audits"]]
     # So many of each table: none is passed over for another.
     assert runs == ["aaa-3", "aaa-2", "zzz-2", "zzz-1"]
@@ -228,11 +228,11 @@ def test_audits_are_of_what_stands(place: Place, execute: Any, context: Any) -> 
     # The later one is over half of what the first one has published.
     books.published("first", (0,), Region(Box((0,), (2,))))
     books.published("second", (0,), Region(Box((1,), (3,))))
-    setting = read_setting(DAGS / "any.py")
+    setting = read_settings(DAGS / "any.py")
 
     def listed(**params: object) -> Any:
         where = {**context(), "params": {"target": None, "runs": None, "newest": None, **params}}
-        answer = execute(ListAuditsOperator(task_id="plan", setting=setting), where)
+        answer = execute(ListAuditsOperator(task_id="plan", settings=setting), where)
         return answer["request"]["audits"]
 
     found = listed(target="twice")

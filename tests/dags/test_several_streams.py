@@ -14,7 +14,7 @@ from fastapi import HTTPException
 
 from capstan.airflow.lake_queries import pin_cut, preview_request, read_request, resolve
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.lineage import lineage
 from capstan.airflow.web import permissions, routes
@@ -73,7 +73,7 @@ def setting(place: Place) -> Settings:
         lay_tape(lake, name, ["a"], [(n * HOUR,) for n in range(10)], (until * HOUR,))
         for path in (lake.stream(name).late, lake.stream(name).records):
             deltalake.DeltaTable.create(path, LATE)
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None:
@@ -175,7 +175,7 @@ def test_the_sensor_waits_for_all_streams(
     setting: Settings, what: dict[str, Any], hour: int, complete: bool, context: Any
 ) -> None:
     until = f"1970-01-01T0{hour}:00:00Z"
-    sensor = FrontierSensor(task_id="complete", setting=setting, until=until, **what)
+    sensor = FrontierSensor(task_id="complete", settings=setting, until=until, **what)
     assert sensor.poke(context()) is complete
     if not complete:
         with pytest.raises(TaskRefusedError, match="CAP-INCOMPLETE"):

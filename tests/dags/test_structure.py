@@ -21,7 +21,7 @@ from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.core.config import ByKey, ProjectConfig, Target
 from capstan.errors import InvalidRequestError
 from tests.bench.airflow_overhead import TASKS
@@ -254,7 +254,7 @@ def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, obj
 def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
     from capstan.airflow.worker_labels import labels_by_stream, remember_labels
 
-    setting = read_setting(DAGS / "any.py")
+    setting = read_settings(DAGS / "any.py")
     assert labels_by_stream(setting) == {"little": ()}
     remember_labels(setting, "little", ["a", "b"])
     remember_labels(setting, "gone", ["c"])
@@ -377,7 +377,7 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
         "time: {domain: epoch}",
     ).replace("    since: 2024-05-01\n    until: 2024-05-06\n", "")
     place.streams.write_text(text, encoding="utf-8")
-    setting = read_setting(DAGS / "any.py")
+    setting = read_settings(DAGS / "any.py")
     assert list(backfill_dags(setting)) == []
     with pytest.raises(
         InvalidRequestError,

@@ -23,7 +23,7 @@ from sqlalchemy import delete, select
 
 from capstan.airflow.operators.capture import CaptureOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.attempt_folder import try_folder
 from capstan.airflow.tasks.failures import (
     TaskBrokenError,
@@ -47,7 +47,7 @@ DONE = {"stream": "little", "cut": 3, "frontier": ["2024-05-01"], "records": 7, 
 
 def operator(**more: Any) -> CapstanSubmitOperator:
     given = {"task_id": "t", "app": "verify", "request": {"stream": "little"}, **more}
-    return CapstanSubmitOperator(setting=read_setting(DAGS / "any.py"), **given)
+    return CapstanSubmitOperator(settings=read_settings(DAGS / "any.py"), **given)
 
 
 def error(code: str = "CAP-X") -> dict[str, object]:
@@ -407,7 +407,7 @@ def test_capturing_tells_what_the_result_has(
     monkeypatch.setattr("capstan.airflow.lake_queries.worker_labels", lambda *_: [])
     submit.answers({"exit": 0, "result": DONE})
     where = context()
-    task = CaptureOperator(task_id="t", setting=read_setting(DAGS / "any.py"), stream="little")
+    task = CaptureOperator(task_id="t", settings=read_settings(DAGS / "any.py"), stream="little")
     assert execute(task, where) == DONE
     [event] = where["outlet_events"].values()
     assert event.extra["records"] == 7

@@ -22,7 +22,7 @@ from capstan.airflow.lake_queries import pin_cut, preview_request, read_request
 from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.links import CertificateLink
 from capstan.storage.lake import Lake
@@ -49,7 +49,7 @@ HOURS = """
 
 @pytest.fixture
 def setting(taped: Place) -> Settings:
-    return read_setting(DAGS / "any.py")
+    return read_settings(DAGS / "any.py")
 
 
 def fields(**more: object) -> dict[str, object]:
@@ -57,7 +57,7 @@ def fields(**more: object) -> dict[str, object]:
 
 
 def planner(setting: Settings, asked: dict[str, object]) -> PlanReplayOperator:
-    return PlanReplayOperator(task_id="plan", setting=setting, fields=lambda _: asked)
+    return PlanReplayOperator(task_id="plan", settings=setting, fields=lambda _: asked)
 
 
 class Store(dict[str, object]):
@@ -170,7 +170,7 @@ def test_a_cleared_run_resumes_at_its_locked_cut(
 ) -> None:
     shutil.copytree(taped.lake, tmp_path / "lake")
     monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
-    setting, store = read_setting(DAGS / "any.py"), Store()
+    setting, store = read_settings(DAGS / "any.py"), Store()
     asked = fields(until="2024-05-01T12:00:00Z")
 
     def planned() -> object:
@@ -202,7 +202,7 @@ def test_the_pinned_request_is_the_same_run(setting: Settings) -> None:
 
 
 def sensor(setting: Settings, asked: dict[str, object], **more: Any) -> FrontierSensor:
-    return FrontierSensor(task_id="complete", setting=setting, fields=lambda _: asked, **more)
+    return FrontierSensor(task_id="complete", settings=setting, fields=lambda _: asked, **more)
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_the_sensor_asks_the_frontier(
     body = head.split("  little:\n")[1]
     more_streams.write_text(f"{head}  later:\n{body}transforms:\n{rest}", encoding="utf-8")
     monkeypatch.setenv("CAPSTAN_STREAMS", str(more_streams))
-    setting = read_setting(DAGS / "any.py")
+    setting = read_settings(DAGS / "any.py")
     assert sensor(setting, fields(**more)).poke(context()) is complete
 
 

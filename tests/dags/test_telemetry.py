@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
 
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.storage.lake import Lake
 from tests.support.recorded_tapes import Recorded
 
@@ -73,7 +73,7 @@ def lay(place: Place) -> None:
 def tell(place: Place, stream: object = "little") -> None:
     from capstan.airflow.tasks.telemetry import send_stream_metrics
 
-    send_stream_metrics(read_setting(place.root / "dag.py"), stream)
+    send_stream_metrics(read_settings(place.root / "dag.py"), stream)
 
 
 def test_figures_of_a_stream_arrive(place: Place, told) -> None:

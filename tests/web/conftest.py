@@ -67,7 +67,7 @@ import datetime
 
 from airflow.sdk import DAG, Param
 
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 
 with DAG(
@@ -80,7 +80,7 @@ with DAG(
     CapstanSubmitOperator(
         task_id="replay",
         app="replay",
-        setting=read_setting(__file__),
+        settings=read_settings(__file__),
         request={"stream": "flights", "into": "hasty", "until": "{{ params.until }}"},
         wait=datetime.timedelta(seconds=45),
     )

@@ -29,9 +29,9 @@ import os
 os.environ["CAPSTAN_STREAMS"] = {streams!r}
 
 from capstan.airflow.dags.declaration_errors import require_none
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 
-require_none(read_setting(__file__))
+require_none(read_settings(__file__))
 """
 """A DAG file over declarations of its own; each file is read in a process of its own."""
 

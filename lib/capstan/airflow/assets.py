@@ -32,16 +32,16 @@ def stream_asset(name: str) -> Asset:
     return Asset(name=f"capstan/streams/{name}", uri=f"capstan://streams/{name}", group="capstan")
 
 
-def table_asset(target: str, declarations: ProjectConfig | None = None) -> Asset:
+def table_asset(target: str, config: ProjectConfig | None = None) -> Asset:
     """The asset of a target: its declared one, else one of a URI made from its name or path.
 
     The URI is `capstan://tables/<name>`, or `capstan://tables/path/<path or URI>`.
 
     Args:
         target: The target as a request names it.
-        declarations: The declarations, which may name the asset.
+        config: The declarations, which may name the asset.
     """
-    targets = declarations.targets if declarations is not None else {}
+    targets = config.targets if config is not None else {}
     table = normalised(target) if is_catalog_name(target) else None
     declared = targets.get(target) or next(
         (

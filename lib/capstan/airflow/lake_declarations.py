@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from capstan.airflow.lake_files import read_lake_file, write_lake_file
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 
 _FILE = "streams.yaml"
 
@@ -17,11 +17,11 @@ _FILE = "streams.yaml"
 def portable_declarations(settings: Settings) -> str | None:
     """The text of the declaration file, to be read elsewhere; None if it cannot be read."""
     try:
-        text = settings.streams.read_text(encoding="utf-8")
+        text = settings.config.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return None
     # The copy is elsewhere, so that paths beside the file need its folder.
-    return text.replace("{here}", str(settings.streams.absolute().parent))
+    return text.replace("{here}", str(settings.config.absolute().parent))
 
 
 def remember_declarations(settings: Settings) -> None:
@@ -31,14 +31,14 @@ def remember_declarations(settings: Settings) -> None:
         write_lake_file(settings.lake, _FILE, text)
 
 
-def read_page_setting(dag_folder: Path) -> Settings:
+def read_page_settings(dag_folder: Path) -> Settings:
     """The settings of the page: of the declaration file, or else of its copy in the lake.
 
     Args:
         dag_folder: Airflow's DAG folder, which need not exist.
     """
-    settings = read_setting(dag_folder / "any.py")
-    if settings.streams.exists():
+    settings = read_settings(dag_folder / "any.py")
+    if settings.config.exists():
         return settings
     text = read_lake_file(settings.lake, _FILE)
     if text is None:
@@ -48,4 +48,4 @@ def read_page_setting(dag_folder: Path) -> Settings:
         copy = settings.work / "page" / _FILE
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text, encoding="utf-8")
-    return read_setting(dag_folder / "any.py", streams=copy)
+    return read_settings(dag_folder / "any.py", config=copy)

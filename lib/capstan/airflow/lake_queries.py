@@ -43,21 +43,21 @@ def read_request(fields: Mapping[str, object]) -> Request:
     return checked_request(Request, own)
 
 
-def resolve(setting: Settings, fields: Mapping[str, object]) -> Request:
+def resolve(settings: Settings, fields: Mapping[str, object]) -> Request:
     """The request of a form or a schedule, completed from the declared replay that it names.
 
     If a declared replay into a table requires approval, every run into that table does, whatever
     replay it belongs to. See `Replay.complete` for the fields.
     """
-    given = read_request(_with_streams(setting, fields))
-    if not given.approve and approving_replay(setting, given.into) is not None:
+    given = read_request(_with_streams(settings, fields))
+    if not given.approve and approving_replay(settings, given.into) is not None:
         given = replace(given, approve=True)
     if given.replay is None:
         return given
-    return setting.declarations.replay(given.replay).complete(given)
+    return settings.declarations.replay(given.replay).complete(given)
 
 
-def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
+def _with_streams(settings: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
     """The fields of a form, with its streams by key, or those of the declared replay that it names.
 
     The field `stream` of a form is never empty. It does not count beside streams that are given,
@@ -67,7 +67,7 @@ def _with_streams(setting: Settings, fields: Mapping[str, object]) -> Mapping[st
     if keyed:
         fields = {**fields, "stream": joined_streams(keyed), "streams": keyed}
     name = fields.get("replay")
-    declared = setting.declarations.replays.get(str(name)) if name else None
+    declared = settings.declarations.replays.get(str(name)) if name else None
     if declared is None or not declared.streams:
         return fields
     if fields.get("streams") not in (None, {}, declared.keyed):
@@ -99,13 +99,13 @@ def streams_of(fields: Mapping[str, object]) -> dict[str, str]:
     return keyed
 
 
-def approving_replay(setting: Settings, into: str) -> Replay | None:
+def approving_replay(settings: Settings, into: str) -> Replay | None:
     """The declared replay into a target that requires approval, if there is one.
 
     A table whose place is not known yet, as nobody has declared its name in a catalog, may be that
     of any of them.
     """
-    lake, declared = Lake.at(setting.lake), setting.declarations
+    lake, declared = Lake.at(settings.lake), settings.declarations
     approved = [replay for replay in declared.replays.values() if replay.approve]
     if not approved:
         return None
@@ -115,21 +115,21 @@ def approving_replay(setting: Settings, into: str) -> Replay | None:
     return next((r for r in approved if target_path(lake, declared, r.target)[0] == path), None)
 
 
-def plan_request(setting: Settings, fields: Mapping[str, object]) -> Plan | None:
+def plan_request(settings: Settings, fields: Mapping[str, object]) -> Plan | None:
     """The plan of a form's or schedule's request; None while nothing is on tape."""
-    lake, request = Lake.at(setting.lake), resolve(setting, fields)
+    lake, request = Lake.at(settings.lake), resolve(settings, fields)
     for name in split_streams(request.stream):
-        declared = name in setting.declarations.streams
+        declared = name in settings.declarations.streams
         if declared and not is_table(lake.stream(name).events):
             return None
-    return make_plan(lake, setting.declarations, request)
+    return make_plan(lake, settings.declarations, request)
 
 
-def preview_request(setting: Settings, request: Request) -> Preview:
+def preview_request(settings: Settings, request: Request) -> Preview:
     """The preview of a replay."""
-    lake = Lake.at(setting.lake)
+    lake = Lake.at(settings.lake)
     lake.require()
-    return preview(lake, setting.declarations, request)
+    return preview(lake, settings.declarations, request)
 
 
 def pin_cut(previewed: Preview) -> Request:
@@ -138,7 +138,7 @@ def pin_cut(previewed: Preview) -> Request:
     return plan.request if plan.request.follow else plan.pinned
 
 
-def interrupted_request(setting: Settings, request: Request, saved: object) -> Request | None:
+def interrupted_request(settings: Settings, request: Request, saved: object) -> Request | None:
     """The request that an earlier try saved, if it equals `request` and its run still has a claim.
 
     An app that was killed keeps its claim. Only the next attempt of its own run can take over the
@@ -150,30 +150,30 @@ def interrupted_request(setting: Settings, request: Request, saved: object) -> R
     pinned = {"as_of": request.as_of, "cuts": request.cuts, "lookups": request.lookups}
     if replace(earlier, **pinned) != request:  # type: ignore[arg-type]
         return None
-    lake = Lake.at(setting.lake)
-    plan = make_plan(lake, setting.declarations, earlier)
+    lake = Lake.at(settings.lake)
+    plan = make_plan(lake, settings.declarations, earlier)
     name = name_run(lake, plan.identity, 1, plan.target).name
     holds = any(have_same_identity(claim.run, name) for claim in claims.active(lake, plan.target))
     return earlier if holds else None
 
 
-def require_moving(setting: Settings, stream: str) -> None:
+def require_moving(settings: Settings, stream: str) -> None:
     """Check that a stream's frontier moves, if the stream declares `stalled_after`."""
-    declared = setting.declarations.streams.get(stream)
+    declared = settings.declarations.streams.get(stream)
     if declared is not None and declared.stalled_after is not None:
-        tape = open_tape(Lake.at(setting.lake), stream)
+        tape = open_tape(Lake.at(settings.lake), stream)
         stall_check.require_moving(declared, tape, datetime.now(UTC))
 
 
-def captured_streams(setting: Settings, streams: Iterable[str]) -> list[str]:
+def captured_streams(settings: Settings, streams: Iterable[str]) -> list[str]:
     """The streams, of those given and in their order, that are on tape."""
-    lake = Lake.at(setting.lake)
+    lake = Lake.at(settings.lake)
     return [name for name in streams if is_table(lake.stream(name).events)]
 
 
-def worker_labels(setting: Settings, stream: str) -> list[str]:
+def worker_labels(settings: Settings, stream: str) -> list[str]:
     """The labels of a stream's workers, ordered by number."""
-    tape = open_tape(Lake.at(setting.lake), stream)
+    tape = open_tape(Lake.at(settings.lake), stream)
     return list(index.worker_labels(tape, index.find_cut(tape, None)).values())
 
 
@@ -191,7 +191,7 @@ class AuditList:
 
 
 def list_audits(
-    setting: Settings, target: str | None, runs: list[str] | None, newest: int | None
+    settings: Settings, target: str | None, runs: list[str] | None, newest: int | None
 ) -> AuditList:
     """List audits of published runs.
 
@@ -202,12 +202,12 @@ def list_audits(
         target: A table of the lake or a declared target; None for all.
         newest: The number of newest runs per table; None for all.
     """
-    lake = Lake.at(setting.lake)
+    lake = Lake.at(settings.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}
     if target:
-        path, declared = target_path(lake, setting.declarations, target)
+        path, declared = target_path(lake, settings.declarations, target)
         if declared is None and path not in paths:
-            known = [*setting.declarations.targets, *map(short_name, paths)]
+            known = [*settings.declarations.targets, *map(short_name, paths)]
             raise InvalidRequestError(
                 "CAP-TARGET",
                 f"no replay has published into {target[:80]!r}{did_you_mean(target, known)}",
@@ -234,7 +234,7 @@ def list_audits(
     return AuditList(tuple(audits), tuple(left_out))
 
 
-def table_audit_request(setting: Settings, params: Mapping[str, object]) -> dict[str, object]:
+def table_audit_request(settings: Settings, params: Mapping[str, object]) -> dict[str, object]:
     """The request of an audit of a table against a stream, from a form."""
     # Loads Spark's packages, which nothing else here needs.
     from capstan.replay.standalone_audit import TableAudit, plan_against
@@ -246,7 +246,7 @@ def table_audit_request(setting: Settings, params: Mapping[str, object]) -> dict
     request = {name: params[name] for name in fields if params.get(name) not in (None, "", [])}
     request["table"] = params["target"]
     audit = read_model(TableAudit, request, "CAP-REQUEST")
-    plan_against(Lake.at(setting.lake), setting.declarations, audit)
+    plan_against(Lake.at(settings.lake), settings.declarations, audit)
     return request
 
 

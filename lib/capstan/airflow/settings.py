@@ -43,7 +43,7 @@ class Settings:
 
     Attributes:
         lake: The lake's folder or URI.
-        streams: The declaration file.
+        config: The declaration file.
         declarations: Its contents.
         work: A local folder for requests and results of running tasks.
         pool: The pool of tasks that start Spark; None for the DAG's own, or Airflow's default.
@@ -56,7 +56,7 @@ class Settings:
     """
 
     lake: str
-    streams: Path
+    config: Path
     declarations: ProjectConfig
     work: Path
     pool: str | None
@@ -69,15 +69,15 @@ class Settings:
 
     def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot run, with file, line and keys."""
-        return read_document(self.streams).error(tuple(keys), problem, "fix the declaration")
+        return read_document(self.config).error(tuple(keys), problem, "fix the declaration")
 
     def dag_id(self, kind: str, name: str | None = None) -> str:
         """The id of a DAG: of one kind, or of one kind and a declaration."""
         return dag_id(kind, name, self.prefix)
 
 
-def read_setting(
-    dag_file: str | Path, *, lake: str | None = None, streams: str | Path | None = None
+def read_settings(
+    dag_file: str | Path, *, lake: str | None = None, config: str | Path | None = None
 ) -> Settings:
     """Read the environment and the declaration file, without opening the lake.
 
@@ -87,14 +87,14 @@ def read_setting(
     Args:
         dag_file: The calling DAG file; by default, the declaration file is beside it.
         lake: The lake, in place of that of the environment.
-        streams: The declaration file, in place of that of the environment. A relative path begins
+        config: The declaration file, in place of that of the environment. A relative path begins
             at the folder of the DAG file.
     """
     named = config_file()
-    beside = Path(dag_file).absolute().parent / (streams or "streams.yaml")
-    path = Path(named) if named and not streams else beside
+    beside = Path(dag_file).absolute().parent / (config or "streams.yaml")
+    path = Path(named) if named and not config else beside
     place = named_by("CAPSTAN_LAKE") or _usual_lake() if lake is None else lake
-    for name, value in (("lake", place), ("streams", streams)):
+    for name, value in (("lake", place), ("config", config)):
         if value is not None and not str(value).strip():
             raise InvalidRequestError(
                 "CAP-REQUEST", f"{name} is empty", f"name it, or leave {name} out", key=name

@@ -15,22 +15,22 @@ from capstan.core.config import ByColumn, ByKey, Stream
 _FILE = "labels.json"
 
 
-def labels_by_stream(setting: Settings) -> dict[str, tuple[str, ...]]:
+def labels_by_stream(settings: Settings) -> dict[str, tuple[str, ...]]:
     """The worker labels of each declared stream: declared ones, then captured ones."""
-    captured = _read(setting.lake)
+    captured = _read(settings.lake)
     return {
         # After a rescale, the tape has labels that are no longer declared.
         name: tuple(dict.fromkeys((*_declared(stream), *captured.get(name, ()))))
-        for name, stream in setting.declarations.streams.items()
+        for name, stream in settings.declarations.streams.items()
     }
 
 
-def remember_labels(setting: Settings, stream: str, labels: Sequence[str]) -> None:
+def remember_labels(settings: Settings, stream: str, labels: Sequence[str]) -> None:
     """Save the worker labels of a stream for forms; a failure to write is ignored."""
-    before = _read(setting.lake)
+    before = _read(settings.lake)
     known = {**before, stream: tuple(labels)}
     if known != before:
-        write_lake_file(setting.lake, _FILE, json.dumps(known, sort_keys=True))
+        write_lake_file(settings.lake, _FILE, json.dumps(known, sort_keys=True))
 
 
 def _declared(stream: Stream) -> tuple[str, ...]:

@@ -95,9 +95,9 @@ class Context(Workplace):
         """
         from capstan.capture.run import capture
 
-        declarations = self.declared(required=True)
-        source = declarations.stream(stream)
-        with self.session(declarations) as spark:
+        config = self.declared(required=True)
+        source = config.stream(stream)
+        with self.session(config) as spark:
             return shown(
                 capture(spark, self.lake, source, frame=frame, reseat=reseat, rescale=rescale)
             )
@@ -150,10 +150,10 @@ class Context(Workplace):
         """
         from capstan.replay.preview import preview
 
-        declarations = self.declarations
+        config = self.declarations
         request = _replay_request(stream, into, fields)
-        with self.later(declarations) as session:
-            found = preview(self.lake, declarations, request, session)
+        with self.later(config) as session:
+            found = preview(self.lake, config, request, session)
             if not compare:
                 return shown(found)
             from capstan.replay.publish.diff import difference
@@ -194,9 +194,9 @@ class Context(Workplace):
             request = plan.request if plan.request.follow is not None else plan.pinned
         else:
             request = _replay_request(what, into, fields)
-        declarations = self.declarations
-        with self.later(declarations) as session:
-            result = replay(session, self.lake, declarations, request)
+        config = self.declarations
+        with self.later(config) as session:
+            result = replay(session, self.lake, config, request)
             return shown(replace(result, session=session()))
 
     def audit(self, run: str, *, version: int | None = None) -> AuditReport:
@@ -209,9 +209,9 @@ class Context(Workplace):
         from capstan.replay.standalone_audit import audit_run, require_auditable
 
         history = require_auditable(self.lake, run, version)
-        declarations = self.declarations
-        with self.session(declarations) as spark:
-            return shown(audit_run(spark, self.lake, declarations, history, version))
+        config = self.declarations
+        with self.session(config) as spark:
+            return shown(audit_run(spark, self.lake, config, history, version))
 
     def audit_table(
         self, stream: str | TableAudit, table: str | None = None, **fields: Any
@@ -226,9 +226,9 @@ class Context(Workplace):
         from capstan.replay.standalone_audit import TableAudit, audit_against, plan_against
 
         request = _request(TableAudit, "stream", stream, {"table": table, **fields})
-        declarations = self.declarations
-        with self.later(declarations) as session:
-            plan = plan_against(self.lake, declarations, request, session)
+        config = self.declarations
+        with self.later(config) as session:
+            plan = plan_against(self.lake, config, request, session)
             return shown(audit_against(session(), plan, request))
 
     def gaps(self, replay: str | BackfillRequest, **fields: Any) -> Survey:
@@ -241,9 +241,9 @@ class Context(Workplace):
         from capstan.backfill.planner import BackfillRequest, survey_range
 
         request = _request(BackfillRequest, "replay", replay, fields)
-        declarations = self.declared(required=True)
-        with self.later(declarations) as session:
-            return shown(survey_range(self.lake, declarations, request, session))
+        config = self.declared(required=True)
+        with self.later(config) as session:
+            return shown(survey_range(self.lake, config, request, session))
 
     def backfill(self, replay: str | BackfillRequest, **fields: Any) -> BackfillResult:
         """Replay the missing intervals of a declared replay, run by run.
@@ -261,12 +261,12 @@ class Context(Workplace):
         from capstan.backfill.run import prepare, run_prepared
 
         request = _request(BackfillRequest, "replay", replay, fields)
-        declarations = self.declared(required=True)
-        with self.later(declarations) as session:
-            prepared = prepare(self.lake, declarations, request, session)
+        config = self.declared(required=True)
+        with self.later(config) as session:
+            prepared = prepare(self.lake, config, request, session)
             if request.dry_run or not prepared.replays:
                 return shown(prepared)
-            return shown(run_prepared(session(), self.lake, declarations, prepared))
+            return shown(run_prepared(session(), self.lake, config, prepared))
 
     def publish(self, run: str, decision: Decision | None = None) -> ReplayResult:
         """Publish a run that waits after its audit.
@@ -277,11 +277,9 @@ class Context(Workplace):
         """
         from capstan.replay.run import publish
 
-        declarations = self.declarations
-        with self.session(declarations) as spark:
-            return shown(
-                replace(publish(spark, self.lake, declarations, run, decision), session=spark)
-            )
+        config = self.declarations
+        with self.session(config) as spark:
+            return shown(replace(publish(spark, self.lake, config, run, decision), session=spark))
 
     def rollback(self, run: str) -> int:
         """Take back what a run published, and return the target's new version.
@@ -291,9 +289,9 @@ class Context(Workplace):
         """
         from capstan.replay.run import rollback
 
-        declarations = self.declarations
-        with self.session(declarations) as spark:
-            return rollback(spark, self.lake, declarations, run)
+        config = self.declarations
+        with self.session(config) as spark:
+            return rollback(spark, self.lake, config, run)
 
     def maintain(self, *streams: str) -> MaintenanceResult:
         """Compact and clean up the tapes of streams, and the ledgers that all streams share.
@@ -321,10 +319,10 @@ class Context(Workplace):
         from capstan.replay.planning.target_places import locate, target_path
         from capstan.storage.delta import delta
 
-        declarations, into = self.declarations, check_target(name)
-        with self.later(declarations) as session:
-            locate(session, self.lake, declarations, into)
-        path = target_path(self.lake, declarations, into)[0]
+        config, into = self.declarations, check_target(name)
+        with self.later(config) as session:
+            locate(session, self.lake, config, into)
+        path = target_path(self.lake, config, into)[0]
         return delta.load(self.spark, path, version)
 
 

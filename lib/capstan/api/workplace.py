@@ -123,18 +123,18 @@ class Workplace:
             return self._session
 
     @contextmanager
-    def session(self, declarations: ProjectConfig | None = None) -> Iterator[SparkSession]:
+    def session(self, config: ProjectConfig | None = None) -> Iterator[SparkSession]:
         """A session for one call, which no other call has; its log lines name the run.
 
         Args:
-            declarations: The declarations, if they have been read; Python tasks can import the
+            config: The declarations, if they have been read; Python tasks can import the
                 modules beside them.
         """
-        with self.later(declarations) as session:
+        with self.later(config) as session:
             yield session()
 
     @contextmanager
-    def later(self, declarations: ProjectConfig | None = None) -> Iterator[Later]:
+    def later(self, config: ProjectConfig | None = None) -> Iterator[Later]:
         """The same with a session that starts at the first call: the work may not need it."""
         with ExitStack() as ended:
 
@@ -146,17 +146,17 @@ class Workplace:
                 from capstan.spark.setup.code_archive import add_modules
 
                 own = call_session(self.spark)
-                add_modules(own, self._modules(declarations))
+                add_modules(own, self._modules(config))
                 ended.enter_context(active(own))
                 ended.enter_context(marked(own))
                 return own
 
             yield session
 
-    def _modules(self, declarations: ProjectConfig | None) -> tuple[Path, ...]:
+    def _modules(self, config: ProjectConfig | None) -> tuple[Path, ...]:
         """Modules beside the declarations; none if these cannot be read and are not needed."""
-        if declarations is not None:
-            return declarations.modules
+        if config is not None:
+            return config.modules
         try:
             return load_optional(self._config, lake=self.lake.root).modules
         except InvalidRequestError:

@@ -14,14 +14,12 @@ if TYPE_CHECKING:
     from capstan.pipeline import Pipeline
 
 
-def every_sink(
-    given: Mapping[str, object], declarations: ProjectConfig
-) -> list[Mapping[str, object]]:
+def every_sink(given: Mapping[str, object], config: ProjectConfig) -> list[Mapping[str, object]]:
     """The request fields `sink` and `into` for each sink of a pipeline.
 
     Args:
         given: The command's parameters.
-        declarations: The declarations, for pipelines that are declared.
+        config: The declarations, for pipelines that are declared.
     """
     for name in ("into", "sink"):
         if given[name] is not None:
@@ -34,7 +32,7 @@ def every_sink(
         raise InvalidRequestError(
             "CAP-USAGE", "--all-sinks requires --pipeline", "name the pipeline"
         )
-    pipeline = _pipeline(given["pipeline"], declarations)
+    pipeline = _pipeline(given["pipeline"], config)
     untargeted = [sink.node for sink in pipeline.sinks if sink.target is None]
     if untargeted:
         raise InvalidRequestError(
@@ -45,13 +43,13 @@ def every_sink(
     return [{"sink": sink.node, "into": sink.target} for sink in pipeline.sinks]
 
 
-def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
+def usual_target(context: typer.Context, config: ProjectConfig) -> str:
     """The default target of a pipeline's sink, for a command without `--into`."""
     given = context.params
     if given["pipeline"] is not None:
         from capstan.replay.planning.requested import find_sink
 
-        target = find_sink(_pipeline(given["pipeline"], declarations), given["sink"]).target
+        target = find_sink(_pipeline(given["pipeline"], config), given["sink"]).target
         if target is not None:
             return target
     alternative = " or --into-stream STREAM" if "into_stream" in given else ""
@@ -62,7 +60,7 @@ def usual_target(context: typer.Context, declarations: ProjectConfig) -> str:
     )
 
 
-def _pipeline(name: object, declarations: ProjectConfig) -> Pipeline:
+def _pipeline(name: object, config: ProjectConfig) -> Pipeline:
     from capstan.pipeline import pipelines
 
-    return pipelines(references=declarations.pipelines).get(str(name))
+    return pipelines(references=config.pipelines).get(str(name))

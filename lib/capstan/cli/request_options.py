@@ -58,7 +58,7 @@ def _parameter(field: Field) -> inspect.Parameter:
 
 
 def request_of(
-    context: typer.Context, declarations: ProjectConfig, other: Mapping[str, object]
+    context: typer.Context, config: ProjectConfig, other: Mapping[str, object]
 ) -> Request:
     """The request of a command with these options.
 
@@ -77,7 +77,7 @@ def request_of(
             value = names(value, field.option) or field.default
         fields[field.name] = value
     if fields["into"] is None:
-        fields["into"] = usual_target(context, declarations)
+        fields["into"] = usual_target(context, config)
     fields["mode"] = Mode(fields["mode"])
     fields["lookups"] = lookup_versions(fields["lookups"])
     fields["workers_of"] = workers_by_source(fields["workers_of"])

@@ -33,7 +33,7 @@ class MainJob:
 
     spark: SparkSession
     lake: Lake
-    declarations: ProjectConfig
+    config: ProjectConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class DemoStep:
     run: Callable[[MainJob], Done]
 
 
-def require_declared(declarations: ProjectConfig) -> None:
+def require_declared(config: ProjectConfig) -> None:
     """Check that the demo can run here, before it starts."""
-    declarations.stream(STREAM)
-    declarations.registry.get(BY_DAY)
+    config.stream(STREAM)
+    config.registry.get(BY_DAY)
     for name in PIPELINES:
-        declarations.replay(name)
+        config.replay(name)
 
 
 def _feed(job: MainJob) -> Done:
@@ -80,7 +80,7 @@ def _feed(job: MainJob) -> Done:
 def _capture(job: MainJob) -> Done:
     from capstan.capture.run import capture
 
-    captured = capture(job.spark, job.lake, job.declarations.stream(STREAM))
+    captured = capture(job.spark, job.lake, job.config.stream(STREAM))
     line = f"nothing new, the tape is at commit {captured.cut}"
     if captured.batches:
         late = sum(captured.late.values())
@@ -120,10 +120,10 @@ def _pipelines(job: MainJob) -> Done:
 
     outcomes = {}
     for name in PIPELINES:
-        declared = job.declarations.replay(name)
+        declared = job.config.replay(name)
         bounds = [f"{at:%Y-%m-%d}" for at in (declared.since, declared.until) if at is not None]
         request = Request.of_replay(declared, since=bounds[0], until=bounds[1])
-        outcomes[name] = replay(job.spark, job.lake, job.declarations, request)
+        outcomes[name] = replay(job.spark, job.lake, job.config, request)
     changed = [name for name, outcome in outcomes.items() if not outcome.unchanged]
     line = "all three are already published"
     if changed:
@@ -137,7 +137,7 @@ def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
     def run(job: MainJob) -> Done:
         from capstan.replay.run import replay
 
-        outcome = replay(job.spark, job.lake, job.declarations, request())
+        outcome = replay(job.spark, job.lake, job.config, request())
         certificate = outcome.certificate
         assert certificate is not None
         line = (

@@ -160,7 +160,7 @@ class Preview:
 
 def preview(
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     request: Request,
     session: Later | None = None,
 ) -> Preview:
@@ -174,9 +174,9 @@ def preview(
             parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
             when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
     """
-    plan = make_plan(lake, declarations, request, session=session)
+    plan = make_plan(lake, config, request, session=session)
     owner = Ownership(plan)
-    equivalent = _equivalent_run(owner, declarations)
+    equivalent = _equivalent_run(owner, config)
     if equivalent is None:
         plan.require_records()
         # A run of the same identity that was cut off may have published nevertheless.
@@ -195,7 +195,7 @@ def preview(
         # A followed replay does not replace its earlier rows, so changes to them count as well.
         owner.changes(covered if request.follow is None else owner.covered),
         published_overlap(plan, covered),
-        worker_gaps(plan, declarations, contents),
+        worker_gaps(plan, config, contents),
         late_rows(plan),
         equivalent,
         _holders(lake, plan),
@@ -208,13 +208,13 @@ def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     return tuple(claim.run for claim in held if not have_same_identity(claim.run, run))
 
 
-def _equivalent_run(owner: Ownership, declarations: ProjectConfig) -> str | None:
+def _equivalent_run(owner: Ownership, config: ProjectConfig) -> str | None:
     plan = owner.plan
     if plan.request.follow is not None:
         return None
     last = runs.read_last(plan.lake, plan.identity)
     if last is None or not last.published:
-        last = find_equivalent_run(owner, declarations)
+        last = find_equivalent_run(owner, config)
     return None if last is None else last.last.run
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def replay(
-    session: SparkSession | Later, lake: Lake, declarations: ProjectConfig, request: Request
+    session: SparkSession | Later, lake: Lake, config: ProjectConfig, request: Request
 ) -> ReplayResult:
     """Carry out a replay. Repeating a request changes nothing while its result is published.
 
@@ -71,26 +71,26 @@ def replay(
             unlocked, or expired and another run has claimed the range.
     """
     started = time.monotonic()
-    spark, plan = plan_with_spark(session, lake, declarations, request)
+    spark, plan = plan_with_spark(session, lake, config, request)
     require_safe_commits(spark, plan.target)
     if plan.request.follow is not None:
-        return _follow(spark, declarations, plan, started)
-    return _replay_once(spark, declarations, plan, started)
+        return _follow(spark, config, plan, started)
+    return _replay_once(spark, config, plan, started)
 
 
 def _replay_once(
-    spark: SparkSession, declarations: ProjectConfig, plan: Plan, started: float
+    spark: SparkSession, config: ProjectConfig, plan: Plan, started: float
 ) -> ReplayResult:
     """Carry out a replay of a range, unless a run that stands has published the same."""
     lake = plan.lake
     _verify_inputs(spark, plan)
     plan.require_complete()
-    last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, plan.identity))
-    recovery.complete_others(spark, lake, declarations, plan)
+    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
+    recovery.complete_others(spark, lake, config, plan)
     job, owner = _next_run(spark, plan, last, started), Ownership(plan)
     equivalent = last
     if last is None or not last.published:
-        equivalent = find_equivalent_run(owner, declarations)
+        equivalent = find_equivalent_run(owner, config)
     if equivalent is not None and recovery.is_still_published(job, owner, equivalent):
         return ReplayResult(equivalent.certificate, unchanged=True)
     require_same_table(owner, equivalent)
@@ -98,18 +98,16 @@ def _replay_once(
     return carry_out(job)
 
 
-def _follow(
-    spark: SparkSession, declarations: ProjectConfig, plan: Plan, started: float
-) -> ReplayResult:
+def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: float) -> ReplayResult:
     """Carry out what has become complete since the last run of a followed replay."""
     lake = plan.lake
-    last = recovery.recover_ledger(spark, lake, declarations, runs.read_last(lake, plan.identity))
+    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
     previous = runs.read_last_published(lake, plan.identity)
     if not continues(plan, previous):
         # A run was recovered, or has ended while Spark started.
-        _, plan = plan_with_spark(spark, lake, declarations, plan.request)
+        _, plan = plan_with_spark(spark, lake, config, plan.request)
     _verify_inputs(spark, plan)
-    recovery.complete_others(spark, lake, declarations, plan)
+    recovery.complete_others(spark, lake, config, plan)
     owner = Ownership(plan)
     _require_target(owner, previous)
     _require_tapes(plan, previous)
@@ -183,7 +181,7 @@ def _report_changes(owner: Ownership, last: History | None) -> None:
 def publish(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     run: str,
     decision: Decision | None = None,
 ) -> ReplayResult:
@@ -200,14 +198,14 @@ def publish(
         RangeLockedError: `CAP-HELD` when its claim has expired, and another run holds its range.
         FencedError: `CAP-FENCED` when its claim ends while it publishes.
     """
-    history = located(spark, lake, declarations, run)
+    history = located(spark, lake, config, run)
     require_safe_commits(spark, history.last.target)
     was_published = history.published
-    history = recovery.recover_ledger(spark, lake, declarations, history) or history
+    history = recovery.recover_ledger(spark, lake, config, history) or history
     if history.published:
         return ReplayResult(history.certificate, unchanged=was_published)
     audited = require_waiting(history)
-    job = restore(spark, lake, declarations, history).at(audited.attempt)
+    job = restore(spark, lake, config, history).at(audited.attempt)
     require_unmoved(job, history)
     _require_decision(job, history, decision)
     active = claims.active(lake, job.plan.target)
@@ -260,7 +258,7 @@ def _require_decision(job: Job, history: History, decision: Decision | None) -> 
         )
 
 
-def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: str) -> int:
+def rollback(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) -> int:
     """Roll back a published run; a second rollback changes nothing.
 
     Returns:
@@ -270,13 +268,13 @@ def rollback(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: 
         InvalidRequestError: `CAP-RUN`, `CAP-LAKE`, `CAP-NOT-PUBLISHED`, `CAP-LATER`, `CAP-GONE`.
         RangeLockedError: `CAP-HELD` when another run holds part of the range.
     """
-    history = located(spark, lake, declarations, run)
+    history = located(spark, lake, config, run)
     require_safe_commits(spark, history.last.target)
-    history = recovery.recover_ledger(spark, lake, declarations, history, undo=True) or history
+    history = recovery.recover_ledger(spark, lake, config, history, undo=True) or history
     for row in history.rows:
         if row.step is Step.ROLLED_BACK:
             return row.target_version
-    return roll_back(restore(spark, lake, declarations, history, undo=True), history)
+    return roll_back(restore(spark, lake, config, history, undo=True), history)
 
 
 def unlock(lake: Lake, run: str) -> int:

@@ -149,7 +149,7 @@ class AuditReport:
 
 
 def plan_against(
-    lake: Lake, declarations: ProjectConfig, audit: TableAudit, session: Later | None = None
+    lake: Lake, config: ProjectConfig, audit: TableAudit, session: Later | None = None
 ) -> Plan:
     """The plan of the rows that the table should hold, resolved as by `make_plan`.
 
@@ -167,7 +167,7 @@ def plan_against(
         until=audit.until,
         as_of=audit.as_of,
     )
-    plan = make_plan(lake, declarations, request, session=session)
+    plan = make_plan(lake, config, request, session=session)
     plan.require_complete()
     if not is_table(plan.target):
         raise InvalidRequestError(
@@ -293,7 +293,7 @@ def require_auditable(lake: Lake, run: str, version: int | None) -> History:
 def audit_run(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     history: History,
     version: int | None = None,
 ) -> AuditReport:
@@ -306,8 +306,8 @@ def audit_run(
         InvalidRequestError: `CAP-CODE` when its transform has changed since.
     """
     look_again()
-    history = located(spark, lake, declarations, history.last.run)
-    job = restore(spark, lake, declarations, history)
+    history = located(spark, lake, config, history.last.run)
+    job = restore(spark, lake, config, history)
     plan, audited = job.plan, waiting(history)
     newest = delta.version_of(plan.target)
     if audited is not None and version is None:

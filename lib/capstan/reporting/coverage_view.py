@@ -156,7 +156,7 @@ _CACHE: VersionedCache[Survey] = VersionedCache()
 
 
 def view_coverage(
-    lake: Lake, declarations: ProjectConfig, replay: str, *, year: int | None = None
+    lake: Lake, config: ProjectConfig, replay: str, *, year: int | None = None
 ) -> Coverage | NoCoverage:
     """Read the coverage of a declared replay.
 
@@ -165,11 +165,11 @@ def view_coverage(
         year: The year of the calendar. If it has none, the newest year with something to fill is
             shown, else the newest year.
     """
-    declared = declarations.replay(replay)
+    declared = config.replay(replay)
     try:
         for name in declared.inputs:
             require_tape(lake, name)
-        surveyed = _survey(lake, declarations, declared)
+        surveyed = _survey(lake, config, declared)
     except CapstanError as error:
         return NoCoverage(declared, error)
     time_type = surveyed.plan.inputs.tape.time_type
@@ -197,11 +197,11 @@ def view_coverage(
 
 
 def view_coverages(
-    lake: Lake, declarations: ProjectConfig, replays: Sequence[str]
+    lake: Lake, config: ProjectConfig, replays: Sequence[str]
 ) -> list[Coverage | NoCoverage]:
     """Read the coverage of several declared replays, concurrently; they keep their order."""
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
-        return list(pool.map(lambda name: view_coverage(lake, declarations, name), replays))
+        return list(pool.map(lambda name: view_coverage(lake, config, name), replays))
 
 
 def require_tape(lake: Lake, stream: str) -> None:
@@ -212,17 +212,17 @@ def require_tape(lake: Lake, stream: str) -> None:
         )
 
 
-def _survey(lake: Lake, declarations: ProjectConfig, replay: Replay) -> Survey:
+def _survey(lake: Lake, config: ProjectConfig, replay: Replay) -> Survey:
     """The state of a replay's intervals, cached until a tape, its target or a ledger changes."""
     ledgers = [lake.ledger(name) for name in ("coverage", "runs", "claims", "retired", "tables")]
-    target = target_path(lake, declarations, replay.target)[0]
+    target = target_path(lake, config, replay.target)[0]
     # The log of the target is included, since nothing is published in a table that is gone.
     tapes = [lake.stream(name).events for name in replay.inputs]
     sources = [*tapes, target, *ledgers]
     return _CACHE.get(
         (lake.root, replay.name),
-        (declarations, *map(newest_entry, sources)),
-        lambda: survey(lake, declarations, replay.name),
+        (config, *map(newest_entry, sources)),
+        lambda: survey(lake, config, replay.name),
     )
 
 

@@ -21,7 +21,7 @@ from capstan.reporting.svg_plots import bar_plot
 from capstan.storage.lake import Lake
 
 
-def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
+def run_report(lake: Lake, config: ProjectConfig, run: str) -> str:
     """The report of a run as HTML.
 
     Late rows are those that the certificate counts, at its cut. The plots of the stream show the
@@ -31,7 +31,7 @@ def run_report(lake: Lake, declarations: ProjectConfig, run: str) -> str:
     view = view_run(lake, run)
     # Of several streams, the certificate has a part each, and no plot is of all of them.
     several = len(split_streams(view.stream)) > 1
-    tape = None if several else view_stream(lake, declarations, view.stream)
+    tape = None if several else view_stream(lake, config, view.stream)
     return render(
         "report.html",
         view=view,

@@ -37,15 +37,15 @@ LATE_REASONS = {
 """Why a record is not on tape, by reason."""
 
 
-def stream_rows(lake: Lake, declarations: ProjectConfig) -> list[dict[str, object]]:
+def stream_rows(lake: Lake, config: ProjectConfig) -> list[dict[str, object]]:
     """One row per stream, sorted by name; declared streams without a tape are included."""
     lake.require()
-    views = read_streams(lake, declarations, stream_names(lake, declarations))
+    views = read_streams(lake, config, stream_names(lake, config))
     return [
         {
             "stream": view.name,
             "captured": isinstance(view, StreamView) or view.error is not None,
-            "declared": view.name in declarations.streams,
+            "declared": view.name in config.streams,
             "description": view.description,
             **_tape(view),
         }
@@ -154,13 +154,13 @@ def _type(kind: object) -> str:
 
 
 def run_rows(
-    lake: Lake, declarations: ProjectConfig, target: str | None, stream: str | None
+    lake: Lake, config: ProjectConfig, target: str | None, stream: str | None
 ) -> list[dict[str, object]]:
     """One row per run, the newest first, including runs that have only a claim."""
     lake.require()
     path = None
     if target is not None:
-        path = target_path(lake, declarations, check_target(target))[0]
+        path = target_path(lake, config, check_target(target))[0]
     if stream is not None:
         check_name("stream", stream)
     return [

@@ -184,9 +184,9 @@ def least_held(state: WorkerState) -> int | None:
     return min((time[-1] for time, count in state.holdings if count > 0), default=None)
 
 
-def stream_names(lake: Lake, declarations: ProjectConfig) -> list[str]:
+def stream_names(lake: Lake, config: ProjectConfig) -> list[str]:
     """The names of captured and declared streams, sorted."""
-    return sorted({*lake.streams(), *declarations.streams})
+    return sorted({*lake.streams(), *config.streams})
 
 
 def read_stream(lake: Lake, name: str, about: str = "", *, as_of: int | None = None) -> StreamView:
@@ -198,33 +198,33 @@ def read_stream(lake: Lake, name: str, about: str = "", *, as_of: int | None = N
 
 
 def read_streams(
-    lake: Lake, declarations: ProjectConfig, names: Sequence[str]
+    lake: Lake, config: ProjectConfig, names: Sequence[str]
 ) -> list[StreamView | NoView]:
     """Read several streams at their newest commits, concurrently; they keep their order."""
-    return _each(lake, declarations, names, lambda name, about: read_stream(lake, name, about))
+    return _each(lake, config, names, lambda name, about: read_stream(lake, name, about))
 
 
-def view_stream(lake: Lake, declarations: ProjectConfig, name: str) -> StreamHistory | NoView:
+def view_stream(lake: Lake, config: ProjectConfig, name: str) -> StreamHistory | NoView:
     """Read a stream with its history; errors of its tape are part of the result."""
-    return view_streams(lake, declarations, [name])[0]
+    return view_streams(lake, config, [name])[0]
 
 
 def view_streams(
-    lake: Lake, declarations: ProjectConfig, names: Sequence[str]
+    lake: Lake, config: ProjectConfig, names: Sequence[str]
 ) -> list[StreamHistory | NoView]:
     """Read several streams with their histories, concurrently; they keep their order."""
-    return _each(lake, declarations, names, lambda name, about: _cached(lake, name, about))
+    return _each(lake, config, names, lambda name, about: _cached(lake, name, about))
 
 
 def _each(
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     names: Sequence[str],
     read: Callable[[str, str], _View],
 ) -> list[_View | NoView]:
     def one(name: str) -> _View | NoView:
         paths = lake.stream(name)
-        declared = declarations.streams.get(name)
+        declared = config.streams.get(name)
         about = declared.description if declared else ""
         if not newest_entry(paths.events):
             return NoView(name, about)

@@ -30,11 +30,11 @@ class ListAuditsOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Settings, **rest: object) -> None:
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
         """Create a task that lists the audits that the run's parameters choose."""
         set_usual(rest, multiple_outputs=True)
         super().__init__(**rest)  # type: ignore[arg-type]
-        self._setting = setting
+        self._settings = settings
 
     def execute(self, context: Context) -> dict[str, object]:
         """List published runs, and return the request of the app."""
@@ -44,12 +44,12 @@ class ListAuditsOperator(BaseOperator):
         with as_task():
             if params.get("stream"):
                 return {
-                    "request": table_audit_request(self._setting, params),
+                    "request": table_audit_request(self._settings, params),
                     "count": 1,
                     "left_out": [],
                 }
             listing = list_audits(
-                self._setting, params.get("target"), params.get("runs"), params.get("newest")
+                self._settings, params.get("target"), params.get("runs"), params.get("newest")
             )
         if not listing.audits:
             raise AirflowSkipException("nothing is published")
@@ -66,10 +66,10 @@ class ListAuditsOperator(BaseOperator):
         }
 
 
-def audit_dags(setting: Settings) -> Iterator[DAG]:
+def audit_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that audits published runs, daily and by hand."""
     with new_dag(
-        setting,
+        settings,
         "audit",
         description="Audit published tables again, against the tape",
         doc_md=docs.AUDIT + docs.FAILURES,
@@ -77,23 +77,23 @@ def audit_dags(setting: Settings) -> Iterator[DAG]:
         start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=1,
-        params=_form(setting),
+        params=_form(settings),
         tag="audit",
     ) as dag:
         audits = ListAuditsOperator(
             task_id="plan",
-            setting=setting,
+            settings=settings,
             doc_md=docs.TASKS["audits"],
-            **task_defaults(setting, over_all=True),
+            **task_defaults(settings, over_all=True),
         )
         audit = CapstanSubmitOperator(
             task_id="audit",
             app="audit",
-            setting=setting,
+            settings=settings,
             request=XComArg(audits, "request"),
             render=audits_markdown,
             doc_md=docs.TASKS["audit"],
-            **task_defaults(setting, over_all=True),
+            **task_defaults(settings, over_all=True),
         )
         audits >> audit
     yield dag
@@ -109,8 +109,8 @@ def _column(title: str, content: str) -> Param:
     )
 
 
-def _form(setting: Settings) -> Mapping[str, Param]:
-    declared = setting.declarations
+def _form(settings: Settings) -> Mapping[str, Param]:
+    declared = settings.declarations
     targets = {
         **declared.targets,
         **{replay.target: replay for replay in declared.replays.values()},

@@ -26,28 +26,28 @@ _MAX_ACTIVE_RUNS = 16
 _RESOLUTION = timedelta(microseconds=1)
 
 
-def backfill_dags(setting: Settings) -> Iterator[DAG]:
+def backfill_dags(settings: Settings) -> Iterator[DAG]:
     """A DAG for each declared replay that has a schedule and does not follow.
 
     A bounded replay is backfilled between its bounds; once they are past, it no longer starts on
     its own.
     """
-    for replay in setting.declarations.replays.values():
+    for replay in settings.declarations.replays.values():
         if replay.schedule is not None and replay.follow is None:
-            yield from sound(partial(_dag, setting, replay))
+            yield from sound(partial(_dag, settings, replay))
 
 
-def _dag(setting: Settings, replay: Replay) -> DAG:
+def _dag(settings: Settings, replay: Replay) -> DAG:
     bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
     about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
-    labels = labels_by_stream(setting)
+    labels = labels_by_stream(settings)
     with new_dag(
-        setting,
+        settings,
         "backfill",
         replay.name,
         description=f"Replay intervals: {replay.description or replay.target}",
         doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
-        schedule=timetables.of_replay(setting, replay),
+        schedule=timetables.of_replay(settings, replay),
         start_date=replay.since if isinstance(replay.since, datetime) else timetables.BEGINNING,
         # Applies to interval starts: the interval that starts at the bound is outside.
         end_date=replay.until - _RESOLUTION if isinstance(replay.until, datetime) else None,
@@ -68,16 +68,16 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         tag="backfill",
     ) as dag:
         fields = partial(_fields, replay)
-        usual = task_defaults(setting, replay.notify, ("replays", replay.name, "notify"))
+        usual = task_defaults(settings, replay.notify, ("replays", replay.name, "notify"))
         complete = FrontierSensor(
             task_id="complete",
-            setting=setting,
+            settings=settings,
             fields=fields,
             on_failure_callback=usual["on_failure_callback"],
             doc_md=docs.TASKS["complete"],
         )
-        outlet = table_asset(replay.target, setting.declarations)
-        complete >> replay_tasks(fields, outlet, setting=setting, replay=replay)
+        outlet = table_asset(replay.target, settings.declarations)
+        complete >> replay_tasks(fields, outlet, settings=settings, replay=replay)
     return dag
 
 

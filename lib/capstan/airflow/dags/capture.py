@@ -16,21 +16,21 @@ from capstan.airflow.settings import Settings
 from capstan.core.config import Stream
 
 
-def capture_dags(setting: Settings) -> Iterator[DAG]:
+def capture_dags(settings: Settings) -> Iterator[DAG]:
     """A DAG for each declared stream; without a schedule, it is triggered by hand."""
-    for stream in setting.declarations.streams.values():
-        yield from sound(partial(_dag, setting, stream))
+    for stream in settings.declarations.streams.values():
+        yield from sound(partial(_dag, settings, stream))
 
 
-def _dag(setting: Settings, stream: Stream) -> DAG:
+def _dag(settings: Settings, stream: Stream) -> DAG:
     about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
     with new_dag(
-        setting,
+        settings,
         "capture",
         stream.name,
         description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
         doc_md=about + docs.FAILURES,
-        schedule=timetables.of_stream(setting, stream),
+        schedule=timetables.of_stream(settings, stream),
         start_date=timetables.BEGINNING,
         catchup=False,
         # Only one capture of a stream can run at a time.
@@ -39,9 +39,9 @@ def _dag(setting: Settings, stream: Stream) -> DAG:
     ) as dag:
         CaptureOperator(
             task_id="capture",
-            setting=setting,
+            settings=settings,
             stream=stream.name,
             doc_md=docs.TASKS["capture"],
-            **task_defaults(setting, stream.notify, ("streams", stream.name, "notify")),
+            **task_defaults(settings, stream.notify, ("streams", stream.name, "notify")),
         )
     return dag

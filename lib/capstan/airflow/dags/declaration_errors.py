@@ -13,33 +13,33 @@ from capstan.airflow.settings import Settings
 from capstan.errors import InvalidRequestError
 
 
-def require_none(setting: Settings) -> None:
+def require_none(settings: Settings) -> None:
     """Check the declaration file, and raise all its errors as one."""
-    errors = list(mistakes(setting))
+    errors = list(mistakes(settings))
     if errors:
         more = "".join(f"; {error.message}" for error in errors[1:])
         raise InvalidRequestError(errors[0].code, errors[0].message + more, errors[0].hint)
 
 
-def mistakes(setting: Settings) -> Iterator[InvalidRequestError]:
+def mistakes(settings: Settings) -> Iterator[InvalidRequestError]:
     """Errors in declarations, and valid declarations that Airflow cannot schedule or notify."""
-    declared = setting.declarations
+    declared = settings.declarations
     yield from (mistake.error for mistake in declared.mistakes)
     for stream in declared.streams.values():
-        schedule = partial(timetables.of_stream, setting, stream)
-        yield from _errors(setting, ("streams", stream.name, "notify"), stream.notify, schedule)
+        schedule = partial(timetables.of_stream, settings, stream)
+        yield from _errors(settings, ("streams", stream.name, "notify"), stream.notify, schedule)
     for replay in declared.replays.values():
-        schedule = partial(timetables.of_replay, setting, replay)
-        yield from _errors(setting, ("replays", replay.name, "notify"), replay.notify, schedule)
+        schedule = partial(timetables.of_replay, settings, replay)
+        yield from _errors(settings, ("replays", replay.name, "notify"), replay.notify, schedule)
 
 
 def _errors(
-    setting: Settings,
+    settings: Settings,
     notify_at: tuple[str, ...],
     notify: Sequence[str],
     schedule: Callable[[], object],
 ) -> Iterator[InvalidRequestError]:
-    for check in (schedule, lambda: on_failure(setting, notify, notify_at)):
+    for check in (schedule, lambda: on_failure(settings, notify, notify_at)):
         try:
             check()
         except InvalidRequestError as error:

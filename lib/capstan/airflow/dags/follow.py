@@ -17,24 +17,24 @@ from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 
 
-def follow_dags(setting: Settings) -> Iterator[DAG]:
+def follow_dags(settings: Settings) -> Iterator[DAG]:
     """A DAG for each declared replay with `follow`; without a schedule, it is triggered by hand."""
-    for replay in setting.declarations.replays.values():
+    for replay in settings.declarations.replays.values():
         if replay.follow is not None:
-            yield from sound(partial(_dag, setting, replay))
+            yield from sound(partial(_dag, settings, replay))
 
 
-def _dag(setting: Settings, replay: Replay) -> DAG:
+def _dag(settings: Settings, replay: Replay) -> DAG:
     about = docs.FOLLOW.format(
         stream=replay.stream, target=replay.target, description=replay.description
     )
     with new_dag(
-        setting,
+        settings,
         "follow",
         replay.name,
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
         doc_md=about + docs.FAILURES,
-        schedule=timetables.of_replay(setting, replay),
+        schedule=timetables.of_replay(settings, replay),
         start_date=timetables.BEGINNING,
         catchup=False,
         # Each run continues from the previous one.
@@ -50,8 +50,8 @@ def _dag(setting: Settings, replay: Replay) -> DAG:
         },
         tag="follow",
     ) as dag:
-        outlet = table_asset(replay.target, setting.declarations)
-        replay_tasks(partial(_fields, replay), outlet, setting=setting, replay=replay)
+        outlet = table_asset(replay.target, settings.declarations)
+        replay_tasks(partial(_fields, replay), outlet, settings=settings, replay=replay)
     return dag
 
 

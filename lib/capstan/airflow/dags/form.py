@@ -26,9 +26,9 @@ NOT_IN_FORM = frozenset(
 DIFFERENCES = "Show in the plan which rows the replay would add, remove and change. Starts Spark."
 
 
-def replay_form(setting: Settings) -> dict[str, Param]:
+def replay_form(settings: Settings) -> dict[str, Param]:
     """The form of `capstan_replay`; its fields have the names of a replay request's fields."""
-    choices = {**_input_choices(setting), **_output_choices(setting)}
+    choices = {**_input_choices(settings), **_output_choices(settings)}
     fields = [field for field in fields_of(Request) if field.name not in NOT_IN_FORM]
     form: dict[str, Param] = {}
     for section in (INPUT, OUTPUT, HOW):
@@ -101,9 +101,9 @@ def _param(field: Field, section: str | None, choices: Mapping[str, Any]) -> Par
     return Param(*given, title=field.title, description_md=field.form, section=section, **schema)
 
 
-def _input_choices(setting: Settings) -> dict[str, dict[str, Any]]:
+def _input_choices(settings: Settings) -> dict[str, dict[str, Any]]:
     """What the fields of the input offer, by field."""
-    streams, replays = setting.declarations.streams, setting.declarations.replays
+    streams, replays = settings.declarations.streams, settings.declarations.replays
     return {
         "stream": {
             "value": next(iter(streams)),
@@ -112,13 +112,13 @@ def _input_choices(setting: Settings) -> dict[str, dict[str, Any]]:
         },
         "streams": {"pattern": STREAMS_PATTERN},
         "replay": _choice("none", {n: each.description for n, each in replays.items()}),
-        "workers": _labels(labels_by_stream(setting)),
+        "workers": _labels(labels_by_stream(settings)),
     }
 
 
-def _output_choices(setting: Settings) -> dict[str, dict[str, Any]]:
+def _output_choices(settings: Settings) -> dict[str, dict[str, Any]]:
     """What the fields of the output offer, by field."""
-    declared, registry = setting.declarations, setting.declarations.registry
+    declared, registry = settings.declarations, settings.declarations.registry
     targets = dict.fromkeys([*declared.targets, *(r.target for r in declared.replays.values())])
     transforms = {name: registry.get(name).description for name in registry.names}
     return {

@@ -49,19 +49,19 @@ class ListGapsOperator(BaseOperator):
     overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Settings, **rest: object) -> None:
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
         """Create a task that looks for gaps of the replays that the run's parameters choose."""
         set_usual(rest, multiple_outputs=True)
         super().__init__(**rest)  # type: ignore[arg-type]
         self.found = ""
-        self._setting = setting
+        self._settings = settings
 
     def execute(self, context: Context) -> dict[str, object]:
         """Look for gaps, and return the report with the request that fills them."""
         params = context["params"]
         with as_task():
-            chosen = _chosen(self._setting, params.get("replays"))
-            entries = [_entry(self._setting, replay, params.get("chunk")) for replay in chosen]
+            chosen = _chosen(self._settings, params.get("replays"))
+            entries = [_entry(self._settings, replay, params.get("chunk")) for replay in chosen]
         backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
         self.found = gaps_markdown(entries)
         for line in self.found.splitlines():
@@ -77,12 +77,12 @@ class ListGapsOperator(BaseOperator):
         return result
 
 
-def gaps_dags(setting: Settings) -> Iterator[DAG]:
+def gaps_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that looks for gaps, daily and by hand; none if no replay is declared."""
-    if not setting.declarations.replays:
+    if not settings.declarations.replays:
         return
     with new_dag(
-        setting,
+        settings,
         "gaps",
         description="Which intervals of the declared replays are missing or stale",
         doc_md=ABOUT + docs.FAILURES,
@@ -90,29 +90,29 @@ def gaps_dags(setting: Settings) -> Iterator[DAG]:
         start_date=timetables.BEGINNING,
         catchup=False,
         max_active_runs=1,
-        params=_form(setting),
+        params=_form(settings),
         tag="backfill",
     ) as dag:
         gaps = ListGapsOperator(
             task_id="gaps",
-            setting=setting,
+            settings=settings,
             doc_md="Looks for gaps, without Spark. The report is under *Rendered Templates*.",
-            **task_defaults(setting, over_all=True),
+            **task_defaults(settings, over_all=True),
         )
         fill = SubmitBackfillOperator(
             task_id="fill",
-            setting=setting,
+            settings=settings,
             request=XComArg(gaps, "request"),
             doc_md="Submits the job `backfill`; the XCom lists each run.",
-            **task_defaults(setting, over_all=True),
+            **task_defaults(settings, over_all=True),
         )
         gaps >> fill
     yield dag
 
 
-def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
+def _chosen(settings: Settings, names: list[str] | None) -> list[Replay]:
     """The replays to report on."""
-    declared = setting.declarations
+    declared = settings.declarations
     if names:
         return [declared.replay(name) for name in names]
     return [
@@ -124,7 +124,7 @@ def _chosen(setting: Settings, names: list[str] | None) -> list[Replay]:
     ]
 
 
-def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
+def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, object]:
     """The report on one replay: interval counts, stretches, and backfill requests in `fills`."""
     from capstan.airflow.lake_queries import approving_replay
     from capstan.backfill.interval import stretches
@@ -133,9 +133,9 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     from capstan.storage.lake import Lake
 
     about: dict[str, object] = {"replay": replay.name, "target": replay.target, "fills": []}
-    lake = Lake.at(setting.lake)
+    lake = Lake.at(settings.lake)
     try:
-        found = survey(lake, setting.declarations, replay.name)
+        found = survey(lake, settings.declarations, replay.name)
     except CapstanError as error:
         # Also for a tape that cannot be read: the other replays are still reported.
         return {**about, **error.summary()}
@@ -147,7 +147,7 @@ def _entry(setting: Settings, replay: Replay, chunk: int | None) -> dict[str, ob
     ]
     if replay.approve:
         return {**about, "not_filled": "its runs need approval"}
-    other = approving_replay(setting, replay.target)
+    other = approving_replay(settings, replay.target)
     if other is not None:
         problem = f"replay {other.name} requires approval of every run into its table"
         return {**about, "not_filled": problem}
@@ -185,14 +185,14 @@ def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], 
     return fills, problems
 
 
-def _form(setting: Settings) -> Mapping[str, Param]:
+def _form(settings: Settings) -> Mapping[str, Param]:
     return {
         "fill": switch("Fill", "Replay missing intervals, then stale ones.", None),
         "replays": list_field(
             "Replays",
             "Declared replays. Empty: all that have a range or a schedule.",
             None,
-            examples=list(setting.declarations.replays),
+            examples=list(settings.declarations.replays),
         ),
         "chunk": number_field(
             "Chunk", "At most this many intervals per run. Empty: one run per gap.", None, 1

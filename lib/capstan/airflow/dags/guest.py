@@ -20,7 +20,7 @@ from capstan.airflow.dags.gaps import gaps_dags
 from capstan.airflow.dags.maintain import maintain_dags
 from capstan.airflow.dags.replay import replay_dags, replay_tasks
 from capstan.airflow.dags.rollback import rollback_dags
-from capstan.airflow.settings import read_setting
+from capstan.airflow.settings import read_settings
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.errors import InvalidRequestError
 
@@ -41,6 +41,7 @@ def capstan_dags(
     *,
     kinds: Sequence[str] = tuple(_KINDS),
     lake: str | None = None,
+    config: str | Path | None = None,
     streams: str | Path | None = None,
     prefix: str | None = None,
     tags: Sequence[str] = (),
@@ -57,7 +58,8 @@ def capstan_dags(
         kinds: Which DAGs: `audit`, `backfill`, `capture`, `follow`, `gaps`, `maintain`, `replay`,
             `rollback`.
         lake: The lake; by default `CAPSTAN_LAKE`.
-        streams: The declaration file; by default `CAPSTAN_CONFIG`.
+        config: The declaration file; by default `CAPSTAN_CONFIG`.
+        streams: The former name of `config`.
         prefix: The prefix of DAG ids; by default `CAPSTAN_DAG_PREFIX`, or `capstan_`. The page in
             Airflow knows DAGs by that variable.
         tags: Tags of all DAGs, besides Capstan's own.
@@ -66,14 +68,14 @@ def capstan_dags(
             `default_args`.
         connection: The Spark connection; by default `CAPSTAN_CONNECTION`, or `spark_default`.
     """
-    setting = read_setting(dag_file, lake=lake, streams=streams)
-    setting = replace(
-        setting,
-        prefix=prefix or setting.prefix,
+    settings = read_settings(dag_file, lake=lake, config=config or streams)
+    settings = replace(
+        settings,
+        prefix=prefix or settings.prefix,
         tags=tuple(tags),
         default_args=dict(default_args or {}),
-        pool=pool or setting.pool,
-        connection=connection or setting.connection,
+        pool=pool or settings.pool,
+        connection=connection or settings.connection,
     )
     chosen = [kinds] if isinstance(kinds, str) else list(kinds)
     for kind in chosen:
@@ -83,21 +85,26 @@ def capstan_dags(
                 f"Capstan has no DAGs of kind {kind!r}{did_you_mean(kind, _KINDS)}",
                 f"kinds are {one_of(_KINDS)}",
             )
-    dags = itertools.chain.from_iterable(_KINDS[kind](setting) for kind in chosen)
+    dags = itertools.chain.from_iterable(_KINDS[kind](settings) for kind in chosen)
     return {dag.dag_id: dag for dag in dags}
 
 
 def check_declarations(
-    dag_file: str | Path, *, lake: str | None = None, streams: str | Path | None = None
+    dag_file: str | Path,
+    *,
+    lake: str | None = None,
+    config: str | Path | None = None,
+    streams: str | Path | None = None,
 ) -> None:
     """Check the declaration file; called by a DAG file, its import error lists the mistakes.
 
     Args:
         dag_file: The DAG file; by default, `streams.yaml` is beside it.
         lake: The lake; by default `CAPSTAN_LAKE`.
-        streams: The declaration file; by default `CAPSTAN_CONFIG`.
+        config: The declaration file; by default `CAPSTAN_CONFIG`.
+        streams: The former name of `config`.
     """
-    require_none(read_setting(dag_file, lake=lake, streams=streams))
+    require_none(read_settings(dag_file, lake=lake, config=config or streams))
 
 
 class CapstanTaskGroup(TaskGroup):
@@ -118,6 +125,7 @@ class CapstanTaskGroup(TaskGroup):
         until: str | None = None,
         fields: Mapping[str, object] | None = None,
         lake: str | None = None,
+        config: str | None = None,
         streams: str | None = None,
         **rest: Any,
     ) -> None:
@@ -127,7 +135,8 @@ class CapstanTaskGroup(TaskGroup):
             fields: The other fields of a request, such as `transform` and `approve`; with `wait`,
                 the plan waits until the range is complete. Templated.
             lake: The lake; by default `CAPSTAN_LAKE`. Templated.
-            streams: The declaration file; by default `CAPSTAN_CONFIG`. Templated.
+            config: The declaration file; by default `CAPSTAN_CONFIG`. Templated.
+            streams: The former name of `config`.
             rest: Other arguments of a `TaskGroup`.
         """
         super().__init__(group_id, **rest)
@@ -141,5 +150,8 @@ class CapstanTaskGroup(TaskGroup):
         asked = {name: value for name, value in given.items() if value is not None}
         with self:
             replay_tasks(
-                {**asked, **(fields or {}), "into": target}, REPLAYED, lake=lake, streams=streams
+                {**asked, **(fields or {}), "into": target},
+                REPLAYED,
+                lake=lake,
+                config=config or streams,
             )

@@ -19,11 +19,11 @@ from capstan.errors import CapstanError, CheckFailedError
 class MaintainOperator(CapstanSubmitOperator):
     """Submits the maintenance of the streams that the run's parameters choose."""
 
-    def __init__(self, *, setting: Settings, **rest: object) -> None:
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
         """Create a maintenance task."""
         super().__init__(
             app="maintain",
-            setting=setting,
+            settings=settings,
             request={},
             render=maintained_markdown,
             **rest,  # type: ignore[arg-type]
@@ -48,11 +48,11 @@ class WatchOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, setting: Settings, **rest: object) -> None:
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
         """Create a task that checks all declared streams that are on tape."""
         set_usual(rest)
         super().__init__(**rest)  # type: ignore[arg-type]
-        self._setting = setting
+        self._settings = settings
 
     def execute(self, context: Context) -> list[str]:
         """Check, and return the streams whose frontier moves."""
@@ -61,9 +61,9 @@ class WatchOperator(BaseOperator):
         moving: list[str] = []
         errors: dict[str, CapstanError] = {}
         with as_task():
-            for stream in captured_streams(self._setting, watched(self._setting)):
+            for stream in captured_streams(self._settings, watched(self._settings)):
                 try:
-                    require_moving(self._setting, stream)
+                    require_moving(self._settings, stream)
                 except CapstanError as error:
                     # Also for a tape that cannot be read: the other streams are still checked.
                     self.log.warning("%s", error)
@@ -85,16 +85,16 @@ def _combined(errors: Mapping[str, CapstanError]) -> CapstanError:
     return CheckFailedError("CAP-STALLED", problem, hint, concerned=list(errors))
 
 
-def watched(setting: Settings) -> list[str]:
+def watched(settings: Settings) -> list[str]:
     """The declared streams with `stalled_after`."""
-    streams = setting.declarations.streams.values()
+    streams = settings.declarations.streams.values()
     return [stream.name for stream in streams if stream.stalled_after is not None]
 
 
-def maintain_dags(setting: Settings) -> Iterator[DAG]:
+def maintain_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that maintains the lake, daily and by hand."""
     with new_dag(
-        setting,
+        settings,
         "maintain",
         description="Compact and clean up tapes and ledgers",
         doc_md=docs.MAINTAIN + docs.FAILURES,
@@ -103,21 +103,21 @@ def maintain_dags(setting: Settings) -> Iterator[DAG]:
         catchup=False,
         # Two concurrent runs would do the same work twice.
         max_active_runs=1,
-        params=_form(setting),
+        params=_form(settings),
         tag="maintain",
     ) as dag:
         MaintainOperator(
             task_id="maintain",
-            setting=setting,
+            settings=settings,
             doc_md=docs.TASKS["maintain"],
-            **task_defaults(setting, over_all=True),
+            **task_defaults(settings, over_all=True),
         )
-        if watched(setting):
+        if watched(settings):
             WatchOperator(
                 task_id="watch",
-                setting=setting,
+                settings=settings,
                 doc_md=docs.TASKS["watch"],
-                **task_defaults(setting, over_all=True),
+                **task_defaults(settings, over_all=True),
             )
     yield dag
 
@@ -148,18 +148,18 @@ def maintained_markdown(result: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def _form(setting: Settings) -> Mapping[str, Param]:
+def _form(settings: Settings) -> Mapping[str, Param]:
     return {
         "streams": Param(
             None,
             type=["array", "null"],
             items={"type": "string"},
-            examples=list(setting.declarations.streams),
+            examples=list(settings.declarations.streams),
             title="Streams",
             description_md="Streams whose tapes to maintain. Empty: all that are on tape.",
         ),
         "keep": Param(
-            setting.keep,
+            settings.keep,
             type="string",
             minLength=1,
             title="Keep",

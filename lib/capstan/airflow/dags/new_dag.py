@@ -10,7 +10,7 @@ from capstan.airflow.settings import Settings
 
 
 def new_dag(
-    setting: Settings,
+    settings: Settings,
     kind: str,
     name: str | None = None,
     *,
@@ -28,9 +28,9 @@ def new_dag(
         arguments: Other arguments of a `DAG`.
     """
     return DAG(
-        setting.dag_id(kind, name),
+        settings.dag_id(kind, name),
         schedule=schedule,
-        tags=list(dict.fromkeys(("capstan", tag, *setting.tags))),
-        default_args=dict(setting.default_args),
+        tags=list(dict.fromkeys(("capstan", tag, *settings.tags))),
+        default_args=dict(settings.default_args),
         **arguments,
     )

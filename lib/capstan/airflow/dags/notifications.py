@@ -24,44 +24,44 @@ Callback = Callable[[Any], None]
 
 
 def on_failure(
-    setting: Settings, notify: Sequence[str] = (), declared_at: Sequence[str] = ()
+    settings: Settings, notify: Sequence[str] = (), declared_at: Sequence[str] = ()
 ) -> list[Callback]:
     """The callbacks of a task that fails for good; the error's own line comes last.
 
     Args:
-        setting: The settings, with the notifiers of every task.
+        settings: The settings, with the notifiers of every task.
         notify: Notifiers of this task: `package.module:name`.
         declared_at: The keys in `streams.yaml` that declare them, for messages.
     """
     callbacks: list[Callback] = []
-    for name in (*setting.notify, *notify):
+    for name in (*settings.notify, *notify):
         try:
             callback = _find(name)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             problem = f"{name} cannot be notified of failures: {error}"
-            if name in setting.notify:
+            if name in settings.notify:
                 hint = "name package.module:name in CAPSTAN_NOTIFY"
                 raise InvalidRequestError("CAP-NOTIFY", problem, hint) from None
-            raise setting.misdeclared(declared_at, problem) from None
+            raise settings.misdeclared(declared_at, problem) from None
         if callback not in callbacks:
             callbacks.append(callback)
     return [*callbacks, log_error_last]
 
 
-def of_chosen(setting: Settings) -> Callback:
+def of_chosen(settings: Settings) -> Callback:
     """A callback that calls the notifiers of the declared replay that a run's form names."""
 
     def notify(context: Any) -> None:
         chosen = str((context.get("params") or {}).get("replay") or "")
-        replay = setting.declarations.replays.get(chosen)
+        replay = settings.declarations.replays.get(chosen)
         for name in replay.notify if replay is not None else ():
-            if name not in setting.notify:
+            if name not in settings.notify:
                 _find(name)(context)
 
     return notify
 
 
-def of_concerned(setting: Settings) -> Callback:
+def of_concerned(settings: Settings) -> Callback:
     """A callback that calls the notifiers of the streams and replays that a failure names.
 
     A task that covers all declarations knows them only once it has failed: a stream that breaks a
@@ -70,19 +70,19 @@ def of_concerned(setting: Settings) -> Callback:
 
     def notify(context: Any) -> None:
         about = getattr(context.get("exception"), "about", {})
-        for name in dict.fromkeys(_concerned(setting, about)):
-            if name not in setting.notify:
+        for name in dict.fromkeys(_concerned(settings, about)):
+            if name not in settings.notify:
                 _find(name)(context)
 
     return notify
 
 
-def _concerned(setting: Settings, about: Mapping[str, Any]) -> Iterator[str]:
+def _concerned(settings: Settings, about: Mapping[str, Any]) -> Iterator[str]:
     """The notifiers of a failure, from the facts of its error."""
     from capstan.replay.planning.target_places import target_path
     from capstan.storage.lake import Lake
 
-    declared, lake = setting.declarations, Lake.at(setting.lake)
+    declared, lake = settings.declarations, Lake.at(settings.lake)
     streams = {about.get("stream"), *about.get("concerned", ())}
     for name in ("failed", "violations"):
         streams.update(error["stream"] for error in about.get(name, ()))

@@ -25,7 +25,7 @@ def replay_tasks(
     fields: Fields,
     outlet: Asset | AssetAlias,
     *,
-    setting: Settings | None = None,
+    settings: Settings | None = None,
     replay: Replay | None = None,
     **place: str | None,
 ) -> PlanReplayOperator:
@@ -36,15 +36,15 @@ def replay_tasks(
     Args:
         fields: The fields of a run's request, templated, or a function that gives them.
         outlet: The asset that the replay changes.
-        setting: The settings; None in a DAG of somebody else, whose `default_args` then count.
+        settings: The settings; None in a DAG of somebody else, whose `default_args` then count.
         replay: The declared replay, which names notifiers.
-        place: `lake` and `streams`, if not those of the settings.
+        place: `lake` and `config`, if not those of the settings.
 
     Returns:
         The first task.
     """
-    usual = {} if setting is None else _defaults(setting, replay)
-    shared: dict[str, Any] = {"setting": setting, **place, **usual}
+    usual = {} if settings is None else _defaults(settings, replay)
+    shared: dict[str, Any] = {"settings": settings, **place, **usual}
     plan = PlanReplayOperator(task_id="plan", fields=fields, doc_md=docs.TASKS["plan"], **shared)
     replayed = SubmitReplayOperator(
         task_id="replay",
@@ -77,12 +77,12 @@ def replay_tasks(
     return plan
 
 
-def _defaults(setting: Settings, replay: Replay | None) -> dict[str, Any]:
+def _defaults(settings: Settings, replay: Replay | None) -> dict[str, Any]:
     declared_at = ("replays", replay.name, "notify") if replay is not None else ()
-    usual = task_defaults(setting, replay.notify if replay else (), declared_at)
+    usual = task_defaults(settings, replay.notify if replay else (), declared_at)
     if replay is None:
         # The run's replay is known at run time only; the error's own line stays last.
-        usual["on_failure_callback"].insert(-1, of_chosen(setting))
+        usual["on_failure_callback"].insert(-1, of_chosen(settings))
     return usual
 
 
@@ -104,12 +104,12 @@ def declared_streams(replay: Replay) -> dict[str, object]:
     return {"stream": replay.stream, **(several if replay.streams else {})}
 
 
-def replay_dags(setting: Settings) -> Iterator[DAG]:
+def replay_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that replays what its form requests; none if no stream is declared."""
-    if not setting.declarations.streams:
+    if not settings.declarations.streams:
         return
     with new_dag(
-        setting,
+        settings,
         "replay",
         description="Replay chosen workers and times of a stream into a table",
         doc_md=docs.REPLAY + docs.FAILURES,
@@ -120,8 +120,8 @@ def replay_dags(setting: Settings) -> Iterator[DAG]:
         max_active_runs=32,
         # Only a person starts it, and should not have to unpause it first.
         is_paused_upon_creation=False,
-        params=replay_form(setting),
+        params=replay_form(settings),
         tag="replay",
     ) as dag:
-        replay_tasks(lambda context: filled(context["params"]), REPLAYED, setting=setting)
+        replay_tasks(lambda context: filled(context["params"]), REPLAYED, settings=settings)
     yield dag

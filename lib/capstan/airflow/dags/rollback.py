@@ -23,11 +23,11 @@ class RollbackOperator(CapstanSubmitOperator):
     version with the previous rows.
     """
 
-    def __init__(self, *, setting: Settings, **rest: object) -> None:
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
         """Create a rollback task; its table is added to an alias at run time."""
         super().__init__(
             app="rollback",
-            setting=setting,
+            settings=settings,
             request={},
             render=rollback_markdown,
             outlets=[REPLAYED],
@@ -46,12 +46,12 @@ class RollbackOperator(CapstanSubmitOperator):
         return super().execute(context)
 
 
-def rollback_dags(setting: Settings) -> Iterator[DAG]:
+def rollback_dags(settings: Settings) -> Iterator[DAG]:
     """The DAG that rolls back a run; none if no stream is declared."""
-    if not setting.declarations.streams:
+    if not settings.declarations.streams:
         return
     with new_dag(
-        setting,
+        settings,
         "rollback",
         description="Roll back what a run published",
         doc_md=docs.ROLLBACK + docs.FAILURES,
@@ -73,8 +73,8 @@ def rollback_dags(setting: Settings) -> Iterator[DAG]:
     ) as dag:
         RollbackOperator(
             task_id="rollback",
-            setting=setting,
+            settings=settings,
             doc_md=docs.TASKS["rollback"],
-            **task_defaults(setting),
+            **task_defaults(settings),
         )
     yield dag

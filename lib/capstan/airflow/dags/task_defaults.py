@@ -15,7 +15,7 @@ RETRY_DELAY = timedelta(seconds=30)
 
 
 def task_defaults(
-    setting: Settings,
+    settings: Settings,
     notify: Sequence[str] = (),
     declared_at: Sequence[str] = (),
     *,
@@ -29,11 +29,11 @@ def task_defaults(
         over_all: Whether the task covers all declarations: then a failure also reaches the
             notifiers of the streams and replays that it names.
     """
-    callbacks = on_failure(setting, notify, declared_at)
+    callbacks = on_failure(settings, notify, declared_at)
     if over_all:
         # The error's own line stays last.
-        callbacks.insert(-1, of_concerned(setting))
-    given = setting.default_args
+        callbacks.insert(-1, of_concerned(settings))
+    given = settings.default_args
     return {
         "retries": given.get("retries", RETRIES),
         "retry_delay": given.get("retry_delay", RETRY_DELAY),

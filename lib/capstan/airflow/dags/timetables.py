@@ -19,32 +19,32 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """Default start date of DAGs; none of them catches up on its own."""
 
 
-def of_stream(setting: Settings, stream: Stream) -> BaseTimetable | None:
+def of_stream(settings: Settings, stream: Stream) -> BaseTimetable | None:
     """The timetable of a stream's captures; None without a schedule.
 
     Args:
-        setting: The settings, which name the declaration file.
+        settings: The settings, which name the declaration file.
         stream: The stream; its schedule is a preset such as `@daily`, or cron with five fields.
     """
     if stream.schedule is None:
         return None
-    return _points(setting, ("streams", stream.name, "schedule"), stream.schedule)
+    return _points(settings, ("streams", stream.name, "schedule"), stream.schedule)
 
 
-def of_replay(setting: Settings, replay: Replay) -> BaseTimetable | None:
+def of_replay(settings: Settings, replay: Replay) -> BaseTimetable | None:
     """The timetable of a replay: points in time if it follows, else data intervals."""
     if replay.schedule is None:
         return None
     declared_at = ("replays", replay.name, "schedule")
     if replay.follow is not None:
-        return _points(setting, declared_at, replay.schedule)
+        return _points(settings, declared_at, replay.schedule)
     # Streams of one replay have times of one domain.
     first = replay.inputs[0]
-    if isinstance(setting.declarations.stream(first).time, EpochTime):
+    if isinstance(settings.declarations.stream(first).time, EpochTime):
         problem = f"needs data intervals, but the times of {first} are epochs"
-        raise setting.misdeclared(declared_at, problem)
+        raise settings.misdeclared(declared_at, problem)
     return _checked(
-        setting, declared_at, CronDataIntervalTimetable(replay.schedule, timezone="UTC")
+        settings, declared_at, CronDataIntervalTimetable(replay.schedule, timezone="UTC")
     )
 
 
@@ -53,12 +53,12 @@ def daily() -> BaseTimetable:
     return CronTriggerTimetable("0 0 * * *", timezone="UTC")
 
 
-def _points(setting: Settings, declared_at: tuple[str, ...], schedule: str) -> BaseTimetable:
-    return _checked(setting, declared_at, CronTriggerTimetable(schedule, timezone="UTC"))
+def _points(settings: Settings, declared_at: tuple[str, ...], schedule: str) -> BaseTimetable:
+    return _checked(settings, declared_at, CronTriggerTimetable(schedule, timezone="UTC"))
 
 
 def _checked(
-    setting: Settings,
+    settings: Settings,
     declared_at: tuple[str, ...],
     timetable: CronDataIntervalTimetable | CronTriggerTimetable,
 ) -> BaseTimetable:
@@ -67,5 +67,5 @@ def _checked(
         # The 31st of February is valid cron, but never comes.
         croniter(timetable.expression, BEGINNING).get_next()
     except (AirflowTimetableInvalid, CroniterError) as error:
-        raise setting.misdeclared(declared_at, f"is not a schedule: {error}") from None
+        raise settings.misdeclared(declared_at, f"is not a schedule: {error}") from None
     return timetable

@@ -38,7 +38,7 @@ class AuditOperator(CapstanSubmitOperator):
             table: A table of the lake or of a catalog, a declared target, or a Delta path.
                 Templated.
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`. Templated.
-            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
         rest.setdefault("render", audits_markdown)
         super().__init__(app="audit", request={}, **rest)  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ class BackfillOperator(SubmitBackfillOperator):
             until: The end; by default the replay's own. Templated.
             fields: The other fields of `capstan.backfill.planner.BackfillRequest`, such as `chunk`
                 and `keep_going`. Templated.
-            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
         super().__init__(request={}, **rest)
         self.replay = replay

@@ -31,7 +31,7 @@ class CaptureOperator(CapstanSubmitOperator):
             stream: The stream. Templated.
             reseat: Continue with a source or checkpoint that was replaced.
             rescale: Give the stream this many workers first.
-            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
         rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
         rest.setdefault("request", {})

@@ -30,7 +30,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
     tape yet.
     """
 
-    template_fields = (*_RANGE, "lake", "streams")
+    template_fields = (*_RANGE, "lake", "config")
     ui_color = "#e8dcf1"
 
     def __init__(
@@ -42,8 +42,9 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         until: str | None = None,
         replay: str | None = None,
         fields: Fields | None = None,
-        setting: Settings | None = None,
+        settings: Settings | None = None,
         lake: str | None = None,
+        config: str | None = None,
         streams: str | None = None,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
@@ -59,9 +60,10 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
             until: The first time that need not be complete; all times by default. Templated.
             replay: A declared replay, whose stream and workers are the default. Templated.
             fields: Gives these fields of a run, in place of the arguments above.
-            setting: The settings; by default those of the environment, read by each check.
+            settings: The settings; by default those of the environment, read by each check.
             lake: The lake, if not that of the settings. Templated.
-            streams: The declaration file, if not that of the settings. Templated.
+            config: The declaration file, if not that of the settings. Templated.
+            streams: The former name of `config`.
             poke_interval: The time between two checks.
             timeout: The longest wait before the sensor fails without a retry.
             rest: Other arguments of a sensor.
@@ -75,8 +77,8 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         self.until = until
         self.replay = replay
         self.lake = lake
-        self.streams = streams
-        self._given = setting
+        self.config = config or streams
+        self._given = settings
         self._fields_of = fields
 
     @property

@@ -74,16 +74,16 @@ def preview_run(
     """
     from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
 
-    setting, store = operator.settings, context.get("task_state_store")
+    settings, store = operator.settings, context.get("task_state_store")
     replay = fields.get("replay")
     if replay and fields.get("stream") is None and fields.get("streams") is None:
-        fields = {**fields, "stream": setting.declarations.replay(str(replay)).stream}
-    request = resolve(setting, fields)
+        fields = {**fields, "stream": settings.declarations.replay(str(replay)).stream}
+    request = resolve(settings, fields)
     saved = None if store is None else store.get(_PINNED)
-    earlier = interrupted_request(setting, request, saved)
+    earlier = interrupted_request(settings, request, saved)
     if earlier is not None:
         operator.log.info("continuing an earlier try at commit %s", earlier.as_of)
-    return preview_request(setting, earlier or request)
+    return preview_request(settings, earlier or request)
 
 
 def require_complete(
@@ -128,7 +128,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     the next attempt of the same run, even if more was captured since.
     """
 
-    template_fields: tuple[str, ...] = ("plan", "fields", "lake", "streams")
+    template_fields: tuple[str, ...] = ("plan", "fields", "lake", "config")
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
@@ -139,7 +139,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
         self,
         *,
         fields: Fields,
-        setting: Settings | None = None,
+        settings: Settings | None = None,
         wait: timedelta = timedelta(minutes=1),
         **rest: object,
     ) -> None:
@@ -149,12 +149,12 @@ class PlanReplayOperator(CapstanSubmitOperator):
             fields: The fields of a run's request, templated, or a function that gives them.
                 `dry_run` stops after the plan, `wait` waits until the range is complete, `diff`
                 compares with the target.
-            setting: The settings; by default those of the environment.
+            settings: The settings; by default those of the environment.
             wait: The time between two checks for completeness.
             rest: Other arguments of an operator.
         """
         set_usual(rest, multiple_outputs=True, pool="default_pool")
-        super().__init__(app="plan", setting=setting, request={}, wait=wait, **rest)  # type: ignore[arg-type]
+        super().__init__(app="plan", settings=settings, request={}, wait=wait, **rest)  # type: ignore[arg-type]
         self.plan = ""
         self.fields: Mapping[str, object] = {} if callable(fields) else fields
         self._fields_of = fields if callable(fields) else None

@@ -59,7 +59,7 @@ class PlanOperator(PlanReplayOperator):
                 Templated.
             fields: The other fields of a request, such as `transform`, `mode` and `peers`; with
                 `dry_run`, all downstream tasks are skipped. Templated.
-            rest: Other arguments of an operator, and `lake` and `streams`.
+            rest: Other arguments of an operator, and `lake` and `config`.
         """
         super().__init__(fields=dict(fields or {}), **rest)
         self.stream = stream

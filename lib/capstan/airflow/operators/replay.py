@@ -89,7 +89,7 @@ class ReplayOperator(SubmitReplayOperator):
             wait_for_times: Whether to wait until all times of the range are complete.
             fields: The other fields of a request, such as `transform`, `mode` and `peers`.
                 Templated.
-            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `streams`.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
         # The declarations, which may name the asset, are read when the task runs.
         rest.setdefault("outlets", [REPLAYED])

@@ -37,7 +37,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
     job has left no result, or none of this start.
     """
 
-    template_fields = ("attempt", "shown", "lake", "streams")
+    template_fields = ("attempt", "shown", "lake", "config")
     template_fields_renderers = {"shown": "md"}  # noqa: RUF012
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
     overwrite_rtif_after_execution = True
@@ -48,8 +48,9 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         self,
         *,
         attempt: str | None = None,
-        setting: Settings | None = None,
+        settings: Settings | None = None,
         lake: str | None = None,
+        config: str | None = None,
         streams: str | None = None,
         render: Render | None = None,
         wait: timedelta = timedelta(minutes=1),
@@ -61,10 +62,11 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         Args:
             attempt: The name of the attempt, such as `attempt` of a `PlanOperator`; by default
                 `attempt_template` of this task's id. Templated.
-            setting: The settings; by default those of the environment.
+            settings: The settings; by default those of the environment.
             lake: The lake, if not that of the settings. Templated.
-            streams: The declaration file, which may name the target's asset, if not that of the
+            config: The declaration file, which may name the target's asset, if not that of the
                 settings. Templated.
+            streams: The former name of `config`.
             render: Renders the result as markdown; by default as its job's own operator does.
             wait: The time between two looks for the result.
             patience: How long to wait for a result, without holding a slot, when the submitting
@@ -75,11 +77,11 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         super().__init__(**rest)  # type: ignore[arg-type]
         self.attempt = attempt or attempt_template(self.task_id)
         self.lake = lake
-        self.streams = streams
+        self.config = config or streams
         self.shown = ""
         self._app = ""
         self._answer: Json | None = None
-        self._given = setting
+        self._given = settings
         self._render_result = render
         self._wait = wait
         self._patience = patience

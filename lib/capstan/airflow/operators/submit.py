@@ -56,7 +56,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         "records",
         "shown",
         "lake",
-        "streams",
+        "config",
         *SparkSubmitOperator.template_fields,
     )
     template_fields_renderers = {"request": "json", "conf": "json", "shown": "md"}  # noqa: RUF012
@@ -69,8 +69,9 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         *,
         app: str,
         request: Mapping[str, object] | XComArg | str,
-        setting: Settings | None = None,
+        settings: Settings | None = None,
         lake: str | None = None,
+        config: str | None = None,
         streams: str | None = None,
         records: int | XComArg | str | None = None,
         render: Render | None = None,
@@ -84,9 +85,10 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         Args:
             app: The app: the name of its file without the extension.
             request: The app's request: a mapping, JSON text, or another task's output.
-            setting: The settings; by default those of the environment, read when the task runs.
+            settings: The settings; by default those of the environment, read when the task runs.
             lake: The lake, if not that of the settings. Templated.
-            streams: The declaration file, if not that of the settings. Templated.
+            config: The declaration file, if not that of the settings. Templated.
+            streams: The former name of `config`.
             records: The number of records, if known: with few, the app starts faster.
             render: Renders the result as markdown for the task's page.
             wait: The time between two checks for completeness. Not a few seconds: Airflow takes a
@@ -95,10 +97,10 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
             conf: Spark settings that override Capstan's.
             rest: Other arguments of a `SparkSubmitOperator`.
         """
-        pool = environment_pool() if setting is None else setting.pool
+        pool = environment_pool() if settings is None else settings.pool
         set_usual(
             rest,
-            conn_id=connection_id() if setting is None else setting.connection,
+            conn_id=connection_id() if settings is None else settings.connection,
             on_retry_callback=log_error_last,
             **({} if pool is None else {"pool": pool}),
         )
@@ -112,9 +114,9 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self.records = records
         self._app = app
         self._answer: Json | None = None
-        self._given = setting
+        self._given = settings
         self.lake = lake
-        self.streams = streams
+        self.config = config or streams
         self.shown = ""
         self._render_result = render
         self._wait = wait
@@ -182,7 +184,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self.application_args = [
             str(folder.request),
             *("--lake", self.settings.lake),
-            *("--config", str(self.settings.streams)),
+            *("--config", str(self.settings.config)),
             *("--result", str(folder.result)),
         ]
 
@@ -203,14 +205,14 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         raise failed from None
 
 
-def declared_conf(declarations: ProjectConfig, request: Mapping[str, object]) -> dict[str, str]:
+def declared_conf(config: ProjectConfig, request: Mapping[str, object]) -> dict[str, str]:
     """The Spark settings that the declared replay of a request has, else its stream."""
     name = request.get("replay")
     declared: Replay | Stream | None
     if name is not None:
-        declared = declarations.replays.get(str(name))
+        declared = config.replays.get(str(name))
     else:
-        declared = declarations.streams.get(str(request.get("stream")))
+        declared = config.streams.get(str(request.get("stream")))
     return {} if declared is None else dict(declared.spark)
 
 

@@ -25,11 +25,11 @@ def variables_of(values: Mapping[str, str]) -> dict[str, str | None]:
     return {VARIABLE: json.dumps(values)} if values else {}
 
 
-def connection_values(declarations: ProjectConfig, stream: str) -> Mapping[str, str]:
+def connection_values(config: ProjectConfig, stream: str) -> Mapping[str, str]:
     """The values of the connections that the source of a stream refers to; Airflow masks them.
 
     Args:
-        declarations: The declarations.
+        config: The declarations.
         stream: The stream's name.
 
     Returns:
@@ -38,7 +38,7 @@ def connection_values(declarations: ProjectConfig, stream: str) -> Mapping[str, 
     Raises:
         InvalidRequestError: `CAP-SECRET` for a connection or a field that does not exist.
     """
-    declared = declarations.streams.get(stream)
+    declared = config.streams.get(stream)
     if declared is None:
         return {}
     values = {}

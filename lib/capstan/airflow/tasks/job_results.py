@@ -26,7 +26,7 @@ class JobResults:
 
     Attributes:
         lake: The lake, if not that of the settings.
-        streams: The declaration file, if not that of the settings.
+        config: The declaration file, if not that of the settings.
         shown: The result as markdown, for the task's page.
         run_name: The run of a replay, for links.
         asset_name: The asset of its target, for links.
@@ -34,7 +34,7 @@ class JobResults:
 
     outlets: list[Any]
     lake: str | None
-    streams: str | None
+    config: str | None
     shown: str
     run_name: str | None = None
     asset_name: str | None = None

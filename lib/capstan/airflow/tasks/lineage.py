@@ -101,7 +101,7 @@ class Use:
 
 
 def lineage(
-    app: str, lake: str, answer: Json | None, declarations: ProjectConfig | None = None
+    app: str, lake: str, answer: Json | None, config: ProjectConfig | None = None
 ) -> Lineage:
     """The tables that a task read and wrote, from the result of its app.
 
@@ -109,7 +109,7 @@ def lineage(
         app: The app's name.
         lake: The lake's path or URI.
         answer: The app's result, including a refusal; None if it left none.
-        declarations: The declarations, whose targets may have a URI as `asset`.
+        config: The declarations, whose targets may have a URI as `asset`.
     """
     collect = _BY_APP.get(app)
     if collect is None or answer is None:
@@ -118,7 +118,7 @@ def lineage(
     found = collect(place, answer)
     named = {
         dataset_name(declared_path(place, name, target)): dataset_name(target.asset)
-        for name, target in (declarations.targets if declarations else {}).items()
+        for name, target in (config.targets if config else {}).items()
         if target.asset is not None
     }
     for dataset in (*found.inputs, *found.outputs):

@@ -11,7 +11,7 @@ from capstan.errors import InvalidRequestError
 
 _ARGUMENTS = frozenset(
     {"stream", "target", "replay", "workers", "since", "until", "fields", "runs", "table"}
-    | {"attempt", "lake", "streams"}
+    | {"attempt", "lake", "config"}
 )
 
 

@@ -7,25 +7,25 @@ from typing import Protocol
 
 from airflow.sdk import BaseOperator
 
-from capstan.airflow.settings import Settings, read_setting
+from capstan.airflow.settings import Settings, read_settings
 
 
 class Placed(Protocol):
-    """An operator with the templated fields `lake` and `streams`."""
+    """An operator with the templated fields `lake` and `config`."""
 
     lake: str | None
-    streams: str | None
+    config: str | None
 
 
 def task_settings(operator: Placed, given: Settings | None) -> Settings:
     """The settings of an operator: those that were given, or those of the environment.
 
     Args:
-        operator: The operator. Its `lake` and `streams` take precedence.
+        operator: The operator. Its `lake` and `config` take precedence.
         given: The settings that its DAG has passed.
     """
-    if given is not None and operator.lake is None and operator.streams is None:
+    if given is not None and operator.lake is None and operator.config is None:
         return given
     dag = operator.get_dag() if isinstance(operator, BaseOperator) else None
     dag_file = Path("dag.py") if dag is None else dag.fileloc
-    return read_setting(dag_file, lake=operator.lake, streams=operator.streams)
+    return read_settings(dag_file, lake=operator.lake, config=operator.config)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def send_stream_metrics(setting: Settings, stream: object) -> None:
+def send_stream_metrics(settings: Settings, stream: object) -> None:
     """Send the metrics of streams and their runs, if Airflow's metrics are on.
 
     The samples are those of `capstan metrics`. Errors are logged only.
 
     Args:
-        setting: The settings.
+        settings: The settings.
         stream: The stream's name, or the text of several; any other value is ignored.
     """
     if not isinstance(stream, str) or not _wanted():
@@ -34,10 +34,10 @@ def send_stream_metrics(setting: Settings, stream: object) -> None:
         from capstan.reporting.run_view import list_runs_of_stream
         from capstan.storage.lake import Lake
 
-        lake = Lake.at(setting.lake)
+        lake = Lake.at(settings.lake)
         for name in dict.fromkeys(split_streams(stream)):
             check_name("stream", name)
-            samples = stream_samples(lake, setting.declarations, [name])
+            samples = stream_samples(lake, settings.declarations, [name])
             for sample in (*samples, *run_samples(list_runs_of_stream(lake, name))):
                 _gauge(sample)
     except Exception:

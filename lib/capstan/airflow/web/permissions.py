@@ -62,17 +62,17 @@ class Permissions:
         readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
         return [replay for replay in listed if needed[replay.name] <= readable]
 
-    def declared(self, declarations: ProjectConfig) -> ProjectConfig:
+    def declared(self, config: ProjectConfig) -> ProjectConfig:
         """The declarations without streams and replays that the user may not see."""
-        visible = self.streams(declarations.streams)
-        replays = {replay.name: replay for replay in self.replays(declarations.replays.values())}
-        streams = {name: s for name, s in declarations.streams.items() if name in visible}
-        return replace(declarations, streams=streams, replays=replays)
+        visible = self.streams(config.streams)
+        replays = {replay.name: replay for replay in self.replays(config.replays.values())}
+        streams = {name: s for name, s in config.streams.items() if name in visible}
+        return replace(config, streams=streams, replays=replays)
 
-    def runs(self, runs: Iterable[RunView], declarations: ProjectConfig) -> list[RunView]:
+    def runs(self, runs: Iterable[RunView], config: ProjectConfig) -> list[RunView]:
         """The runs, of those given and in their order, that the user may see."""
         needed = {
-            run.run: {_run_dag(run, declarations), *map(capture_dag, split_streams(run.stream))}
+            run.run: {_run_dag(run, config), *map(capture_dag, split_streams(run.stream))}
             for run in runs
             if all(map(_is_name, split_streams(run.stream)))
         }
@@ -96,9 +96,9 @@ class Permissions:
         )
 
 
-def _run_dag(run: RunView, declarations: ProjectConfig) -> str:
+def _run_dag(run: RunView, config: ProjectConfig) -> str:
     name = run.request.get("replay")
-    replay = declarations.replays.get(name) if isinstance(name, str) else None
+    replay = config.replays.get(name) if isinstance(name, str) else None
     return dag_id("replay") if replay is None else replay_dag(replay)
 
 

@@ -45,10 +45,10 @@ async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
 @lru_cache(maxsize=1)
 def _pages() -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
     from capstan.airflow.web.prefetch import read_ahead
-    from capstan.airflow.web.routes import make_app, setting
+    from capstan.airflow.web.routes import current_settings, make_app
 
     pages = make_app()
-    read_ahead(setting)
+    read_ahead(current_settings)
     return pages
 
 

@@ -18,24 +18,24 @@ from capstan.reporting.stream_view import stream_names, view_streams
 from capstan.storage.lake import Lake
 
 
-def read_ahead(setting: Callable[[], Settings]) -> Thread:
+def read_ahead(read: Callable[[], Settings]) -> Thread:
     """Start a thread that reads the overview's tables into the cache.
 
     Requests that arrive meanwhile wait for the tables being read. Nothing is shown to anybody.
 
     Args:
-        setting: Reads the settings.
+        read: Reads the settings.
 
     Returns:
         The thread.
     """
-    thread = Thread(target=_read, args=(setting(),), name="capstan-ahead")
+    thread = Thread(target=_read, args=(read(),), name="capstan-ahead")
     thread.start()
     return thread
 
 
-def _read(setting: Settings) -> None:
-    lake, declared = Lake.at(setting.lake), setting.declarations
+def _read(settings: Settings) -> None:
+    lake, declared = Lake.at(settings.lake), settings.declarations
     try:
         lake.require()
         list_runs(lake)

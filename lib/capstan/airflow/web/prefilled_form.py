@@ -44,14 +44,14 @@ class Field:
     options: tuple[tuple[str, str], ...]
 
 
-def fields_of(setting: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
+def fields_of(settings: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
     """The fields of the form, filled in from a query; unknown names in the query are ignored.
 
     Args:
-        setting: The settings, with the declarations.
+        settings: The settings, with the declarations.
         given: The query's values, by field name.
     """
-    return [_field(name, param, given.get(name)) for name, param in replay_form(setting).items()]
+    return [_field(name, param, given.get(name)) for name, param in replay_form(settings).items()]
 
 
 def streams_in(fields: Sequence[Field]) -> tuple[str, ...]:
@@ -61,10 +61,10 @@ def streams_in(fields: Sequence[Field]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(several.values())) or (str(values["stream"]),)
 
 
-def plan_of(setting: Settings, fields: Sequence[Field]) -> dict[str, object]:
+def plan_of(settings: Settings, fields: Sequence[Field]) -> dict[str, object]:
     """The plan of the replay in the form, as `capstan plan` prints it."""
     values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
-    return preview_request(setting, resolve(setting, filled(values))).to_json()
+    return preview_request(settings, resolve(settings, filled(values))).to_json()
 
 
 def hide_runs(plan: Mapping[str, object], visible: Collection[str]) -> dict[str, object]:

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.lake_declarations import read_page_setting
+from capstan.airflow.lake_declarations import read_page_settings
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
@@ -62,16 +62,16 @@ def make_app() -> FastAPI:
     return app
 
 
-def setting() -> Settings:
+def current_settings() -> Settings:
     """The settings, read at each request because the declaration file may change."""
-    return read_page_setting(Path(conf.get_mandatory_value("core", "dags_folder")))
+    return read_page_settings(Path(conf.get_mandatory_value("core", "dags_folder")))
 
 
 def _permissions(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:
     return Permissions(user)
 
 
-Configured = Annotated[Settings, Depends(setting)]
+Configured = Annotated[Settings, Depends(current_settings)]
 Allowed = Annotated[Permissions, Depends(_permissions)]
 
 

@@ -106,13 +106,13 @@ def backfill(
     from capstan.backfill.run import prepare, run_prepared
 
     shell = shell_of(context)
-    declarations = shell.declarations(required=True)
-    result = prepare(shell.lake, declarations, _request(context))
+    config = shell.declarations(required=True)
+    result = prepare(shell.lake, config, _request(context))
     if result.replays and not dry_run:
         # The number of runs is the length of the progress bar.
         work = Work(f"backfill {replay}", ("backfill.run",) * len(result.replays))
         with shell.spark(work) as spark:
-            result = run_prepared(spark, shell.lake, declarations, result)
+            result = run_prepared(spark, shell.lake, config, result)
     error = result.error
     failure = {} if error is None else error.summary()
     shell.output.answer({**result.to_json(), **failure}, *_run_tables(result))

@@ -76,12 +76,12 @@ def replay(
     shell = shell_of(context)
     if into_stream is not None:
         return _recapture(context, shell)
-    declarations = shell.declarations()
-    sinks = every_sink(context.params, declarations) if all_sinks else [{}]
-    requests = [request_of(context, declarations, sink) for sink in sinks]
+    config = shell.declarations()
+    sinks = every_sink(context.params, config) if all_sinks else [{}]
+    requests = [request_of(context, config, sink) for sink in sinks]
     # If one of several requests is refused, none is carried out.
     for request in requests[1:]:
-        make_plan(shell.lake, declarations, request)
+        make_plan(shell.lake, config, request)
     first = requests[0]
     title = f"replay {context.params['stream']}"
     steps = replay_work(title, direct=first.direct, hold=first.hold, runs=len(requests))

@@ -138,13 +138,13 @@ def demo(context: typer.Context) -> int:
     shell = shell_of(context)
     if shell.config is None:
         shell.config = str(main_job.DECLARATIONS)
-    declarations = shell.declarations(required=True)
-    main_job.require_declared(declarations)
+    config = shell.declarations(required=True)
+    main_job.require_declared(config)
     began = time.monotonic()
     results: list[dict[str, object]] = []
     _say(shell, f"in the lake {shell.lake.root}")
     with shell.spark(Work("demo")) as spark:
-        job = main_job.MainJob(spark, shell.lake, declarations)
+        job = main_job.MainJob(spark, shell.lake, config)
         for number, step in enumerate(main_job.STEPS, start=1):
             start = time.monotonic()
             _say(shell, f"{number}. {step.title}")

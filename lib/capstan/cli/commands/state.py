@@ -50,8 +50,8 @@ def state(
         raise InvalidRequestError("CAP-USAGE", f"unknown action: {action}", _USAGE)
     snapshots = list_taken(shell.lake, name)
     if into:
-        declarations = shell.declarations()
-        paths = {target_path(shell.lake, declarations, target)[0] for target in into}
+        config = shell.declarations()
+        paths = {target_path(shell.lake, config, target)[0] for target in into}
         snapshots = [taken for taken in snapshots if taken.history.last.target in paths]
     if peers is not None:
         return _rescale(shell, name, snapshots, peers, named=bool(into))

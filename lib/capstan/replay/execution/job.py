@@ -178,19 +178,19 @@ class Job:
                 delete_folder(self.lake.staging(name))
 
 
-def located(spark: SparkSession, lake: Lake, declarations: ProjectConfig, run: str) -> History:
+def located(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) -> History:
     """The history of a run, once its target was found where it is now."""
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
         request = Intent.from_json(intent.detail).request
-        locate_again(spark, lake, declarations, request.into, request.pipeline, required=False)
+        locate_again(spark, lake, config, request.into, request.pipeline, required=False)
     return runs.read_history(lake, run)
 
 
 def restore(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     history: History,
     *,
     undo: bool = False,
@@ -203,14 +203,14 @@ def restore(
     row = require_intent(history)
     intent = Intent.from_json(row.detail)
     request = intent.request
-    if request.replay not in declarations.replays:
+    if request.replay not in config.replays:
         # The published rows outlive the declaration.
         request = replace(request, replay=None)
     undo = undo and intent.placed is not None
     # The transform may have changed since, or be gone. A pipeline stays: it determines which of
     # the stream's times its rows have.
     resolved = replace(request, transform=None, keys=intent.keys) if undo else request
-    plan = make_plan(lake, declarations, resolved, cuts=intent.pinned, pins=intent.lookups)
+    plan = make_plan(lake, config, resolved, cuts=intent.pinned, pins=intent.lookups)
     plan = with_region(plan, intent.region)
     if read_places(lake).at(row.target) is not None:
         # The declaration may have another table now.

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def recover_ledger(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     history: History | None,
     *,
     undo: bool = False,
@@ -46,14 +46,14 @@ def recover_ledger(
     if history is None or history.rolled_back:
         return history
     if history.published:
-        return _complete_rollback(spark, lake, declarations, history)
+        return _complete_rollback(spark, lake, config, history)
     publish = target_table.find_landed(history)
     if publish is None:
         return history
     commit, note = publish
     # Staged output was audited before the publish; nothing has to be computed for it again.
     direct = bool(note.get("direct"))
-    job = restore(spark, lake, declarations, history, undo=undo or not direct)
+    job = restore(spark, lake, config, history, undo=undo or not direct)
     undone = target_table.find_rollback(job.plan.target, job.run.name, commit.version) is not None
     if not undone and not (undo and direct):
         complete(job, commit, note)
@@ -63,9 +63,7 @@ def recover_ledger(
     return runs.read_history(lake, history.last.run)
 
 
-def complete_others(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, plan: Plan
-) -> None:
+def complete_others(spark: SparkSession, lake: Lake, config: ProjectConfig, plan: Plan) -> None:
     """Write the ledger rows that crashes of other runs into the same target left out.
 
     This concerns runs that hold no lock any more; only the target shows that they have published. A
@@ -79,11 +77,11 @@ def complete_others(
         if name not in active:
             # Errors of the other run, and locks on its range, are not this run's to report.
             with suppress(CheckFailedError, InvalidRequestError, FencedError, RangeLockedError):
-                recover_ledger(spark, lake, declarations, history)
+                recover_ledger(spark, lake, config, history)
 
 
 def _complete_rollback(
-    spark: SparkSession, lake: Lake, declarations: ProjectConfig, history: History
+    spark: SparkSession, lake: Lake, config: ProjectConfig, history: History
 ) -> History:
     version, path, run = _published_version(history), history.last.target, history.run_id
     # The run's newest transaction mostly decides this, without reading the target's log.
@@ -91,7 +89,7 @@ def _complete_rollback(
     untouched = target_table.latest_txn_version(path, run) <= run.change(last_done).version
     if untouched or target_table.find_rollback(path, run.name, version) is None:
         return history
-    restore_previous_rows(restore(spark, lake, declarations, history, undo=True), version)
+    restore_previous_rows(restore(spark, lake, config, history, undo=True), version)
     return runs.read_history(lake, run.name)
 
 

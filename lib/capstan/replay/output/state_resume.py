@@ -105,7 +105,7 @@ def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFr
 def rescale_state(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     taken: Taken,
     peers: int,
 ) -> Snapshot:
@@ -125,7 +125,7 @@ def rescale_state(
         return _choose(lake, taken, peers)
     rows = read_parts(spark, lake, now)
     assert rows is not None
-    pipeline, sink = _pipeline_of(declarations, taken)
+    pipeline, sink = _pipeline_of(config, taken)
     plan = pipeline.plan([sink])
     if now.signatures is not None:
         require_unchanged(now.signatures, pipeline.signatures(sink), whole=True)
@@ -154,10 +154,10 @@ def _choose(lake: Lake, taken: Taken, peers: int) -> Snapshot:
     return snapshot
 
 
-def _pipeline_of(declarations: ProjectConfig, taken: Taken) -> tuple[Pipeline, str]:
+def _pipeline_of(config: ProjectConfig, taken: Taken) -> tuple[Pipeline, str]:
     """The pipeline and the sink whose run took a snapshot."""
     certificate = taken.history.certificate
     assert certificate is not None
     assert certificate.pipeline is not None
-    pipeline = pipelines(references=declarations.pipelines).get(certificate.pipeline["name"])
+    pipeline = pipelines(references=config.pipelines).get(certificate.pipeline["name"])
     return pipeline, str(certificate.pipeline["sink"])

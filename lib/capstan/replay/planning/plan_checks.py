@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def declared_checks(
-    declarations: ProjectConfig, request: Request, declared: Target | None
+    config: ProjectConfig, request: Request, declared: Target | None
 ) -> tuple[Check, ...]:
     """The checks for every row of a replay: of its target, and of its declaration."""
     of_target = () if declared is None else declared.checks
-    of_replay = () if request.replay is None else declarations.replay(request.replay).checks
+    of_replay = () if request.replay is None else config.replay(request.replay).checks
     return (*of_target, *of_replay)
 
 

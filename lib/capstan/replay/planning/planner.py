@@ -39,26 +39,26 @@ if TYPE_CHECKING:
 
 
 def plan_with_spark(
-    session: SparkSession | Later, lake: Lake, declarations: ProjectConfig, request: Request
+    session: SparkSession | Later, lake: Lake, config: ProjectConfig, request: Request
 ) -> tuple[SparkSession, Plan]:
     """Resolve a request, and start Spark: what can be refused is refused before it starts."""
-    plan = make_plan(lake, declarations, request, session=session)
+    plan = make_plan(lake, config, request, session=session)
     if isinstance(session, SparkSession):
         return session, plan
     spark = session()
-    return spark, plan_again(spark, declarations, plan)
+    return spark, plan_again(spark, config, plan)
 
 
-def plan_again(spark: SparkSession, declarations: ProjectConfig, plan: Plan) -> Plan:
+def plan_again(spark: SparkSession, config: ProjectConfig, plan: Plan) -> Plan:
     """The plan; made again if a catalog now has another table under a name of its request."""
     lake, request = plan.lake, plan.request
-    moved = locate_again(spark, lake, declarations, request.into, request.pipeline)
-    return make_plan(lake, declarations, request) if moved else plan
+    moved = locate_again(spark, lake, config, request.into, request.pipeline)
+    return make_plan(lake, config, request) if moved else plan
 
 
 def make_plan(
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     request: Request,
     *,
     session: SparkSession | Later | None = None,
@@ -69,7 +69,7 @@ def make_plan(
     """Resolve a request; without a JVM, unless a table has a name in a catalog.
 
     Args:
-        declarations: The registered transforms and the declared targets.
+        config: The registered transforms and the declared targets.
         session: Finds tables that were moved, or are named as in a catalog: with a session all of
             them, else those that the lake has not seen. None takes tables to be where they were.
         cuts: The commits that are already pinned, as `Plan.cuts` has them.
@@ -77,16 +77,16 @@ def make_plan(
         cursor: The position of a followed replay; by default that of its last published run.
     """
     if cuts is None:  # A pinned request has the rule of its time.
-        request = with_preset(declarations, request)
-    inputs = open_inputs(lake, request, cuts, kept_source(declarations, request))
+        request = with_preset(config, request)
+    inputs = open_inputs(lake, request, cuts, kept_source(config, request))
     frontier, time_type = meet(inputs), common_times(inputs)
     box = requested_box([stream.tape for stream in inputs], time_type, request)
     if session is not None:
-        locate(session, lake, declarations, request.into, request.pipeline)
-    path, declared = target_path(lake, declarations, request.into)
+        locate(session, lake, config, request.into, request.pipeline)
+    path, declared = target_path(lake, config, request.into)
     if request.follow is not None and cursor is None and cuts is None:
         cursor = current_cursor(lake, request, path)
-    computation = computation_of(declarations, request, time_type, box, frontier, declared)
+    computation = computation_of(config, request, time_type, box, frontier, declared)
     check_grain(computation, time_type, box)
     computation = computation.resuming(None if cursor is None else cursor.resumed)
     computation = computation.pinned(lake, request.lookups, pins)
@@ -111,7 +111,7 @@ def make_plan(
         declared=declared,
         layout=Layout(computation.worker, computation.time, read.keepers[0].labels, step),
         computation=computation.at(region),
-        checks=declared_checks(declarations, request, declared),
+        checks=declared_checks(config, request, declared),
     )
     check_scope(plan)
     plan = replace(plan, complete=plan.is_complete(frontier))

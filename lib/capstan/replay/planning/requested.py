@@ -62,7 +62,7 @@ def _known(stream: str, time_type: TimeType, epoch: int) -> Box:
 
 
 def computation_of(
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     request: Request,
     time_type: TimeType,
     box: Box,
@@ -71,26 +71,26 @@ def computation_of(
 ) -> Computation:
     """Resolve and check the computation of a request, without a JVM."""
     if request.transform is not None:
-        declarations.require_sound("transforms", request.transform)
-        transform = transforms(declarations.transforms).get(request.transform)
+        config.require_sound("transforms", request.transform)
+        transform = transforms(config.transforms).get(request.transform)
         return TransformComputation.of(transform)
     if request.pipeline is None:
         return CopyComputation.into(declared)
-    pipeline, sink = _requested(declarations, request.pipeline, request.sink)
+    pipeline, sink = _requested(config, request.pipeline, request.sink)
     _require_streams(pipeline, sink, request)
     return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
 
 
-def kept_source(declarations: ProjectConfig, request: Request) -> str | None:
+def kept_source(config: ProjectConfig, request: Request) -> str | None:
     """The source to which the `workers` of a request of several streams belong; None for all."""
     if request.workers is None or not request.streams or request.pipeline is None:
         return None
-    return _requested(declarations, request.pipeline, request.sink)[1].worker_source
+    return _requested(config, request.pipeline, request.sink)[1].worker_source
 
 
-def _requested(declarations: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
-    declarations.require_sound("pipelines", name)
-    pipeline = pipelines(references=declarations.pipelines).get(name)
+def _requested(config: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
+    config.require_sound("pipelines", name)
+    pipeline = pipelines(references=config.pipelines).get(name)
     return pipeline, find_sink(pipeline, node)
 
 

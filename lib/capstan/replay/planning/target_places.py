@@ -29,22 +29,20 @@ if TYPE_CHECKING:
     from capstan.spark.session import Later
 
 
-def target_path(lake: Lake, declarations: ProjectConfig, into: str) -> tuple[str, Target | None]:
+def target_path(lake: Lake, config: ProjectConfig, into: str) -> tuple[str, Target | None]:
     """The path of a target and its declaration, even when the target is named by its path.
 
     A target that is named as in a catalog has that name in its declaration, whether somebody has
     declared it or not.
     """
     any_of_all = "/" in into or is_catalog_name(into)
-    declarations.require_sound("targets", None if any_of_all else into)
-    places = {
-        name: declared_path(lake, name, target) for name, target in declarations.targets.items()
-    }
+    config.require_sound("targets", None if any_of_all else into)
+    places = {name: declared_path(lake, name, target) for name, target in config.targets.items()}
     if is_catalog_name(into):
-        return _table_in_catalog(lake, declarations.targets, places, into)
+        return _table_in_catalog(lake, config.targets, places, into)
     path = places.get(into) or lake.table(into)
     name = into if into in places else next((n for n, at in places.items() if at == path), None)
-    return lake.target(path), declarations.targets[name] if name is not None else None
+    return lake.target(path), config.targets[name] if name is not None else None
 
 
 def _table_in_catalog(
@@ -73,7 +71,7 @@ def declared_path(lake: Lake, name: str, target: Target) -> str:
 def locate(
     session: SparkSession | Later,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     into: str,
     pipeline: str | None = None,
 ) -> None:
@@ -83,21 +81,21 @@ def locate(
     be of the same tables.
     """
     if isinstance(session, SparkSession):
-        locate_again(session, lake, declarations, into, pipeline)
+        locate_again(session, lake, config, into, pipeline)
         return
-    if unseen_lookups(lake, declarations, pipeline):
-        locate_lookups(session(), lake, declarations, pipeline)
-    if needs_catalog(lake, declarations, into):
-        locate_target(session(), lake, declarations, into)
+    if unseen_lookups(lake, config, pipeline):
+        locate_lookups(session(), lake, config, pipeline)
+    if needs_catalog(lake, config, into):
+        locate_target(session(), lake, config, into)
     else:
-        path, _ = target_path(lake, declarations, into)
+        path, _ = target_path(lake, config, into)
         find_moved(lake, path)
 
 
 def locate_again(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     into: str,
     pipeline: str | None,
     *,
@@ -108,21 +106,21 @@ def locate_again(
     Args:
         required: Whether lookup tables must be there. A run that is rolled back does without them.
     """
-    moved = locate_target(spark, lake, declarations, into)
-    return locate_lookups(spark, lake, declarations, pipeline, required=required) or moved
+    moved = locate_target(spark, lake, config, into)
+    return locate_lookups(spark, lake, config, pipeline, required=required) or moved
 
 
-def needs_catalog(lake: Lake, declarations: ProjectConfig, into: str) -> bool:
+def needs_catalog(lake: Lake, config: ProjectConfig, into: str) -> bool:
     """Whether a target has a name in a catalog that the lake has not seen yet."""
-    declared = target_path(lake, declarations, into)[1]
+    declared = target_path(lake, config, into)[1]
     if declared is None or declared.table is None:
         return False
     return read_places(lake).named(normalised(declared.table)) is None
 
 
-def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, into: str) -> bool:
+def locate_target(spark: SparkSession, lake: Lake, config: ProjectConfig, into: str) -> bool:
     """Find the table of a target; returns whether its place has changed, and was recorded."""
-    path, declared = target_path(lake, declarations, into)
+    path, declared = target_path(lake, config, into)
     require_safe_commits(spark, path)
     if declared is None or declared.table is None:
         return find_moved(lake, path)
@@ -134,16 +132,16 @@ def locate_target(spark: SparkSession, lake: Lake, declarations: ProjectConfig, 
     return False
 
 
-def unseen_lookups(lake: Lake, declarations: ProjectConfig, pipeline: str | None) -> bool:
+def unseen_lookups(lake: Lake, config: ProjectConfig, pipeline: str | None) -> bool:
     """Whether a pipeline has a lookup table in a catalog that the lake has not seen yet."""
-    names = _lookup_names(declarations, pipeline)
+    names = _lookup_names(config, pipeline)
     return bool(names) and any(read_places(lake).named(normalised(n)) is None for n in names)
 
 
 def locate_lookups(
     spark: SparkSession,
     lake: Lake,
-    declarations: ProjectConfig,
+    config: ProjectConfig,
     pipeline: str | None,
     *,
     required: bool = True,
@@ -155,7 +153,7 @@ def locate_lookups(
     """
     moved = False
     with nullcontext() if required else suppress(InvalidRequestError):
-        for name in _lookup_names(declarations, pipeline):
+        for name in _lookup_names(config, pipeline):
             found = find_table(spark, name)
             if found is not None:
                 moved |= _record_found(lake, normalised(name), found.path, found.table)
@@ -171,11 +169,11 @@ def locate_lookups(
     return moved
 
 
-def _lookup_names(declarations: ProjectConfig, pipeline: str | None) -> list[str]:
+def _lookup_names(config: ProjectConfig, pipeline: str | None) -> list[str]:
     if pipeline is None:
         return []
-    declarations.require_sound("pipelines", pipeline)
-    lookups = pipelines(references=declarations.pipelines).get(pipeline).lookups
+    config.require_sound("pipelines", pipeline)
+    lookups = pipelines(references=config.pipelines).get(pipeline).lookups
     return [lookup.table for lookup in lookups if is_catalog_name(lookup.table)]
 
 

@@ -15,7 +15,7 @@ from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
 
 
-def find_equivalent_run(owner: Ownership, declarations: ProjectConfig) -> History | None:
+def find_equivalent_run(owner: Ownership, config: ProjectConfig) -> History | None:
     """The run of the same request at an earlier cut, if both are the same replay.
 
     When the range was complete then, no record can have been added since. The index confirms it:
@@ -26,7 +26,7 @@ def find_equivalent_run(owner: Ownership, declarations: ProjectConfig) -> Histor
     if plan.request.follow is not None or not _is_complete(plan):
         return None
     for covered in reversed(owner.covered):
-        earlier = _earlier(owner, declarations, covered)
+        earlier = _earlier(owner, config, covered)
         if earlier is None:
             continue
         last = runs.read_last(plan.lake, earlier.identity)
@@ -35,7 +35,7 @@ def find_equivalent_run(owner: Ownership, declarations: ProjectConfig) -> Histor
     return None
 
 
-def _earlier(owner: Ownership, declarations: ProjectConfig, covered: Covered) -> Plan | None:
+def _earlier(owner: Ownership, config: ProjectConfig, covered: Covered) -> Plan | None:
     """The plan of the same request at the cut of a run; None when it cannot be the same replay."""
     plan, computation = owner.plan, owner.plan.computation
     recorded = (covered.stream, covered.transform, covered.code, covered.scope.workers)
@@ -49,7 +49,7 @@ def _earlier(owner: Ownership, declarations: ProjectConfig, covered: Covered) ->
         return None
     try:
         pins = computation.lookup_pins
-        earlier = make_plan(plan.lake, declarations, plan.request, cuts=cuts, pins=pins)
+        earlier = make_plan(plan.lake, config, plan.request, cuts=cuts, pins=pins)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
     same = _workers(earlier) == _workers(plan)

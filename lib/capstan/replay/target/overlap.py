@@ -112,12 +112,12 @@ def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
 
 
 def worker_gaps(
-    plan: Plan, declarations: ProjectConfig, contents: Sequence[ContentSummary]
+    plan: Plan, config: ProjectConfig, contents: Sequence[ContentSummary]
 ) -> WorkerGaps:
     """Find workers that are missing, and how; those of several streams by source and label.
 
     Args:
-        declarations: The declarations; the streams may be undeclared.
+        config: The declarations; the streams may be undeclared.
         contents: The content that it reads of each stream.
     """
     left_out, silent, not_on_tape = list[str](), list[str](), list[str]()
@@ -131,13 +131,13 @@ def worker_gaps(
             if not plan.is_complete(frontier)
         }
         known = set(stream.labels.values())
-        declared = _declared(stream, declarations)
+        declared = _declared(stream, config)
         not_on_tape += [stream.named(label) for label in declared if label not in known]
     return WorkerGaps(tuple(left_out), behind, tuple(silent), tuple(not_on_tape))
 
 
-def _declared(stream: StreamInput, declarations: ProjectConfig) -> tuple[str, ...]:
-    declared = declarations.streams.get(stream.tape.name)
+def _declared(stream: StreamInput, config: ProjectConfig) -> tuple[str, ...]:
+    declared = config.streams.get(stream.tape.name)
     by = None if declared is None else declared.workers
     if isinstance(by, ByKey):
         return tuple(str(number) for number in range(by.count))

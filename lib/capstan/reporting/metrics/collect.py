@@ -37,20 +37,20 @@ _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(8
 """The length of a coordinate's unit in seconds; numbers have none."""
 
 
-def lake_samples(lake: Lake, declarations: ProjectConfig) -> list[Sample]:
+def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
     """Samples of all streams and runs.
 
     An unreadable tape has a sample of its own, and does not hide the others.
     """
     lake.require()
-    names = stream_names(lake, declarations)
-    return [*stream_samples(lake, declarations, names), *run_samples(list_runs(lake))]
+    names = stream_names(lake, config)
+    return [*stream_samples(lake, config, names), *run_samples(list_runs(lake))]
 
 
-def stream_samples(lake: Lake, declarations: ProjectConfig, names: Sequence[str]) -> list[Sample]:
+def stream_samples(lake: Lake, config: ProjectConfig, names: Sequence[str]) -> list[Sample]:
     """Samples of some streams; a stream without a tape has none."""
     samples: list[Sample] = []
-    for view in read_streams(lake, declarations, names):
+    for view in read_streams(lake, config, names):
         unreadable = Sample("stream_readable", 0, (view.name,))
         if isinstance(view, NoView):
             samples += [] if view.error is None else [unreadable]
