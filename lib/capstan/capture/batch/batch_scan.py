@@ -34,9 +34,7 @@ class BatchScan:
     def has_none_ahead(self, time: EventTime, seen: int | None, started: int | None) -> bool:
         """Whether no record of a worker can be more than `max_ahead` after all times before it.
 
-        Args:
-            seen: The greatest time on tape in microseconds, or None.
-            started: The start of the micro-batch in microseconds; None if unknown.
+        Both are in microseconds: `seen` is the greatest time on tape, `started` the batch's start.
         """
         assert time.max_ahead is not None
         latest = max((moment for moment in (seen, started) if moment is not None), default=None)
@@ -52,11 +50,7 @@ class BatchScan:
 def scan_batch(
     prepared: DataFrame, stream: Stream, consumed: Collection[Consumed], known: Collection[str]
 ) -> BatchScan | None:
-    """Read a micro-batch once if its rows may have new labels.
-
-    Returns:
-        The scan; None if no new label is possible.
-    """
+    """Read a micro-batch once if its rows may have new labels; else None."""
     if not _may_have_new(stream, consumed, known):
         return None
     # Records without a label belong to no worker, whatever their times; nor do malformed ones.

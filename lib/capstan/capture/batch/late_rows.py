@@ -19,10 +19,9 @@ from capstan.storage.tape.time_columns import coordinate
 
 
 def rows(classified: DataFrame, batch: int, time_type: TimeType, *, text: bool) -> DataFrame:
-    """The rows of `late` for a classified micro-batch, with the columns of the `late` table.
+    """The rows of the `late` table for a classified micro-batch.
 
-    Args:
-        text: Whether the source is text; the raw text of malformed records is then kept.
+    `text` keeps the raw text of malformed records, which a source of text has.
     """
     # Only the event time can make a record late; the epoch is always that of the batch.
     known = {"epoch": F.lit(batch).cast("bigint")}

@@ -88,14 +88,9 @@ class MicroBatch:
         return self.entry.batch
 
     def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
-        """Record the batch.
+        """Record the batch of rows from `classify.prepare`; its counts, and the roster after it.
 
-        Args:
-            prepared: The source's rows as `classify.prepare` returns them.
-            roster: The workers and their held times before this batch.
-
-        Returns:
-            Counts, and the roster after the batch.
+        The roster that is given has the times held before the batch.
         """
         rows = max_rows(self.entry.consumed)
         with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):

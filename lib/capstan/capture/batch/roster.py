@@ -115,12 +115,8 @@ class Roster:
     ) -> tuple[Roster, Mapping[int, str]]:
         """The roster with a worker for every label declared or present in the micro-batch.
 
-        Args:
-            batch_labels: Labels of the micro-batch; ignored when labels are declared.
-
-        Returns:
-            The roster and its new workers, not yet registered. They open at the stream's frontier,
-            so that complete times stay complete.
+        Also its new workers, not yet registered. They open at the stream's frontier, so that
+        complete times stay complete. `batch_labels` are ignored when labels are declared.
         """
         known = self.labels
         labels = [label for label in self._labels(stream, batch_labels) if label not in known]
@@ -189,11 +185,7 @@ class Roster:
         )
 
     def advance(self, stream: Stream, batch: int, greatest: Mapping[int, int | None]) -> Roster:
-        """The roster after a micro-batch.
-
-        Args:
-            greatest: The greatest event time in microseconds of each worker with records.
-        """
+        """The roster after a micro-batch; `greatest` event times are in microseconds."""
         time = stream.time
         if not isinstance(time, EventTime):
             return self._moved(lambda _: Time((batch + 1,)))

@@ -59,8 +59,7 @@ class CaptureQuery:
     def run(self, rows: DataFrame) -> bool:
         """Record all micro-batches that the source has now.
 
-        Returns:
-            Whether all are recorded; else the lines of the next one must be read as text.
+        False if the lines of the next one must be read as text first.
         """
         on_tape, self._loses = newest_cut(self.tape).batch, False
 

@@ -109,11 +109,7 @@ class IdleListener(StreamingQueryListener):
     def __init__(
         self, session: SparkSession, query: Query, idle: Callable[[datetime], None]
     ) -> None:
-        """Listen until the query ends.
-
-        Args:
-            idle: Called with the time at which it had read everything.
-        """
+        """Listen until the query ends; `idle` gets the time at which it had read everything."""
         self._identity = query.identity
         self._idle = idle
         # The manager of the session that has started the query; that of a micro-batch is a copy.

@@ -122,9 +122,8 @@ def reconcile(
 ) -> Reconciliation:
     """Compare the input of a stream's batches with the records on its tape and in `late`.
 
-    Args:
-        deep: Whether to compare contents as well, by their hashes.
-        retired: Times whose records were deleted; batches with such records are excluded.
+    `deep` compares the hashes of contents as well. Batches with `retired` times, whose records were
+    deleted, are excluded.
     """
     return with_secrets(
         spark, stream, lambda resolved: _reconcile(spark, tape, resolved, deep, retired)

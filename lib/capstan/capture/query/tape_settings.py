@@ -107,11 +107,8 @@ def start_tape(
     """Open or create the tape of a stream, as its captures begin.
 
     An interrupted synthetic batch is completed, and permitted changes of the configuration are
-    stored.
-
-    Args:
-        payload: The columns of its records; None for those on tape.
-        rescale: The number of workers to rescale to first; it must be the declared number.
+    stored. `payload` None takes the columns on tape; `rescale` must be the declared number of
+    workers.
     """
     settings = settings_of(stream)
     rescaling.require_declared(stream.name, settings, rescale)

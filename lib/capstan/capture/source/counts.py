@@ -100,13 +100,9 @@ class Counts:
         return events.where(anywhere).select("batch").distinct()
 
     def stored(self, part: Column) -> DataFrame:
-        """The stored records, on tape and in `late`.
+        """The stored records, on tape and in `late`: `batch, part, stored, stored_h1, stored_h2`.
 
-        Args:
-            part: The record's part of the source, from its columns under `data`.
-
-        Returns:
-            A row per batch and part: `batch, part, stored, stored_h1, stored_h2`.
+        `part` is the record's part of the source, from its columns under `data`.
         """
         batches = F.broadcast(self.consumed().select("batch").distinct())
 
@@ -240,11 +236,7 @@ class Counts:
         return lines.groupBy(_uri(file_path(lines)).alias("_file")).agg(texts)
 
     def _at_rest(self, payload: StructType) -> DataFrame:
-        """The source, read once to its present end, before its selection.
-
-        Args:
-            payload: The columns; null where a file lacks one.
-        """
+        """The source before its selection; null where a file lacks one of the columns."""
         source, reader = self.source, self._reader()
         if source.format == "kafka":
             return reader.load()

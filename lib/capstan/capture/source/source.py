@@ -48,9 +48,7 @@ def read_source(
 ) -> DataFrame:
     """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
 
-    Args:
-        known: The columns on tape; None before the first capture.
-        as_text: Whether JSON is to be read as text, see `line_checks`.
+    `known` are the columns on tape, None before the first capture; `as_text`: see `line_checks`.
     """
     if stream.source.function is not None:
         return call_source(spark, stream)
@@ -237,11 +235,7 @@ def query_refused(stream: str, error: AnalysisException) -> InvalidRequestError:
 
 
 def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError | None:
-    """The error for a missing or truncated file of the source; None for any other error.
-
-    Args:
-        tape: The folder of its tape, whose files are not source files.
-    """
+    """The error for a missing or truncated file of the source, not of its tape; else None."""
     translated = translation.translate(error)
     if translated is None or translated.code != "CAP-DAMAGED":
         return None

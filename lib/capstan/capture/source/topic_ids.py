@@ -27,11 +27,7 @@ _CLIENT_PREFIX = "kafka."
 
 
 def require_same_topics(spark: SparkSession, stream: Stream, checkpoint: str) -> None:
-    """Check that no topic was recreated since the checkpoint, and store the present topic ids.
-
-    Args:
-        spark: The session, with the classes of Kafka's clients.
-    """
+    """Check that no topic was recreated since the checkpoint, and store the present topic ids."""
     try:
         current = _ids(spark, stream.source)
     except Py4JJavaError as error:

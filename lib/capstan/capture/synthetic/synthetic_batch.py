@@ -71,9 +71,7 @@ def insert(
 def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime) -> None:
     """Advance the workers of an idle source if the stream declares `idle_after`.
 
-    Args:
-        tape: The tape, without an unfinished synthetic batch.
-        now: A time at which the tape was up to date with its source.
+    The tape has no unfinished synthetic batch; at `now` it was up to date with its source.
     """
     # A stream may be idle for days, and each advance is a commit.
     store_totals(tape, newest_cut(tape).commit, EVERY)

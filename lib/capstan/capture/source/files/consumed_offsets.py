@@ -32,9 +32,6 @@ def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...
 
     Each has the hash of the source's selection, if there is one: only a source that is read with
     the same selection has the same records.
-
-    Args:
-        batch: The checkpoint's number of the micro-batch.
     """
     parts = _consumed(checkpoint, source, batch)
     if source.selection is None:
@@ -130,13 +127,9 @@ def max_rows(parts: Sequence[Consumed]) -> int | None:
 
 
 def started_at(checkpoint: str, batch: int) -> int | None:
-    """The start of a micro-batch's first attempt, in microseconds since 1970.
+    """The start of a micro-batch's first attempt by the driver's clock, in microseconds since 1970.
 
-    Args:
-        batch: The checkpoint's number of the micro-batch.
-
-    Returns:
-        The time by the driver's clock, or None if unknown.
+    None if unknown.
     """
     path = f"{checkpoint}/offsets/{batch}"
     if not exists(path):

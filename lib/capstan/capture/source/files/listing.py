@@ -238,9 +238,7 @@ def skipped_files(source: Source, listing: SourceListing, read: FilesRead) -> Sk
 def require_none_renamed(listing: SourceListing, seen: FilesRead, tape: Tape) -> None:
     """Check that no file was already read under a former name.
 
-    Args:
-        seen: The files that the tape's checkpoint has seen.
-        tape: The tape; it is read only if a new file may be a missing one.
+    The tape is read only if a new file may be one of `seen`, the checkpoint's, that is missing.
     """
     fresh = {path: file for path, file in listing.files.items() if path not in seen}
     gone = {path for path in seen if path not in listing.files}
@@ -267,11 +265,7 @@ def require_none_renamed(listing: SourceListing, seen: FilesRead, tape: Tape) ->
 def _skipped(
     source: Source, listing: SourceListing, read: FilesRead, aged: Reason = Reason.EXCLUDED
 ) -> Iterator[tuple[str, Reason]]:
-    """The skipped files, with their reasons.
-
-    Args:
-        aged: The reason for files that options may exclude by age.
-    """
+    """The skipped files, with their reasons; `aged` for those that options may exclude by age."""
     options = source.options_by_name
     # In a folder with partitions the option has no effect.
     flat = options.get("recursivefilelookup", "").lower() == "false" and not listing.partitioned

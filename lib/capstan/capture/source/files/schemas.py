@@ -65,8 +65,7 @@ def columns_of(
 ) -> StructType | None:
     """The columns of a stream's rows from now on; None if only Spark can determine them.
 
-    Args:
-        known: The columns on tape; None before the first capture.
+    `known` are the columns on tape, None before the first capture.
     """
     declared = declared_columns(stream)
     oldest_first = sorted(fresh, key=lambda path: (listing.files[path].modified, path))

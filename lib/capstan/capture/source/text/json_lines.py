@@ -48,11 +48,7 @@ class CheckedLines:
         return cls(source, listing, listing is None or json_text.is_whole(options) or is_encoded)
 
     def look_at(self, spark: SparkSession, heads: Mapping[str, bytes | None]) -> None:
-        """Look at files, and set `as_text` if one needs it.
-
-        Args:
-            heads: The paths of files, with their first `HEAD_BYTES`; None if they are not known.
-        """
+        """Look at the first `HEAD_BYTES` of files, if known, and set `as_text` if one needs it."""
         if self.as_text or self.listing is None:
             return
         options = self.source.options_by_name
@@ -91,11 +87,7 @@ def first_bytes(place: str) -> bytes:
 
 
 def as_lines(spark: SparkSession, options: Mapping[str, str], places: list[str]) -> DataFrame:
-    """The lines of files: column `value`.
-
-    Args:
-        options: The options of their source, with names in lower case.
-    """
+    """The lines of files: column `value`. The names of `options` are in lower case."""
     reader = spark.read.options(recursiveFileLookup="true", __globPaths__="false")
     if "linesep" in options:
         reader = reader.option("lineSep", options["linesep"])

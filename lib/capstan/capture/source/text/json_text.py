@@ -78,8 +78,7 @@ def is_one_object(text: Column) -> Column:
 def is_misread(line: Column, options: Mapping[str, str]) -> Column:
     """Whether Spark's source of JSON would lose something of a line, or make no row of it.
 
-    Args:
-        options: The options of the source, with names in lower case.
+    The names of `options` are in lower case, here and below.
     """
     known = _of_values(options)
     text = _unmarked(line)
@@ -109,11 +108,7 @@ def is_plain_object(line: str) -> bool:
 
 
 def decoded(options: Mapping[str, str]) -> Column:
-    """The text of `LINE` as read by Spark's source of text, which takes bytes as they are.
-
-    Args:
-        options: The options of the source, with names in lower case.
-    """
+    """The text of `LINE` as read by Spark's source of text, which takes bytes as they are."""
     line = F.col(quoted(LINE))
     if (encoding := encoding_of(options)) != "UTF-8":
         return F.decode(line.cast("binary"), encoding)

@@ -59,8 +59,7 @@ def check_lines(
 def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
     """Whether a line of CSV may end inside quotes; true for every line that does.
 
-    Args:
-        options: The options of its source, with names in lower case.
+    The names of `options` are in lower case, here and below.
     """
     quote, escape = options.get("quote", '"'), options.get("escape", "\\")
     if not quote or json_text.is_whole(options):
@@ -72,11 +71,7 @@ def has_odd_quotes(line: Column, options: Mapping[str, str]) -> Column:
 
 
 def has_second_record(text: Column, options: Mapping[str, str]) -> Column:
-    """Whether a text of CSV goes on behind the line break that ends its first record.
-
-    Args:
-        options: The options of its parser, with names in lower case.
-    """
+    """Whether a text of CSV goes on behind the line break that ends its first record."""
     end, quote = options.get("linesep", "\n"), options.get("quote", '"')
     body = F.regexp_replace(text, r"[\x00-\x20]+$", "")
     one = F.lit(False)
@@ -121,9 +116,7 @@ def _require_closed_quotes(
 def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
     """A pattern, in Java's syntax, for lines in which every quoted field ends.
 
-    Args:
-        options: The options of the source, with names in lower case.
-        end: What ends a record where it is not quoted; None if lines are already taken apart.
+    `end` ends a record where it is not quoted; None if lines are already taken apart.
     """
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     escape = options.get("escape", "\\")

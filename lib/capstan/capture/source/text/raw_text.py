@@ -70,8 +70,7 @@ def require_options(stream: Stream) -> None:
 def without_corrupt_record(inferred: StructType, known: StructType | None) -> StructType:
     """The columns that Spark inferred, without the one that it adds for malformed records.
 
-    Args:
-        known: The columns on tape; a column captured under that name stays.
+    A column captured under that name, so one of those on tape (`known`), stays.
     """
     if known is not None and _SPARK_COLUMN in known.names:
         return inferred
@@ -118,9 +117,7 @@ class Text:
     def rows(self, reader: DataFrameReader | DataStreamReader, *, as_text: bool) -> DataFrame:
         """The records, with `COLUMN` unless the options treat malformed records otherwise.
 
-        Args:
-            reader: A reader of the source's format, with its options.
-            as_text: Whether JSON is to be read as text; then with `NO_ROW`, too.
+        With `as_text`, JSON is read as text, and there is `NO_ROW`, too.
         """
         path = self.source.path
         if as_text:

@@ -73,8 +73,7 @@ class TextParser:
     def unparsed(self, value: Column | None = None) -> Column:
         """The text if it cannot be parsed, or a field of it, or has more than is parsed; else null.
 
-        Args:
-            value: A column with the result of `value`; by default it is computed.
+        `value` is a column with the result of the function `value`; by default it is computed.
         """
         rest = self._has_rest()
         if self.tells and self._corrupt in self._names:
