@@ -44,9 +44,7 @@ def open_or_create_tape(
 ) -> Tape:
     """The tape for recordings of one form: the existing one, or a new one.
 
-    Args:
-        form: Form of the recordings, which gives a new tape its times and payload.
-        mismatch: Error to raise if the existing tape has other settings.
+    `mismatch` is raised if the existing tape has other settings.
     """
     tape = existing_tape(lake, name)
     if tape is None:

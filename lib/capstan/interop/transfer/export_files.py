@@ -81,16 +81,10 @@ def export_recordings(
     workers: Iterable[int],
     cut: Cut | None = None,
 ) -> ExportResult:
-    """Write the recordings of workers into a new folder, one file each, and `case.json`.
+    """Write the recordings of workers into a new or empty folder, one file each, and `case.json`.
 
     An imported stream is exported as the same bytes. For a captured stream, times are written as
-    integers (microseconds, days), and records as JSON unless their type is given.
-
-    Args:
-        spark: The session; its executors write the files.
-        folder: Destination, which must be empty; created if it does not exist.
-        form: Form of the recordings; see `form_of`.
-        cut: Commit to export; the newest by default.
+    integers (microseconds, days), and records as JSON unless their type is given; see `form_of`.
     """
     cut = newest_cut(tape) if cut is None else cut
     chosen = sorted(workers)

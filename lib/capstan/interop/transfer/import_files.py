@@ -80,12 +80,8 @@ def import_recordings(
     """Put recordings on the tape of a new stream, in one commit.
 
     All files are checked before anything is written. Repeating an import changes nothing; after an
-    interruption it finishes the work.
-
-    Args:
-        spark: The session; its executors read the files.
-        unchecked: Import recordings that break a rule too, unchanged; a verification of the stream
-            then reports them.
+    interruption it finishes the work. With `unchecked`, recordings that break a rule are imported
+    unchanged; a verification of the stream then reports them.
     """
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
@@ -201,14 +197,9 @@ def _write(
 
 
 def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFrame:
-    """Events with counts and content hashes of their stored records.
+    """Events with counts and content hashes of their `stored` rows of `records`, in no order.
 
-    Args:
-        events: Columns of `recording_reader.event_schema`; batches are numbered per worker.
-        stored: Their rows of `records`.
-
-    Returns:
-        The columns of `events`, in no particular order.
+    The events have the columns of `recording_reader.event_schema`, with batches numbered by worker.
     """
     h1, h2 = record_hashes(stored)
     cells = stored.groupBy(*_CELL).agg(

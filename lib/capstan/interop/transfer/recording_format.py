@@ -130,11 +130,9 @@ class Form:
         return TimeType(tuple(Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs))
 
     def encoding(self, worker: int | None, longest: int = MAX_FRAME) -> Encoding:
-        """The encoding of a recording.
+        """The encoding of a recording; without a worker, a transcript's first line names it.
 
-        Args:
-            worker: Its worker; None reads it from the first line of a transcript.
-            longest: Maximum length of a frame or line, in bytes.
+        `longest` bounds a frame or line, in bytes.
         """
         if self.format is Format.TIMELY:
             assert self.types is not None

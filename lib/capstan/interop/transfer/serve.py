@@ -92,15 +92,10 @@ def serve(
     cut: Cut | None = None,
     timeout: float = 30.0,
 ) -> ServeResult:
-    """Send the recordings of workers.
+    """Send the recordings of workers, in the form that `form_of` gives.
 
-    Args:
-        spark: The session; its executors read the tape.
-        form: Form of the recordings; see `form_of`.
-        to: Address of the first receiver; the others use the following ports.
-        peers: Number of receivers; None sends each recording separately.
-        cut: Commit to send; the newest by default.
-        timeout: Seconds to wait for a receiver to connect, or to accept more.
+    The first receiver is at `to`, the others at the following ports; `peers` None sends each
+    recording separately. `timeout` is in seconds, for a receiver to connect or to accept more.
     """
     with TemporaryDirectory(prefix="capstan-serve-") as place:
         folder = Path(place) / "recordings"
