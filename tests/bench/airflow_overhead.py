@@ -37,7 +37,7 @@ def scheduled(bench: Bench) -> list[Line]:
     launched = launch(
         folder,
         arguments=["--lake", str(folder / "lake")],
-        environment={"CAPSTAN_STREAMS": str(DECLARED)},
+        environment={"CAPSTAN_CONFIG": str(DECLARED)},
     )
     try:
         launched.rest.wait_for_dag(_DAG)

@@ -221,7 +221,7 @@ def _captured(bench: Bench, lake: Path, declared: Path, stream: str) -> None:
 
 def _command(lake: Path, declared: Path, *words: str) -> list[str]:
     program = str(Path(sys.executable).with_name("capstan"))
-    return [program, "--lake", str(lake), "--streams", str(declared), "--json", *words]
+    return [program, "--lake", str(lake), "--config", str(declared), "--json", *words]
 
 
 def _submit(script: Path, folder: Path) -> list[str]:

@@ -69,7 +69,7 @@ def parse(declared: Path, home: Path) -> dict[str, tuple[float, int, tuple[str, 
     given = {
         "AIRFLOW_HOME": str(home),
         "CAPSTAN_LAKE": str(home / "lake"),
-        "CAPSTAN_STREAMS": str(declared),
+        "CAPSTAN_CONFIG": str(declared),
     }
     done = subprocess.run(
         [sys.executable, "-c", PARSE, *map(str, files)],

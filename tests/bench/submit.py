@@ -44,7 +44,7 @@ def submitted(
     program += ["--request", json.dumps(request), "--lake", str(folder / "lake")]
     before, began = os.times(), time.monotonic()
     ended = subprocess.run(
-        [*program, "--streams", str(streams)],
+        [*program, "--config", str(streams)],
         env={**os.environ, **given.environment},
         cwd=folder,
         capture_output=True,

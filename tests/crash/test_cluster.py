@@ -48,7 +48,7 @@ def streams(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
 def lake(at: Cluster, streams: Path) -> Lake:
     """A lake whose stream an app has captured that was submitted to the cluster."""
     found, log = Lake.at(at.folder.parent / "lake"), at.folder.parent / "capture.log"
-    where = ["--lake", found.root, "--streams", str(streams)]
+    where = ["--lake", found.root, "--config", str(streams)]
     asked = ["--request", json.dumps({"stream": small_stream.NAME})]
     process = submit(at, APPS / "capture.py", [*asked, *where], log)
     assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
@@ -68,7 +68,7 @@ def test_a_killed_executor_does_not_change_a_replay(
     asked = small_stream.REQUESTS["piped"]
     options = [part for key, value in asked.items() for part in (f"--{key}", str(value))]
     log = at.folder.parent / "replay.log"
-    where = ["--lake", lake.root, "--streams", str(streams)]
+    where = ["--lake", lake.root, "--config", str(streams)]
     process = run_cli(at, [*where, "replay", small_stream.NAME, *options], log, CAPSTAN_LOG="json")
     try:
         _kill_one(at, lake)

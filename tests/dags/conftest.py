@@ -171,7 +171,7 @@ def use(place: Place, patch: pytest.MonkeyPatch) -> None:
     """Make the DAG files use `place`, and local Spark."""
     spark = {"conn_type": "spark", "host": "local[2]"}
     patch.setenv("CAPSTAN_LAKE", str(place.lake))
-    patch.setenv("CAPSTAN_STREAMS", str(place.streams))
+    patch.setenv("CAPSTAN_CONFIG", str(place.streams))
     patch.setenv("CAPSTAN_WORK", str(place.work))
     patch.setenv("CAPSTAN_DRIVER_MEMORY", "1g")
     patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))

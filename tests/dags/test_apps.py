@@ -119,7 +119,7 @@ def test_missing_intervals_are_filled_by_one_run_each(
 ) -> None:
     declared = tmp_path / "streams.yaml"
     declared.write_text(captured.streams.read_text(encoding="utf-8") + FILLED, encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(declared))
     asked = {"fill": True, "replays": ["filled"], "chunk": 1}
     filled = captured.run("capstan_gaps", asked)
     assert filled.state == "success"
@@ -164,7 +164,7 @@ def test_a_following_replay_continues_from_its_state(
 ) -> None:
     declared = tmp_path / "streams.yaml"
     declared.write_text(captured.streams.read_text(encoding="utf-8") + PAIRS, encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(declared))
     first = captured.run("capstan_follow__pairs", {"peers": 2})
     assert first.state == "success"
     certificate = xcom(first, "replay")

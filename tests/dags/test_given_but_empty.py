@@ -85,7 +85,7 @@ def test_settings_have_no_empty_place(taped: Place, monkeypatch: pytest.MonkeyPa
     for given in ({"lake": ""}, {"lake": " "}, {"config": ""}):
         with pytest.raises(InvalidRequestError, match=f"{next(iter(given))} is empty"):
             read_settings(taped.root / "dags" / "any.py", **given)
-    for variable in ("CAPSTAN_LAKE", "CAPSTAN_STREAMS"):
+    for variable in ("CAPSTAN_LAKE", "CAPSTAN_CONFIG"):
         with monkeypatch.context() as patch:
             patch.setenv(variable, "")
             with pytest.raises(InvalidRequestError, match=f"{variable} is empty"):

@@ -116,7 +116,7 @@ def test_all_dags_take_what_dags_take(
 ) -> None:
     folder = tmp_path / "folder"
     write_project(tmp_path / "project", airflow=folder)
-    monkeypatch.delenv("CAPSTAN_STREAMS")
+    monkeypatch.delenv("CAPSTAN_CONFIG")
     bag = place.bag(folder)
     assert bag.import_errors == {}
     assert sorted(bag.dags) == [
@@ -157,7 +157,7 @@ def test_tasks_keep_callbacks_of_default_args(
 ) -> None:
     folder = tmp_path / "folder"
     write_project(tmp_path / "project", airflow=folder)
-    monkeypatch.delenv("CAPSTAN_STREAMS")
+    monkeypatch.delenv("CAPSTAN_CONFIG")
     (folder / "capstan_dags.py").write_text(
         "from capstan.airflow import capstan_dags\n"
         "globals().update(capstan_dags(__file__, default_args={'on_failure_callback': print}))\n",
@@ -287,7 +287,7 @@ def test_a_mistake_is_the_import_error_of_one_file(
 ) -> None:
     folder = tmp_path / "folder"
     write_project(tmp_path / "project", airflow=folder)
-    monkeypatch.delenv("CAPSTAN_STREAMS")
+    monkeypatch.delenv("CAPSTAN_CONFIG")
     streams = folder / "streams.yaml"
     streams.write_text(
         streams.read_text(encoding="utf-8").replace("late: dead-letter", "late: never"),
@@ -468,7 +468,7 @@ def test_the_page_finds_the_declarations_in_the_lake(
     remember_declarations(read_settings(place.streams))
     own = read_page_settings(nowhere)
     assert own.streams == place.streams
-    monkeypatch.delenv("CAPSTAN_STREAMS")
+    monkeypatch.delenv("CAPSTAN_CONFIG")
     copied = read_page_settings(nowhere)
     assert copied.streams == place.lake / "streams.yaml"
     assert copied.declarations.mistakes == ()

@@ -54,7 +54,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with pytest.MonkeyPatch.context() as patch:
         use(place, patch)
         patch.delenv("CAPSTAN_LAKE")
-        patch.delenv("CAPSTAN_STREAMS")
+        patch.delenv("CAPSTAN_CONFIG")
         programs = Path(sys.executable).parent
         patch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
         yield place
@@ -65,7 +65,7 @@ def captured(shop: Place) -> Place:
     """The same, with the orders on tape."""
     command = [sys.executable, "-m", "capstan.jobs", "capture", "--request", '{"stream": "orders"}']
     streams = shop.root / "dags" / "streams.yaml"
-    where = ["--lake", str(shop.lake), "--streams", str(streams)]
+    where = ["--lake", str(shop.lake), "--config", str(streams)]
     subprocess.run([*command, *where], check=True, capture_output=True)
     return shop
 

@@ -68,7 +68,7 @@ def test_the_dags_are_those_of_the_declarations(dags: dict[str, DAG]) -> None:
 def test_the_project_s_own_declarations_make_their_dags(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("CAPSTAN_STREAMS")
+    monkeypatch.delenv("CAPSTAN_CONFIG")
     bag = place.bag()
     assert bag.import_errors == {}
     assert {"capstan_capture__flights", "capstan_backfill__flights_by_day"} <= set(bag.dags)

@@ -227,7 +227,7 @@ def test_the_sensor_asks_the_frontier(
     head, rest = text.split("transforms:\n")
     body = head.split("  little:\n")[1]
     more_streams.write_text(f"{head}  later:\n{body}transforms:\n{rest}", encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(more_streams))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(more_streams))
     setting = read_settings(DAGS / "any.py")
     assert sensor(setting, fields(**more)).poke(context()) is complete
 
@@ -314,7 +314,7 @@ def test_a_backfill_through_a_pipeline_asks_for_it(
 ) -> None:
     declared = tmp_path / "streams.yaml"
     declared.write_text(taped.streams.read_text(encoding="utf-8") + HOURS, encoding="utf-8")
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(declared))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(declared))
     dag = taped.bag().dags["capstan_backfill__hours"]
     where = context()
     where |= {"data_interval_start": START, "data_interval_end": START + DAY, "params": {}}

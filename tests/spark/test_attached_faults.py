@@ -287,7 +287,7 @@ def test_a_stream_of_a_query_is_not_compared_with_a_source(
     job.arrive("a", (1, "ann", "10:10"))
     job.run()
     config = tmp_path / "streams.yaml"
-    words = ["--lake", job.lake.root, "--streams", str(config), "--json", "verify", "orders"]
+    words = ["--lake", job.lake.root, "--config", str(config), "--json", "verify", "orders"]
     source = "{format: json, path: /orders}"
     for declared in ("streams: {}", DECLARED % "{format: query}", DECLARED % source):
         config.write_text(declared, encoding="utf-8")

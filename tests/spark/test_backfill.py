@@ -229,7 +229,7 @@ def test_the_command_fills_and_prints_one_object(
     days: Days, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "streams.yaml").write_text(STREAMS, encoding="utf-8")
-    shared = ["--lake", days.lake.root, "--streams", str(tmp_path / "streams.yaml")]
+    shared = ["--lake", days.lake.root, "--config", str(tmp_path / "streams.yaml")]
 
     assert main(["backfill", "typed", "--order", "newest", "--json", *shared]) == 0
 

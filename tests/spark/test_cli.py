@@ -63,7 +63,7 @@ def captured(spark, tmp_path_factory):
     declared = DECLARED.replace("SOURCE", str(source))
     (root / "streams.yaml").write_text(declared, encoding="utf-8")
     feed(spark, source, 0, 4)
-    words = ["--lake", str(root), "--streams", str(root / "streams.yaml")]
+    words = ["--lake", str(root), "--config", str(root / "streams.yaml")]
     assert main([*words, "--json", "capture", "bids"]) == 0
     return root
 
@@ -74,7 +74,7 @@ def place(captured, tmp_path, monkeypatch):
     root = tmp_path / "lake"
     shutil.copytree(captured, root)
     monkeypatch.setenv("CAPSTAN_LAKE", str(root))
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(root / "streams.yaml"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(root / "streams.yaml"))
     return root
 
 

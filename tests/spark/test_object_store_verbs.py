@@ -130,7 +130,7 @@ def test_an_outage_of_a_minute_leaves_nothing_partial(
         variables = {
             **Objects(proxy.endpoint).variables,
             "CAPSTAN_LAKE": lake.root,
-            "CAPSTAN_STREAMS": str(declared),
+            "CAPSTAN_CONFIG": str(declared),
         }
         command = "replay", "shop", "--into", "copied"
         capstan(variables, "capture", "shop")

@@ -52,7 +52,7 @@ def test_it_is_captured_verified_and_replayed_as_the_pages_say(
     monkeypatch.setattr(capstan.pipeline, "pipeline", known.pipeline)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "streams.yaml"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(tmp_path / "streams.yaml"))
     (tmp_path / "shop").mkdir()
     text = "".join(blocks(page("pipelines"), "python"))
     (tmp_path / "shop" / "pipelines.py").write_text(text, encoding="utf-8")

@@ -135,7 +135,7 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
 ) -> None:
     declared = tmp_path / "streams.yaml"
     declared.write_text(f"pipelines: {{split: {two_sink_pipeline.REFERENCE!r}}}", encoding="utf-8")
-    words = ["--lake", play.lake.root, "--streams", str(declared), "--json", "replay", "little"]
+    words = ["--lake", play.lake.root, "--config", str(declared), "--json", "replay", "little"]
     words += ["--pipeline", "split", "--all-sinks", "--until", DAY2, "--peers", "2"]
     told = []
     for _ in range(2):

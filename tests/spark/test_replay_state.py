@@ -270,7 +270,7 @@ def test_the_command_rescales_one_table_s_state(
         followed.run(into, **asked)
     declared = tmp_path / "streams.yaml"
     declared.write_text(f"pipelines: {{firsts: {REFERENCES['firsts']!r}}}", encoding="utf-8")
-    words = ["--lake", followed.lake.root, "--streams", str(declared), "--json", "state", "firsts"]
+    words = ["--lake", followed.lake.root, "--config", str(declared), "--json", "state", "firsts"]
     assert main([*words, "rescale", "3"]) == 2
     capsys.readouterr()
     assert main([*words, "rescale", "3", "--into", "other"]) == 0

@@ -44,7 +44,7 @@ streams:
 _PROGRAM = """
 import sys
 from capstan.cli import main
-shared = ["--lake", "lake", "--streams", "streams.yaml", "--json", "--debug"]
+shared = ["--lake", "lake", "--config", "streams.yaml", "--json", "--debug"]
 sys.exit(sum(main([*shared, "capture", stream]) for stream in ("sound", "failing")))
 """
 

@@ -149,7 +149,7 @@ class Scheduled:
         launched = launch(
             self._folder,
             arguments=["--lake", self._lake.root],
-            environment={**_ENVIRONMENT, "CAPSTAN_STREAMS": str(self._declarations)},
+            environment={**_ENVIRONMENT, "CAPSTAN_CONFIG": str(self._declarations)},
             output=str(log / "launcher.log"),
             patience=_PATIENCE,
         )

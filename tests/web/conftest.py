@@ -99,7 +99,7 @@ def task_policy(task):
 
 _ENVIRONMENT = {
     **SUBMITTED,
-    "CAPSTAN_STREAMS": str(ROOT / "dags" / "streams.yaml"),
+    "CAPSTAN_CONFIG": str(ROOT / "dags" / "streams.yaml"),
     "CAPSTAN_DRIVER_MEMORY": "1g",
     # Unchanged files are not parsed all the time, which would take an eighth of a core.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",

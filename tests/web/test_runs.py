@@ -26,7 +26,7 @@ WRONG = """
 # Airflow looks for DAGs in no file that does not speak of one.
 import os
 
-os.environ["CAPSTAN_STREAMS"] = {streams!r}
+os.environ["CAPSTAN_CONFIG"] = {streams!r}
 
 from capstan.airflow.dags.declaration_errors import require_none
 from capstan.airflow.settings import read_settings

@@ -150,7 +150,7 @@ def app(lake: Lake, tmp_path: Path) -> Any:
             handlers.backfill,
             [
                 "--request", json.dumps(request), "--lake", lake.root,
-                "--streams", str(tmp_path / "streams.yaml"), "--result", str(result),
+                "--config", str(tmp_path / "streams.yaml"), "--result", str(result),
             ],
             session,
         )  # fmt: skip

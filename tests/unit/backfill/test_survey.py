@@ -581,7 +581,7 @@ def run(place, monkeypatch, capsys):
     streams = Path(place.lake.root) / "streams.yaml"
     streams.write_text(STREAMS, encoding="utf-8")
     monkeypatch.setenv("CAPSTAN_LAKE", place.lake.root)
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(streams))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(streams))
 
     def run(*words):
         code = main([*words, "--json"])

@@ -29,7 +29,7 @@ def lake(tmp_path, monkeypatch):
     place = tmp_path / "lake"
     place.mkdir()
     monkeypatch.setenv("CAPSTAN_LAKE", str(place))
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(FLIGHTS))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(FLIGHTS))
     return place
 
 
@@ -205,13 +205,13 @@ def test_a_run_is_audited_without_the_options_of_a_table(lake, refused):
 def test_bad_yaml_is_named_with_its_line(lake, tmp_path, refused):
     path = tmp_path / "streams.yaml"
     path.write_text("streams:\n  flights:\n    source: [\n", encoding="utf-8")
-    error = refused("capture", "flights", "--streams", str(path))
+    error = refused("capture", "flights", "--config", str(path))
     assert error["error"] == "CAP-DECLARE"
     assert f"{path}:" in error["message"]
-    assert refused("streams", "--streams", str(path))["error"] == "CAP-DECLARE"
+    assert refused("streams", "--config", str(path))["error"] == "CAP-DECLARE"
     missing = tmp_path / "missing.yaml"
-    assert refused("capture", "flights", "--streams", str(missing))["error"] == "CAP-DECLARE"
-    assert refused("streams", "--streams", str(missing))["error"] == "CAP-DECLARE"
+    assert refused("capture", "flights", "--config", str(missing))["error"] == "CAP-DECLARE"
+    assert refused("streams", "--config", str(missing))["error"] == "CAP-DECLARE"
 
 
 def test_a_faulty_declaration_leaves_the_others(lake, tmp_path, capsys):
@@ -225,7 +225,7 @@ targets:
 """,
         encoding="utf-8",
     )
-    given = ("--lake", str(lake), "--streams", str(path))
+    given = ("--lake", str(lake), "--config", str(path))
     assert main([*given, "capture", "bad", "--json"]) == 2
     said, nothing = capsys.readouterr()
     assert (json.loads(said)["error"], nothing) == ("CAP-DECLARE", "")
@@ -238,7 +238,7 @@ targets:
 def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
     path = tmp_path / "streams.yaml"
     path.write_text("streams: {}\n", encoding="utf-8")
-    assert refused("demo", "--streams", str(path))["error"] == "CAP-STREAM"
+    assert refused("demo", "--config", str(path))["error"] == "CAP-STREAM"
     assert list(lake.iterdir()) == []
 
 

@@ -133,7 +133,7 @@ def place(tmp_path_factory):
 def lake(place, monkeypatch):
     """That lake, as the environment names it."""
     monkeypatch.setenv("CAPSTAN_LAKE", str(place))
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(place / "streams.yaml"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(place / "streams.yaml"))
     return place
 
 
@@ -414,7 +414,7 @@ def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
         (("export", "hours", "kafka://nowhere/hours"), "CAP-TOPIC"),
         (("import", "copy", "kafka://host:9092/a b"), "CAP-TOPIC"),
         (("export", "hours", "somewhere"), "CAP-FORMAT-NAME"),
-        (("verify", "hours", "--source", "--streams", "/nowhere.yaml"), "CAP-DECLARE"),
+        (("verify", "hours", "--source", "--config", "/nowhere.yaml"), "CAP-DECLARE"),
     ],
 )
 def test_places_that_cannot_be_meant_are_refused_without_a_jvm(run, words, code):

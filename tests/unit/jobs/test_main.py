@@ -94,7 +94,7 @@ def test_a_request_comes_from_a_file_or_from_an_argument(
     written.write_text('{"stream": "s"}', encoding="utf-8")
     lake = ["--lake", str(tmp_path)]
     assert main(fake, [str(written), *lake], session) == 0
-    assert main(fake, ["--request", '{"stream": "t"}', *lake, "--streams", "x.yaml"], session) == 0
+    assert main(fake, ["--request", '{"stream": "t"}', *lake, "--config", "x.yaml"], session) == 0
     assert [fields["stream"] for fields, _ in fake.asked] == ["s", "t"]
     assert [context._config for _, context in fake.asked] == [None, "x.yaml"]
     assert {context.lake.root for _, context in fake.asked} == {str(tmp_path)}
@@ -215,11 +215,11 @@ def test_an_attempt_leaves_its_result_in_the_lake(tmp_path: Path, session: FakeS
 def test_a_request_comes_from_the_lake(
     tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "other.yaml"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(tmp_path / "other.yaml"))
     fake, arguments = app(JobResult({})), ["--lake", str(tmp_path), "--attempt", "a"]
     attempt_of(tmp_path).prepare({"stream": "s"}, "streams: {}\n# copied\n")
     assert main(fake, arguments, session) == 0
-    assert main(fake, [*arguments, "--streams", "mine.yaml"], session) == 0
+    assert main(fake, [*arguments, "--config", "mine.yaml"], session) == 0
     assert main(fake, [*arguments, "--request", '{"stream": "t"}'], session) == 0
     assert [fields["stream"] for fields, _ in fake.asked] == ["s", "s", "t"]
     copied, given, again = (context._config for _, context in fake.asked)
@@ -231,11 +231,18 @@ def test_files_are_named_by_uri_too(tmp_path: Path, session: FakeSession) -> Non
     (tmp_path / "request.json").write_text('{"stream": "s"}', encoding="utf-8")
     (tmp_path / "streams.yaml").write_text("streams: {}\n", encoding="utf-8")
     fake, uri = app(JobResult({})), f"file://{tmp_path}"
-    arguments = [f"{uri}/request.json", "--streams", f"{uri}/streams.yaml"]
+    arguments = [f"{uri}/request.json", "--config", f"{uri}/streams.yaml"]
     assert main(fake, [*arguments, "--lake", str(tmp_path)], session) == 0
     [(fields, context)] = fake.asked
     assert fields == {"stream": "s"}
     assert Path(context._config).read_text("utf-8") == "streams: {}\n"
+
+
+def test_the_former_name_of_an_option_is_taken(tmp_path: Path, session: FakeSession) -> None:
+    fake, asked = app(JobResult({})), ["--request", '{"stream": "s"}', "--lake", str(tmp_path)]
+    assert main(fake, [*asked, "--streams", "x.yaml"], session) == 0
+    [(_, context)] = fake.asked
+    assert context._config == "x.yaml"
 
 
 def test_the_result_of_an_earlier_start_is_gone_while_a_job_runs(
@@ -305,7 +312,7 @@ def test_wrong_requests_end_with_2_before_a_session(
     session: FakeSession,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    declared = ["--streams", str(APPS.parent / "dags" / "streams.yaml")]
+    declared = ["--config", str(APPS.parent / "dags" / "streams.yaml")]
     arguments = ["--request", json.dumps(request_), "--lake", str(tmp_path), *declared]
     assert main(handler, arguments, session) == 2
     assert last_line(capsys).startswith(f"{code}: ")

@@ -79,11 +79,11 @@ def test_settings_of_the_launcher_win_and_others_stay(setup: Setup) -> None:
         "AIRFLOW_VAR_SEASON": "winter",
         "AIRFLOW_HOME": "/elsewhere",
         "CAPSTAN_LAKE": "/elsewhere",
-        "CAPSTAN_STREAMS": "/streams.yaml",
+        "CAPSTAN_CONFIG": "/streams.yaml",
     }
     found = environment(setup, given)
     kept = {name for name in given if found.get(name) == given[name]}
-    assert kept == {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "AIRFLOW_VAR_SEASON", "CAPSTAN_STREAMS"}
+    assert kept == {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "AIRFLOW_VAR_SEASON", "CAPSTAN_CONFIG"}
     assert found["AIRFLOW_HOME"] == str(setup.home.folder)
     assert found["CAPSTAN_LAKE"] == "/data/lake"
     told = [name for name in found if name.startswith("AIRFLOW__DATABASE")]

@@ -125,7 +125,7 @@ def test_a_declaration_refuses_what_is_empty(tmp_path: Path, key: str) -> None:
     assert load_config(file, lake="/l").replay("r").workers == ("a", "b")
 
 
-@pytest.mark.parametrize("variable", ["CAPSTAN_LAKE", "CAPSTAN_STREAMS"])
+@pytest.mark.parametrize("variable", ["CAPSTAN_LAKE", "CAPSTAN_CONFIG"])
 @pytest.mark.parametrize("value", ["", " "])
 def test_the_environment_names_no_empty_place(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str
@@ -140,7 +140,7 @@ def test_a_lake_and_a_declaration_file_are_not_empty(lake: Lake) -> None:
     for place, config in (("", None), (lake.root, ""), (lake.root, " ")):
         with pytest.raises(InvalidRequestError, match="path of the declarations|the lake's path"):
             Context(place, config=config).declarations  # noqa: B018
-    assert main(["--lake", lake.root, "--streams", "", "streams"]) == 2
+    assert main(["--lake", lake.root, "--config", "", "streams"]) == 2
     assert main(["--lake", "", "streams"]) == 2
 
 

@@ -282,7 +282,7 @@ def test_what_cannot_go_into_all_tables_is_refused(
     named = json.dumps({"pipelines": {**REFERENCES, "split": two_sink_pipeline.REFERENCE}})
     streams = place.lake.root + "/streams.yaml"
     Path(streams).write_text(named, encoding="utf-8")
-    asked = ["--lake", place.lake.root, "--streams", streams, "--json", "replay", NAME]
+    asked = ["--lake", place.lake.root, "--config", streams, "--json", "replay", NAME]
     assert main([*asked, "--all-sinks", *words]) == 2
     error = json.loads(capsys.readouterr().out)
     assert error["error"] == code

@@ -493,7 +493,7 @@ def test_the_command_line_names_streams_by_source(
 
     def plan(*words: str) -> dict[str, object]:
         capsys.readouterr()
-        shell = ["--lake", two.lake.root, "--streams", str(declared), "--json"]
+        shell = ["--lake", two.lake.root, "--config", str(declared), "--json"]
         main([*shell, "plan", *words, "--into", "t", "--pipeline", "paid"])
         return json.loads(capsys.readouterr().out)  # type: ignore[no-any-return]
 

@@ -152,7 +152,7 @@ def state(followed: Followed, tmp_path: Path, monkeypatch, capsys):
     """Run `capstan state --json` in that lake; the exit code and the object."""
     (tmp_path / "streams.yaml").write_text(DECLARED, encoding="utf-8")
     monkeypatch.setenv("CAPSTAN_LAKE", followed.lake.root)
-    monkeypatch.setenv("CAPSTAN_STREAMS", str(tmp_path / "streams.yaml"))
+    monkeypatch.setenv("CAPSTAN_CONFIG", str(tmp_path / "streams.yaml"))
 
     def run(*words: str):
         code = main(["state", *words, "--json"])

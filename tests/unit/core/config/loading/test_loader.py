@@ -528,13 +528,21 @@ def test_an_unknown_stream_is_refused_with_the_known_ones(tmp_path: Path) -> Non
 
 
 def test_the_default_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("CAPSTAN_STREAMS", raising=False)
+    monkeypatch.delenv("CAPSTAN_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     assert default_path() == PROJECT / "dags" / "streams.yaml"
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "streams.yaml").touch()
     assert default_path() == Path("dags/streams.yaml")
-    monkeypatch.setenv("CAPSTAN_STREAMS", "/elsewhere.yaml")
+    monkeypatch.setenv("CAPSTAN_CONFIG", "/elsewhere.yaml")
+    assert default_path() == Path("/elsewhere.yaml")
+
+
+def test_the_former_name_of_the_variable_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CAPSTAN_CONFIG", raising=False)
+    monkeypatch.setenv("CAPSTAN_STREAMS", "/former.yaml")
+    assert default_path() == Path("/former.yaml")
+    monkeypatch.setenv("CAPSTAN_CONFIG", "/elsewhere.yaml")
     assert default_path() == Path("/elsewhere.yaml")
 
 
