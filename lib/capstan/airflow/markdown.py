@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from capstan.replay.result import ReplayResult, RollbackResult
-from capstan.reporting.formatting import bounds_text, number
+from capstan.reporting.formatting import bounds_text, cell_text
 from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate, Json
 
@@ -16,7 +16,9 @@ _MARKS = re.compile(r"[\\|`<\[\]]")
 
 def plan_markdown(plan: Json) -> str:
     """A plan (`Preview.to_json`) as markdown."""
-    page = _page(f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, _value))
+    page = _page(
+        f"Plan: {plan.get('stream')} into {plan.get('target')}", plan_facts(plan, cell_text)
+    )
     diff = plan.get("diff")
     return "\n".join([page, "", *_difference(diff)]) if isinstance(diff, Mapping) else page
 
@@ -30,7 +32,7 @@ def certificate_markdown(result: Json) -> str:
 
 
 def _certificate(certificate: Certificate, *, unchanged: bool = False) -> str:
-    facts = certificate_facts(certificate, _value, unchanged=unchanged)
+    facts = certificate_facts(certificate, cell_text, unchanged=unchanged)
     return _page(f"Certificate of {certificate.run}", facts)
 
 
@@ -78,7 +80,7 @@ def audits_markdown(result: Json) -> str:
     for audit in entries if isinstance(entries, list) else []:
         version = "newest" if audit.get("version") is None else audit["version"]
         error = f"not audited: {audit.get('message')}"
-        text = audit_text(audit, _value) if "kind" in audit else error
+        text = audit_text(audit, cell_text) if "kind" in audit else error
         cells = (audit.get("run"), audit.get("target"), version, audit.get("kind"), text)
         lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
     return "\n".join(lines)
@@ -90,7 +92,7 @@ def rollback_markdown(result: Json) -> str:
     rows = [
         ("stream", r.stream),
         ("workers", r.workers),
-        ("times", bounds_text(r.since, r.until, _value)),
+        ("times", bounds_text(r.since, r.until, cell_text)),
         ("target", f"{r.target}: version {r.target_version} has the previous rows"),
         ("rolled back", "already before, nothing changed" if r.stood else "now"),
     ]
@@ -110,22 +112,13 @@ def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
     return "\n".join(lines + [f"| {name} | {text} |" for name, text in shown if text])
 
 
-def _value(value: object) -> str:
-    """A value as text: thousands separated, lists comma-separated."""
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, Mapping):
-        return ", ".join(f"{number(count)} {name}" for name, count in value.items())
-    return number(value)
-
-
 def markdown_cell(value: object) -> str:
     """A value as the text of a table cell: one line, with markup escaped.
 
     Unescaped data could end the cell, or be an image that a browser fetches.
     """
     listed = isinstance(value, list | tuple | Mapping)
-    text = _value(value) if listed else "" if value is None else str(value)
+    text = cell_text(value) if listed else "" if value is None else str(value)
     text = " ".join(text.split())
     text = text if len(text) <= _LONGEST else text[:_LONGEST] + "..."
     return _MARKS.sub(r"\\\g<0>", text)

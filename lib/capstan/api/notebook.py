@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capstan.reporting.formatting import cell_text
+
 if TYPE_CHECKING:
     from capstan.api.listing import Listing
     from capstan.backfill.run import BackfillResult
@@ -117,7 +119,7 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
         facts: The values by name, in their order.
     """
     rows = [
-        f"<tr><th style='text-align:left'>{escape(name)}</th><td>{escape(_text(value))}</td></tr>"
+        f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>"
         for name, value in facts.items()
         if value not in (None, "", [], (), {})
     ]
@@ -135,7 +137,9 @@ def rows_html(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, ob
     every = list(rows)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(_text(row.get(name)))}</td>" for name in columns) + "</tr>"
+        "<tr>"
+        + "".join(f"<td>{escape(cell_text(row.get(name)))}</td>" for name in columns)
+        + "</tr>"
         for row in every[:_MOST_ROWS]
     )
     more = f"<p>The first {_MOST_ROWS} of {len(every):,}.</p>" if len(every) > _MOST_ROWS else ""
@@ -143,15 +147,5 @@ def rows_html(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, ob
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value))
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items())
-    return str(value)
+def _cell(value: object) -> str:
+    return f"<td>{escape(cell_text(value))}</td>"

@@ -16,6 +16,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from capstan.errors import InvalidRequestError
+from capstan.reporting.formatting import cell_text
 
 # Wide enough to cut nothing when no terminal sets a width: pipes, files, logs.
 _WIDE = 240
@@ -107,7 +108,7 @@ def _plain(value: object) -> object:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
     """A table for people; columns of numbers are right-aligned."""
-    listed = [[cell(value) for value in row] for row in rows]
+    listed = [[cell_text(value) for value in row] for row in rows]
     made = Table(title=title or None, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
     for index, name in enumerate(columns):
         numbers = all(_is_number(row[index]) for row in listed) and bool(listed)
@@ -126,23 +127,8 @@ def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
     made.add_column(overflow="fold")
     for name, value in pairs:
         if value not in (None, "", [], {}):
-            made.add_row(name, cell(value))
+            made.add_row(name, cell_text(value))
     return made
-
-
-def cell(value: object) -> str:
-    """A value as table text: thousands separated, lists comma-separated, None empty."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list | tuple):
-        return ", ".join(str(part) for part in value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{count:,} {name}" for name, count in value.items())
-    return str(value)
 
 
 def _is_number(text: str) -> bool:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
-from capstan.cli.output import cell, facts, table
+from capstan.cli.output import facts, table
+from capstan.reporting.formatting import cell_text
 from capstan.reporting.summaries import certificate_facts, plan_facts
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def certificate_table(result: ReplayResult) -> Table:
     certificate = result.certificate
     if certificate is None:
         return facts("no certificate: the replay has nothing to do", [])
-    rows = certificate_facts(certificate, cell, unchanged=result.unchanged)
+    rows = certificate_facts(certificate, cell_text, unchanged=result.unchanged)
     return facts(f"certificate of {certificate.run}", [*rows, ("", "")])
 
 
@@ -48,7 +49,7 @@ def finding_table(audit: Mapping[str, object]) -> Table:
 def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
     """Tables of a plan in the form of `Preview.to_json`."""
     # The covered ranges have a table of their own.
-    about = [fact for fact in plan_facts(plan, cell) if fact[0] != "covered already by"]
+    about = [fact for fact in plan_facts(plan, cell_text) if fact[0] != "covered already by"]
     shown: list[RenderableType] = [
         facts(f"plan: {plan['stream']} into {plan['target']}", [*about, ("", "")])
     ]
@@ -64,6 +65,7 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
     """Tables of a replay's changes in the form of `Difference.to_json`."""
     sample = difference["sample"]
     listed = sample if isinstance(sample, list) else []
+    differing, cells = cell_text(difference["differing"]), cell_text(difference["cells"])
     shown: list[RenderableType] = [
         facts(
             "what would change",
@@ -71,7 +73,7 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
                 ("rows added", difference["added"]),
                 ("rows removed", difference["removed"]),
                 ("rows changed", difference["changed"]),
-                ("cells", f"{cell(difference['differing'])} of {cell(difference['cells'])} change"),
+                ("cells", f"{differing} of {cells} change"),
                 ("new columns", difference["new_columns"]),
                 ("foreign rows", difference["foreign"]),
                 ("", ""),

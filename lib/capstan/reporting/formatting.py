@@ -168,6 +168,16 @@ def number(value: object) -> str:
     return "" if value is None else str(value)
 
 
+def cell_text(value: object) -> str:
+    """A value in a table for people: thousands separated, lists comma-separated, None empty."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        # A comma in a number would read as the end of a part.
+        return ", ".join(str(x) if isinstance(x, int) else cell_text(x) for x in value)
+    return _mapping_text(value) if isinstance(value, Mapping) else number(value)
+
+
 def size(count: int) -> str:
     """A number of bytes in a readable unit."""
     amount = float(count)

@@ -13,8 +13,9 @@ from capstan.api.notebook import facts_html, rows_html
         (1234567, "1,234,567"),
         (True, "yes"),
         (False, "no"),
-        (["a", 1000], "a, 1,000"),
-        ({"late": 1000, "ahead": None}, "late: 1,000, ahead: "),
+        (["a", 1000], "a, 1000"),
+        ({"late": 1000, "ahead": 2}, "1,000 late, 2 ahead"),
+        ([{"rows": 1, "state": "done"}, None], "rows=1, state=done, "),
         ("<b>&", "&lt;b&gt;&amp;"),
     ],
 )

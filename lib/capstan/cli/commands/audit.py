@@ -9,11 +9,11 @@ from rich.console import RenderableType
 
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Since, Until, Workers, names
-from capstan.cli.output import cell
 from capstan.cli.progress import Work
 from capstan.cli.tables import finding_table
 from capstan.core.config import check_target
 from capstan.errors import InvalidRequestError
+from capstan.reporting.formatting import cell_text
 from capstan.reporting.summaries import audit_text, checks_text
 
 if TYPE_CHECKING:
@@ -80,9 +80,9 @@ def _audited(shell: Shell, report: AuditReport) -> int:
     value, result = report.to_json(), report.audit
     if report.run is not None:
         del value["target_path"]  # The keys of this command do not change; jobs have it.
-    lines: list[RenderableType] = [f"{value['target']}: audit {audit_text(value, cell)}"]
+    lines: list[RenderableType] = [f"{value['target']}: audit {audit_text(value, cell_text)}"]
     if result.checks:
-        lines.append(f"checks: {checks_text(value, cell)}")
+        lines.append(f"checks: {checks_text(value, cell_text)}")
     if result.differing:
         counts = ", ".join(f"{count:,} {kind}" for kind, count in result.totals.items() if count)
         lines.append(f"rows: {counts}; the first at {result.first}")

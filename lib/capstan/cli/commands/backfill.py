@@ -10,10 +10,11 @@ from rich.table import Table
 
 from capstan.cli.context import shell_of
 from capstan.cli.options import AsOf, Since, Until
-from capstan.cli.output import cell, facts, table
+from capstan.cli.output import facts, table
 from capstan.cli.progress import Work
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.errors.shell_command import command
+from capstan.reporting.formatting import cell_text
 
 if TYPE_CHECKING:
     from capstan.backfill.planner import BackfillRequest
@@ -220,7 +221,7 @@ def _run_tables(result: BackfillResult) -> list[Table | str]:
         for run in runs
     ]
     titles = {"done": "done", "stood": "already published", "failed": "failed", "left": "left"}
-    counts = [(title, cell(value[key])) for key, title in titles.items() if value[key]]
+    counts = [(title, cell_text(value[key])) for key, title in titles.items() if value[key]]
     return [table("", columns, rows), facts("", counts)]
 
 
