@@ -36,10 +36,6 @@ def table_asset(target: str, config: ProjectConfig | None = None) -> Asset:
     """The asset of a target: its declared one, else one of a URI made from its name or path.
 
     The URI is `capstan://tables/<name>`, or `capstan://tables/path/<path or URI>`.
-
-    Args:
-        target: The target as a request names it.
-        config: The declarations, which may name the asset.
     """
     targets = config.targets if config is not None else {}
     table = normalised(target) if is_catalog_name(target) else None

@@ -179,12 +179,7 @@ def worker_labels(settings: Settings, stream: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class AuditList:
-    """The published runs of targets.
-
-    Attributes:
-        audits: The audits to make (`run` and `version`), by table, newest publish first.
-        left_out: Published runs beyond the number requested per table.
-    """
+    """The audits to make by table, newest publish first; `left_out` runs were beyond the limit."""
 
     audits: tuple[dict[str, object], ...]
     left_out: tuple[str, ...]
@@ -197,10 +192,6 @@ def list_audits(
 
     If a later run overwrote part of a run's rows, the version that the run wrote is audited;
     otherwise the table as it is now.
-
-    Args:
-        target: A table of the lake or a declared target; None for all.
-        newest: The number of newest runs per table; None for all.
     """
     lake = Lake.at(settings.lake)
     paths = {str(row["target"]) for row in read_rows(lake, "coverage", ("target",))}

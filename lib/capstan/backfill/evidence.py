@@ -31,11 +31,7 @@ from capstan.storage.tape import index
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An attempt to write into the target that is not published.
-
-    Attributes:
-        waits: Whether its staged output waits for approval.
-    """
+    """An unpublished attempt to write into the target; `waits` if for approval."""
 
     run: str
     scope: Scope

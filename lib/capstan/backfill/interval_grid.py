@@ -40,11 +40,7 @@ class Grid(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Starts at every multiple of a length, counted from an anchor.
-
-    Attributes:
-        every: The length, in the coordinate's integers; positive.
-    """
+    """Starts at every multiple of a length in the coordinate's integers, counted from an anchor."""
 
     every: int
     anchor: int = 0
@@ -60,11 +56,7 @@ class Even:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """Starts at the times of a schedule in UTC, in microseconds since 1970.
-
-    Attributes:
-        schedule: A preset such as `@daily`, or a cron expression of five fields.
-    """
+    """Starts at the times of a preset or cron schedule in UTC, in microseconds since 1970."""
 
     schedule: str
 
@@ -112,11 +104,8 @@ def grids(
 ) -> list[Grid]:
     """The possible grids for a replay's intervals, in order of preference.
 
-    Args:
-        every: The requested length. Without one, intervals follow the schedule, else the default
-            length, else days; for BIGINT times they have length 1.
-        grain: The duration whose multiples the stream, the transform or the sink requires.
-        default: The default length.
+    Without `every`, intervals follow the schedule, else the default length, else days; for BIGINT
+    times they have length 1. Lengths are multiples of `grain`.
     """
     if every is not None:
         return [Even(_length(kind, every, grain), anchor)]

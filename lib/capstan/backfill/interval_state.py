@@ -18,11 +18,7 @@ from capstan.storage.ledger.claims import Scope
 
 @dataclass(frozen=True, slots=True)
 class IntervalClassifier:
-    """Determines the state of intervals.
-
-    Attributes:
-        worker_starts: The earliest times at which each worker can have records.
-    """
+    """Determines the state of intervals."""
 
     plan: Plan
     evidence: Evidence

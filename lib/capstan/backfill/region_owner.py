@@ -36,11 +36,7 @@ class RegionOwner:
 
 
 def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> RegionOwner:
-    """Determine the owners of a region; where writers overlap, the later one counts.
-
-    Args:
-        written: Regions that were written, changed or compared, in the order of their commits.
-    """
+    """The owners of a region; of overlapping writers, in the order of commits, the last counts."""
     last_writers: set[int] = set()
     changed: set[int] = set()
     covered = True

@@ -25,11 +25,7 @@ _RESULT_KEYS = ("run", "records", "target_version", "published", "stood")
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The outcome of one replay of a backfill.
-
-    Attributes:
-        outcome: Its result; None if it failed or was not run.
-    """
+    """The outcome of one replay of a backfill; None if it failed or was not run."""
 
     request: Request
     outcome: ReplayResult | None = None
@@ -57,9 +53,7 @@ class RunResult:
 class BackfillResult:
     """The result of a backfill, or its plan before it has run.
 
-    Attributes:
-        replays: The replays needed, in order.
-        results: The replays that were run; fewer if one has failed.
+    If a replay has failed, `results` is shorter than `replays`.
     """
 
     request: BackfillRequest

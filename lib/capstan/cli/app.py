@@ -120,11 +120,7 @@ def shared(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code of the process.
-
-    Args:
-        arguments: The arguments after the program's name; those of this process by default.
-    """
+    """Run one command and return the exit code of the process."""
     words = list(hoisted(sys.argv[1:] if arguments is None else arguments))
     flags = tuple(takewhile(_FLAGS.__contains__, words))
     shell = Shell(CommandOutput.of(as_json="--json" in flags), debug="--debug" in flags)

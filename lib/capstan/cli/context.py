@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 class CommandContext(Context):
-    """The lake and declarations of a command, which shows the start of Spark and faulty entries.
-
-    Args:
-        place: The lake.
-        config: The declaration file, if one was named.
-        output: The output of notes.
-    """
+    """The lake and declarations of a command, which shows the start of Spark and faulty entries."""
 
     def __init__(self, place: str | None, config: str | None, output: CommandOutput) -> None:
         super().__init__(place, config=config)
@@ -59,14 +53,7 @@ class CommandContext(Context):
 
 @dataclass
 class Shell:
-    """The options that all commands share.
-
-    Attributes:
-        output: The output of answers and errors.
-        place: The lake, if one was named.
-        config: The declaration file, if one was named.
-        debug: Whether errors show a traceback.
-    """
+    """The options that all commands share."""
 
     output: CommandOutput
     place: str | None = None

@@ -24,14 +24,7 @@ _PYTHONS = ((3, 11), (3, 12), (3, 13))
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The result of one check.
-
-    Attributes:
-        subject: Its subject, such as `Java`.
-        ok: Whether it passes.
-        detail: The installed version or other facts, in one line.
-        remedy: How to fix it; empty if it passes.
-    """
+    """The result of one check; without a remedy if it passes."""
 
     subject: str
     ok: bool

@@ -24,13 +24,7 @@ _WIDE = 240
 
 @dataclass(frozen=True, slots=True)
 class CommandOutput:
-    """The output of answers and errors.
-
-    Attributes:
-        as_json: Whether answers and errors are JSON objects on standard output.
-        answers: The console of answers, on standard output.
-        notes: The console of everything else, on standard error.
-    """
+    """Where answers (standard output) and notes (standard error) go; with `as_json`, as objects."""
 
     as_json: bool
     answers: Console

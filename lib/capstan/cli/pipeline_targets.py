@@ -15,12 +15,7 @@ if TYPE_CHECKING:
 
 
 def every_sink(given: Mapping[str, object], config: ProjectConfig) -> list[Mapping[str, object]]:
-    """The request fields `sink` and `into` for each sink of a pipeline.
-
-    Args:
-        given: The command's parameters.
-        config: The declarations, for pipelines that are declared.
-    """
+    """The request fields `sink` and `into` for each sink of a pipeline."""
     for name in ("into", "sink"):
         if given[name] is not None:
             raise InvalidRequestError(

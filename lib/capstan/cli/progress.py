@@ -29,7 +29,6 @@ class Work:
     """A piece of work whose progress is shown.
 
     Attributes:
-        title: Its name.
         points: The named points it will pass, when known; their count is the progress total.
     """
 
@@ -165,13 +164,7 @@ class _Tally:
 
 @dataclass(slots=True)
 class Watch:
-    """The progress display of one piece of work.
-
-    Attributes:
-        work: The work.
-        output: The output to show it on.
-        bar: The progress line; None without a terminal.
-    """
+    """The progress display of one piece of work; without a terminal, it has no bar."""
 
     work: Work
     output: CommandOutput

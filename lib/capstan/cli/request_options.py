@@ -60,12 +60,7 @@ def _parameter(field: Field) -> inspect.Parameter:
 def request_of(
     context: typer.Context, config: ProjectConfig, other: Mapping[str, object]
 ) -> Request:
-    """The request of a command with these options.
-
-    Args:
-        context: The command's context.
-        other: Fields that replace parameters of the command.
-    """
+    """The request of a command with these options; `other` replaces the command's parameters."""
     params = context.params
     given = {**params, **streams(params["stream"]), **cuts(params["as_of"]), **other}
     fields: dict[str, Any] = {}

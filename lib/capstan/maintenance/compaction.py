@@ -28,7 +28,6 @@ class TableResult:
     """The result of maintaining a table.
 
     Attributes:
-        rewritten: The bytes rewritten.
         vacuumed: The number of deleted files, which no retained version uses.
         damaged: Ranges of batches (first and last) whose records differ from the index; they were
             left unchanged.
@@ -50,11 +49,7 @@ class TableResult:
 
 
 def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = False) -> TableResult:
-    """Compact a table whose rows stay in the order of their arrival.
-
-    Args:
-        ended: Whether no more rows will come, so that waiting for more is pointless.
-    """
+    """Compact a table in the order of its rows; when `ended`, files wait for no more rows."""
     result = TableResult(table.name)
 
     def step() -> bool | None:
@@ -85,11 +80,9 @@ def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = Fal
 
 
 def repeat_until_done(path: str, step: Callable[[], bool | None]) -> None:
-    """Repeat a step on a table until nothing is left to do.
+    """Repeat a step until it returns None, for nothing to do.
 
-    Args:
-        step: Does the present work; returns None if there was none, False if another writer has
-            replaced files of the table meanwhile.
+    False means that another writer has replaced files of the table meanwhile.
     """
     done = None
     for _ in range(TRIES):
@@ -115,9 +108,7 @@ def replace_files(
 ) -> bool:
     """Replace the files of a group; False if others have replaced some of them.
 
-    Args:
-        rows: Their rows, partitioned and sorted as they should be stored.
-        check: Called after all is written and before the commit; it may raise.
+    `check` is called after all is written and before the commit; it may raise.
     """
 
     def before_commit() -> None:

@@ -130,13 +130,7 @@ def runs_of(files: Iterable[TapeFile]) -> list[Run]:
 def worth_writing(
     runs: Sequence[Run], sizes: Sizes, workers: int = 1, *, ended: bool = False
 ) -> list[tuple[TapeFile, ...]]:
-    """The groups of files to rewrite, each in one commit.
-
-    Args:
-        runs: The settled runs of the table, in order.
-        workers: The number of workers of the table's rows.
-        ended: Whether no more rows will come, so that waiting for more is pointless.
-    """
+    """The groups of files to rewrite, one a commit; when `ended`, files wait for no more rows."""
     return [
         tuple(file for run in part for file in run.files)
         for stretch in stretches(runs, lambda run: run.is_final(sizes, workers))

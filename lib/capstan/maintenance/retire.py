@@ -44,9 +44,7 @@ if TYPE_CHECKING:
 class RetiredFiles:
     """The files with records at some times.
 
-    Attributes:
-        whole: Files to delete as a whole, with their numbers of rows.
-        partly: Files with other records as well, which are rewritten without the deleted ones.
+    `whole` are deleted, with their numbers of rows; `partly` are rewritten for their other records.
     """
 
     whole: dict[str, int] = field(default_factory=dict)
@@ -57,11 +55,7 @@ class RetiredFiles:
 
 @dataclass(frozen=True, slots=True)
 class RetirementPlan:
-    """The plan of a retirement.
-
-    Attributes:
-        stands: Whether the retirement was already done.
-    """
+    """The plan of a retirement; `stands` if it was done before."""
 
     tape: Tape
     cut: Cut
@@ -118,11 +112,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
 
 
 def retire(spark: SparkSession, lake: Lake, stream: str, before: str) -> RetirementPlan:
-    """Delete the records of a stream before a time; idempotent.
-
-    Returns:
-        The plan that was carried out.
-    """
+    """Delete the records of a stream before a time, and return the plan of that; idempotent."""
     plan = plan_retire(lake, stream, before)
     if plan.stands:
         return plan

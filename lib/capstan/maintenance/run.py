@@ -148,9 +148,7 @@ def maintain(
 ) -> MaintenanceResult:
     """Maintain the tapes of streams and the shared tables of the lake; idempotent.
 
-    Args:
-        now: The current time, from which ages are measured.
-        keep: How long to keep staged output that can no longer be published, and what jobs left.
+    What jobs left, and staged output that can no longer be published, is kept for `keep`.
     """
     names = list(streams)
     require_streams(lake, names)

@@ -18,7 +18,6 @@ class GrowingTable:
     """A table that grows by appends.
 
     Attributes:
-        name: Its name, such as `events`, `ledger runs`, `aside places`.
         key: The column in whose order rows arrive, an integer or a timestamp.
         order: The columns by which rows of a file are sorted.
     """
@@ -59,12 +58,7 @@ def aside_tables(lake: Lake) -> list[GrowingTable]:
 
 
 def files_of(path: str, key: str, *, by_worker: bool = False) -> list[TapeFile] | None:
-    """The files of a table, from its log alone; None if a file has no row bounds.
-
-    Args:
-        key: The column in whose order rows arrive.
-        by_worker: Whether to include the workers of each file.
-    """
+    """The files of a table, from its log alone; None if a file has no bounds of `key`."""
     files, partitions = [], dict[tuple[object, ...], int]()
     for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
         low, end = interval(row, key)

@@ -26,10 +26,6 @@ def masked_logs(spark: SparkSession, options: Collection[str]) -> Iterator[None]
 
     The lines stay masked afterwards. This covers log4j's text layouts, whatever configured them;
     Spark's structured logs are not covered.
-
-    Args:
-        spark: A session of the call's own.
-        options: The names of source options with secret values.
     """
     _mask_lines(spark)
     _mask_gateway()

@@ -156,10 +156,6 @@ def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
     """Interpret plans inside the `with` block instead of generating code, for few rows.
 
     In a fresh process code generation takes a third of a small run. For many rows it saves more.
-
-    Args:
-        session: A session of the call's own, whose settings are changed and restored.
-        rows: The approximate number of rows the plans read.
     """
     if rows > FEW_ROWS:
         yield

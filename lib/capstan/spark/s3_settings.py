@@ -30,14 +30,8 @@ _NAME = re.compile(r"^\s*(spark\.[^\s=:]+)")
 def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:
     """Settings of a Spark session for S3: the log store, and what the variables of a process name.
 
-    Args:
-        environment: `AWS_ENDPOINT_URL_S3` or `AWS_ENDPOINT_URL`, and `AWS_REGION` or
-            `AWS_DEFAULT_REGION`. Without keys, but with a profile or the token of a role, Amazon's
-            chain of credentials is added to Hadoop's.
-        given: Names of settings that the user made; they stay as they are.
-
-    Returns:
-        Settings by name.
+    Without keys, but with a profile or the token of a role, Amazon's chain of credentials is added
+    to Hadoop's. What is `given` by the user stays as it is.
     """
     endpoint, region = endpoint_and_region(environment)
     # Delta takes a store for one scheme or for all, not both.

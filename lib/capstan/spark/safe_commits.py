@@ -63,12 +63,7 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
 
 
 def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
-    """Check the settings of a session for a place on S3.
-
-    Args:
-        spark: Returns a setting of Spark, or None.
-        hadoop: Returns a setting of Hadoop for the bucket, or None.
-    """
+    """Check a session's settings for a place on S3: those of Spark, and Hadoop's of the bucket."""
     scheme = place.partition("://")[0]
     key = f"spark.delta.logStore.{scheme}.impl"
     store = _store(scheme, spark)

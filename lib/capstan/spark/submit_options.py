@@ -37,9 +37,6 @@ def submission(master: str, *, short: bool = False) -> Submission:
     """Settings for an app on `master`, in client mode.
 
     `capstan.spark.session` makes all other settings of a session inside the app.
-
-    Args:
-        short: Whether the app ends within a minute or two; see `capstan.spark.setup.jvm.SHORT`.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)

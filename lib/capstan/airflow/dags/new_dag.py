@@ -18,15 +18,7 @@ def new_dag(
     schedule: Any,
     **arguments: Any,
 ) -> DAG:
-    """Create a DAG.
-
-    Args:
-        kind: What its id has after the prefix, such as `replay`.
-        name: The stream or replay that it belongs to, if it belongs to one.
-        tag: Its tag, besides `capstan` and those of the settings.
-        schedule: Its schedule; None for runs by hand only.
-        arguments: Other arguments of a `DAG`.
-    """
+    """Create a DAG with the id `PREFIX<kind>`, or `PREFIX<kind>__<name>`, and the usual tags."""
     return DAG(
         settings.dag_id(kind, name),
         schedule=schedule,

@@ -29,7 +29,6 @@ def on_failure(
     """The callbacks of a task that fails for good; the error's own line comes last.
 
     Args:
-        settings: The settings, with the notifiers of every task.
         notify: Notifiers of this task: `package.module:name`.
         declared_at: The keys in `streams.yaml` that declare them, for messages.
     """

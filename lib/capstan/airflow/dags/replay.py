@@ -35,10 +35,8 @@ def replay_tasks(
 
     Args:
         fields: The fields of a run's request, templated, or a function that gives them.
-        outlet: The asset that the replay changes.
         settings: The settings; None in a DAG of somebody else, whose `default_args` then count.
         replay: The declared replay, which names notifiers.
-        place: `lake` and `config`, if not those of the settings.
 
     Returns:
         The first task.

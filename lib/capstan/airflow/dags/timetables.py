@@ -20,12 +20,7 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def of_stream(settings: Settings, stream: Stream) -> BaseTimetable | None:
-    """The timetable of a stream's captures; None without a schedule.
-
-    Args:
-        settings: The settings, which name the declaration file.
-        stream: The stream; its schedule is a preset such as `@daily`, or cron with five fields.
-    """
+    """The timetable of a stream's captures; None without a schedule."""
     if stream.schedule is None:
         return None
     return _points(settings, ("streams", stream.name, "schedule"), stream.schedule)

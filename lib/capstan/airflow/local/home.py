@@ -97,11 +97,7 @@ class Home:
             return password
 
     def left(self, spared: Process | None = None) -> list[Process]:
-        """The running processes of this home: those of the sessions that have a marked one.
-
-        Args:
-            spared: A process to leave out, with its children: the database ends last.
-        """
+        """Running processes of sessions that have a marked one; not `spared` and its children."""
         sessions = processes.sessions_with(f"{MARK}={self.folder}", self.logs)
         if spared is not None:
             # Each child of PostgreSQL has a session of its own.

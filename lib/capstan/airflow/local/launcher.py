@@ -38,8 +38,6 @@ class Launcher:
     """One Airflow from start to stop.
 
     Attributes:
-        setup: What to launch.
-        say: Prints a line for the user.
         stopping: Set from outside to stop it.
         hurry: Set from outside as well to stop it at once.
     """

@@ -30,10 +30,7 @@ _DATABASE = "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"
 class Setup:
     """One Airflow: its home, its port on loopback, its DAG files, its lake and its PostgreSQL.
 
-    Attributes:
-        port: 0 for a free one, until it is launched.
-        lake: A folder or a URI.
-        database: The URL of an existing PostgreSQL; None to start one.
+    Port 0 is a free one, until it is launched; without a database, one is started.
     """
 
     home: Home

@@ -32,13 +32,7 @@ Render = Callable[[Json], str]
 
 
 class Teller(Protocol):
-    """A running task that has the result of a job.
-
-    Attributes:
-        outlets: Its outlets.
-        run_name: The run of the replay, for links.
-        asset_name: The asset of the target, for links.
-    """
+    """A running task that has the result of a job."""
 
     outlets: list[Any]
     run_name: str | None
@@ -108,8 +102,6 @@ class JobKind:
     """What tasks do with the result of a kind of job.
 
     Attributes:
-        tell: Emits its asset events.
-        render: Renders it as markdown; None for a kind without a page.
         partly: Whether a job that has failed may have a result all the same.
     """
 

@@ -36,9 +36,5 @@ def attempt_name(ti: Instance, task_id: str) -> str:
 
 
 def attempt_template(task_id: str) -> str:
-    """A template that renders to the same name of an attempt in every task of a DAG run.
-
-    Args:
-        task_id: The task that the attempt is named after, with the ids of its task groups.
-    """
+    """A template that renders to the same name of an attempt in every task of a DAG run."""
     return f"{{{{ macros.capstan.attempt_name(ti, {json.dumps(task_id)}) }}}}"

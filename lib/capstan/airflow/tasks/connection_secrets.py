@@ -26,18 +26,7 @@ def variables_of(values: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def connection_values(config: ProjectConfig, stream: str) -> Mapping[str, str]:
-    """The values of the connections that the source of a stream refers to; Airflow masks them.
-
-    Args:
-        config: The declarations.
-        stream: The stream's name.
-
-    Returns:
-        The values by reference, without its braces.
-
-    Raises:
-        InvalidRequestError: `CAP-SECRET` for a connection or a field that does not exist.
-    """
+    """Connection values in a stream's source, by reference without braces; Airflow masks them."""
     declared = config.streams.get(stream)
     if declared is None:
         return {}

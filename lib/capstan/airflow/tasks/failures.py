@@ -42,21 +42,13 @@ _log = logging.getLogger(__name__)
 
 
 class TaskRefusedError(AirflowFailException):
-    """Raised when a retry would not help: the task fails for good.
-
-    Attributes:
-        about: The app's result, or the error's facts.
-    """
+    """Raised when a retry would not help: the task fails for good."""
 
     about: Mapping[str, object] = MappingProxyType({})
 
 
 class TaskBrokenError(AirflowException):
-    """Raised when something broke that may work next time: the task is retried.
-
-    Attributes:
-        about: As in `TaskRefusedError`.
-    """
+    """Raised when something broke that may work next time: the task is retried."""
 
     about: Mapping[str, object] = MappingProxyType({})
 

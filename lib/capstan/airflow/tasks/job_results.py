@@ -22,14 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class JobResults:
-    """A part of operators: those that submit a job, and the one that takes the result of another's.
+    """A part of operators that submit a job, and of the one that takes the result of another's.
 
     Attributes:
-        lake: The lake, if not that of the settings.
         config: The declaration file, if not that of the settings.
-        shown: The result as markdown, for the task's page.
-        run_name: The run of a replay, for links.
-        asset_name: The asset of its target, for links.
     """
 
     outlets: list[Any]

@@ -78,7 +78,6 @@ class Use:
     """The use of a table by a task.
 
     Attributes:
-        path: The table's path or URI.
         version: Its version, or the cut of a tape; None if unknown.
         rows: The number of rows read or written; None if not counted.
         tests: The assertions tested on it.
@@ -103,14 +102,7 @@ class Use:
 def lineage(
     app: str, lake: str, answer: Json | None, config: ProjectConfig | None = None
 ) -> Lineage:
-    """The tables that a task read and wrote, from the result of its app.
-
-    Args:
-        app: The app's name.
-        lake: The lake's path or URI.
-        answer: The app's result, including a refusal; None if it left none.
-        config: The declarations, whose targets may have a URI as `asset`.
-    """
+    """The tables that a task read and wrote, from the result of its app."""
     collect = _BY_APP.get(app)
     if collect is None or answer is None:
         return OperatorLineage()

@@ -35,11 +35,7 @@ class RenderedArguments:
 
 
 def require_rendered(name: str, given: object, rendered: object) -> None:
-    """Check that an argument, and each of its parts, did not become empty.
-
-    Raises:
-        InvalidRequestError: `CAP-REQUEST`, with the name of the argument or of its part.
-    """
+    """Check that an argument, and each of its parts, did not become empty."""
     if isinstance(given, Mapping) and isinstance(rendered, Mapping):
         for key, before in given.items():
             require_rendered(str(key), before, rendered.get(key))

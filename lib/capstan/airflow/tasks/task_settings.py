@@ -18,12 +18,7 @@ class Placed(Protocol):
 
 
 def task_settings(operator: Placed, given: Settings | None) -> Settings:
-    """The settings of an operator: those that were given, or those of the environment.
-
-    Args:
-        operator: The operator. Its `lake` and `config` take precedence.
-        given: The settings that its DAG has passed.
-    """
+    """The settings that a DAG has given, or of the environment; the operator's own places win."""
     if given is not None and operator.lake is None and operator.config is None:
         return given
     dag = operator.get_dag() if isinstance(operator, BaseOperator) else None

@@ -21,10 +21,6 @@ def send_stream_metrics(settings: Settings, stream: object) -> None:
     """Send the metrics of streams and their runs, if Airflow's metrics are on.
 
     The samples are those of `capstan metrics`. Errors are logged only.
-
-    Args:
-        settings: The settings.
-        stream: The stream's name, or the text of several; any other value is ignored.
     """
     if not isinstance(stream, str) or not _wanted():
         return

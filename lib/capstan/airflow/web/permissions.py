@@ -36,11 +36,7 @@ def replay_dag(replay: Replay) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The permissions of one user, from Airflow's auth manager.
-
-    Attributes:
-        user: The logged-in user.
-    """
+    """The permissions of one user, from Airflow's auth manager."""
 
     user: BaseUser
 

@@ -22,12 +22,6 @@ def read_ahead(read: Callable[[], Settings]) -> Thread:
     """Start a thread that reads the overview's tables into the cache.
 
     Requests that arrive meanwhile wait for the tables being read. Nothing is shown to anybody.
-
-    Args:
-        read: Reads the settings.
-
-    Returns:
-        The thread.
     """
     thread = Thread(target=_read, args=(read(),), name="capstan-ahead")
     thread.start()

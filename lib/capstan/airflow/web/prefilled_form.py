@@ -25,15 +25,9 @@ _HIDDEN = "a run that you may not see"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of the form.
+    """A field of the form; its kind is `switch`, `choice`, `list`, `whole` or `text`.
 
-    Attributes:
-        name: The parameter's name.
-        title: Its title.
-        about: Its description.
-        kind: `switch`, `choice`, `list`, `whole` or `text`.
-        value: Its text; for a switch, whether it is on.
-        options: The values on offer, with their texts.
+    For a switch, `value` says whether it is on. The options have texts.
     """
 
     name: str
@@ -45,12 +39,7 @@ class Field:
 
 
 def fields_of(settings: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
-    """The fields of the form, filled in from a query; unknown names in the query are ignored.
-
-    Args:
-        settings: The settings, with the declarations.
-        given: The query's values, by field name.
-    """
+    """The fields of the form, filled in from a query; unknown names in the query are ignored."""
     return [_field(name, param, given.get(name)) for name, param in replay_form(settings).items()]
 
 

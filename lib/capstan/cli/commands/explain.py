@@ -56,11 +56,7 @@ def explain(
 
 
 def known(references: Mapping[str, str] | None = None) -> Pipelines:
-    """The pipelines that can be named: declared ones and the bundled ones.
-
-    Args:
-        references: References of declared pipelines (`module:name`), by name.
-    """
+    """The pipelines that can be named, as `module:name`: declared ones and the bundled ones."""
     from capstan.demo import pipelines as flight_pipelines
     from capstan.pipeline import pipelines
 

@@ -39,7 +39,6 @@ class ProjectFile:
     """A file of the project.
 
     Attributes:
-        path: Where it is.
         status: Whether it was created, is unchanged, or was kept as it is.
     """
 

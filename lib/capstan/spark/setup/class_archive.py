@@ -62,9 +62,6 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
 
     This takes one or two minutes. The file appears atomically; archives of other Javas or jars are
     removed.
-
-    Args:
-        say: Called with one line before the work starts.
     """
     java = find_java()
     path = archive_path(java)

@@ -48,11 +48,7 @@ def code_archive() -> Path:
 
 
 def add_modules(spark: SparkSession, modules: Iterable[Path]) -> None:
-    """Let Python tasks of a Spark application import modules that are installed nowhere.
-
-    Args:
-        modules: Python files, and folders that are packages.
-    """
+    """Let Python tasks import files and package folders that are installed nowhere."""
     for module in modules:
         context = spark.sparkContext
         if (context.applicationId, module) not in _ADDED:

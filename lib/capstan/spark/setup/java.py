@@ -54,12 +54,7 @@ class Java:
 
 
 def find_java(say: Say | None = None) -> Java:
-    """Find a Java 17 or 21: `JAVA_HOME`, then `PATH`, then the usual folders, then set-up's own.
-
-    Args:
-        say: Called with one line for each Java that does not run, and for a `JAVA_HOME` of the
-            wrong version; standard error by default.
-    """
+    """Find a Java 17 or 21: `JAVA_HOME`, then `PATH`, then the usual folders, then set-up's own."""
     report = say or _to_stderr
     others: list[str] = []
     for home, source in _candidates():

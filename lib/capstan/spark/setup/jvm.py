@@ -53,12 +53,9 @@ _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def driver_options(*more: str, level: str = "ERROR") -> str:
-    """The JVM options of a driver, followed by `more`.
+    """The JVM options of a driver, then `more`, whose garbage collector takes precedence.
 
-    Args:
-        more: Further options; empty ones are left out. A garbage collector in them takes
-            precedence.
-        level: The log level if `CAPSTAN_LOG_LEVEL` is not set.
+    The log level is that of `CAPSTAN_LOG_LEVEL`, or `level`.
     """
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
