@@ -34,9 +34,12 @@ from capstan.airflow.assets import table_asset
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.capture import CaptureOperator
-from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.plan import PlanReplayOperator
-from capstan.airflow.operators.replay import PublishOperator, SubmitReplayOperator
+from capstan.airflow.operators.replay import (
+    CertificateOperator,
+    PublishOperator,
+    SubmitReplayOperator,
+)
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, failure, log_error_last
 from capstan.errors import InvalidRequestError

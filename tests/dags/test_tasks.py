@@ -19,9 +19,9 @@ from airflow.sdk.exceptions import (
 from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.lake_queries import pin_cut, preview_request, read_request
-from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
+from capstan.airflow.operators.replay import CertificateOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.links import CertificateLink

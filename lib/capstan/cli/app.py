@@ -18,7 +18,6 @@ from capstan.cli.commands import (
     explain,
     maintain,
     replay,
-    report,
     setup,
     show,
     state,
@@ -77,8 +76,8 @@ _COMMANDS: dict[str, tuple[Callable[..., int], str]] = {
     "maintain": (maintain.maintain, "--all"),
     "retire": (maintain.retire, "flights --before 2013-02-01 --plan"),
     "runs": (show.runs, "--target march --limit 5"),
-    "metrics": (report.metrics, "-o /var/lib/node_exporter/capstan.prom"),
-    "report": (report.report, "march-3f2a9c1b-1 -o march.html"),
+    "metrics": (show.metrics, "-o /var/lib/node_exporter/capstan.prom"),
+    "report": (show.report, "march-3f2a9c1b-1 -o march.html"),
     "gaps": (backfill.gaps, "flights_by_day --every '7 days'"),
     "backfill": (backfill.backfill, "flights_by_day --since 2013-03-01 --chunk 7"),
 }

@@ -14,9 +14,12 @@ from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.notifications import of_chosen
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.approve import ApproveOperator
-from capstan.airflow.operators.certificate import CertificateOperator
 from capstan.airflow.operators.plan import Fields, PlanReplayOperator
-from capstan.airflow.operators.replay import PublishOperator, SubmitReplayOperator
+from capstan.airflow.operators.replay import (
+    CertificateOperator,
+    PublishOperator,
+    SubmitReplayOperator,
+)
 from capstan.airflow.settings import Settings
 from capstan.core.config import Replay
 

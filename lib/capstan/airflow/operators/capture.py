@@ -1,14 +1,27 @@
-"""The operator that captures a stream."""
+"""The operator that captures a stream, whose source may take values of Airflow's connections."""
 
 from __future__ import annotations
 
-from airflow.sdk import Context
+import json
+from collections.abc import Mapping
+
+from airflow.sdk import BaseHook, Connection, Context
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 
 from capstan.airflow.assets import CAPTURED, stream_asset
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.child_environment import inherited
-from capstan.airflow.tasks.connection_secrets import connection_values, variables_of
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
+from capstan.core.config import ProjectConfig
+from capstan.core.config.loading.secret_references import (
+    VARIABLE,
+    Reference,
+    references,
+    unresolved,
+)
+
+_FIELDS = ("host", "login", "password", "port", "schema")
 
 
 class CaptureOperator(CapstanSubmitOperator):
@@ -47,8 +60,8 @@ class CaptureOperator(CapstanSubmitOperator):
 
         self.request = {"stream": self.stream, **self._options, **self._read_request()}
         with as_task():
-            secrets = connection_values(self.settings.declarations, str(self.request["stream"]))
-        with inherited(variables_of(secrets)):
+            secrets = _connection_values(self.settings.declarations, str(self.request["stream"]))
+        with inherited({VARIABLE: json.dumps(secrets)} if secrets else {}):
             result = super().execute(context)
         try:
             with as_task():
@@ -57,3 +70,39 @@ class CaptureOperator(CapstanSubmitOperator):
             context["ti"].xcom_push(key="return_value", value=result)
             raise
         return result
+
+
+def _connection_values(config: ProjectConfig, stream: str) -> Mapping[str, str]:
+    """Connection values in a stream's source, by reference without braces; Airflow masks them."""
+    declared = config.streams.get(stream)
+    if declared is None:
+        return {}
+    values = {}
+    for reference in references(declared.source.options):
+        if reference.kind == "conn":
+            value = _value(stream, reference)
+            if reference.is_secret:
+                mask_secret(value)
+            values[f"conn:{reference.name}"] = value
+    return values
+
+
+def _value(stream: str, reference: Reference) -> str:
+    name, field = reference.connection
+    try:
+        connection = BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        raise unresolved(stream, reference, "but the connection does not exist") from None
+    except Exception as error:
+        # Without the error's text, which may quote the connection and its password.
+        problem = f"but the connection cannot be read ({type(error).__name__})"
+        raise unresolved(stream, reference, problem) from None
+    value = _field(connection, field)
+    if value in (None, ""):
+        raise unresolved(stream, reference, "which is empty")
+    return str(value)
+
+
+def _field(connection: Connection, field: str) -> object:
+    """A field of a connection, or a key of its extras."""
+    return getattr(connection, field) if field in _FIELDS else connection.extra_dejson.get(field)

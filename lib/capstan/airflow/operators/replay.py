@@ -1,10 +1,13 @@
-"""Operators of replays: one that also plans, and those that follow a plan or an approval."""
+"""Operators of replays: one that also plans, and those that follow a plan or an approval.
+
+The last one shows the certificate.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from airflow.sdk import Context
+from airflow.sdk import BaseOperator, Context
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.markdown import certificate_markdown
@@ -16,7 +19,8 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.failures import as_task
+from capstan.airflow.tasks.asset_events import Render
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.errors import InvalidRequestError
 
@@ -127,3 +131,42 @@ class ReplayOperator(SubmitReplayOperator):
         self.records = previewed.records
         remember_request(context, self.request)
         return super().execute(context)
+
+
+class CertificateOperator(BaseOperator):
+    """Shows the result of another task as markdown; its XCom is that text.
+
+    The text is on the task's page under Rendered Templates, where links of other tasks lead.
+    """
+
+    template_fields = ("certificate", "result")
+    template_fields_renderers = {"certificate": "md", "result": "json"}  # noqa: RUF012
+    overwrite_rtif_after_execution = True
+    ui_color = "#dcefd6"
+
+    def __init__(
+        self, *, result: object, render: Render = certificate_markdown, **rest: object
+    ) -> None:
+        """Create a task that shows another task's output.
+
+        Args:
+            result: The output; from a list, the first one that exists.
+            render: Renders it as markdown.
+            rest: Other arguments of an operator.
+        """
+        set_usual(rest)
+        super().__init__(**rest)  # type: ignore[arg-type]
+        self.result = result
+        self.certificate = ""
+        self._render_result = render
+
+    def execute(self, context: Context) -> str:
+        """Show the result, and return its text."""
+        outputs = self.result if isinstance(self.result, list) else [self.result]
+        result = next((output for output in outputs if isinstance(output, Mapping)), None)
+        if result is None:
+            raise TaskRefusedError("CAP-RESULT: the previous task left no result (run it again)")
+        self.certificate = self._render_result(result)
+        for line in self.certificate.splitlines():
+            self.log.info("%s", line)
+        return self.certificate
