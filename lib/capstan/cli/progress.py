@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -44,65 +45,59 @@ IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
 ROLLBACK = ("rollback.publish", "rollback.coverage", "rollback.ledger")
 """The points of a rollback."""
 
-# The step that a point completes; points that are not here are too small to show.
-_DONE: Mapping[str, Callable[[Facts], str]] = {
-    "verify.events": lambda facts: f"{facts.get('read', 0):,} events verified",
-    "verify.deep": lambda _: "records compared with their events",
-    "replay.verify": lambda facts: f"recordings of {facts.get('workers')} workers are valid",
-    "replay.changed": lambda facts: (
-        f"{facts.get('into')}: {facts.get('change')} has changed published rows; "
+# The step that a point completes, with its facts; points that are not here are too small to show.
+_DONE: Mapping[str, str | Callable[[Facts], str]] = {
+    "verify.events": "{read:,} events verified",
+    "verify.deep": "records compared with their events",
+    "replay.verify": "recordings of {workers} workers are valid",
+    "replay.changed": (
+        "{into}: {change} has changed published rows; "
         "`capstan replay` over their times restores them"
     ),
-    "replay.claim": lambda facts: f"{facts.get('run')}, attempt {facts.get('attempt')}: claimed",
-    "replay.fence": lambda _: "earlier attempts are fenced",
-    "replay.intent": lambda facts: f"{facts.get('records', 0):,} records to replay",
-    "replay.staging": lambda _: "staged",
-    "replay.audit": lambda facts: f"{facts.get('cells', 0):,} cells audited",
-    "replay.audited": lambda _: "waiting to be published",
-    "replay.approved": lambda _: "approved",
-    "replay.rejected": lambda _: "rejected",
-    "audit.findings": lambda facts: f"{facts.get('findings', 0):,} findings recorded",
-    "replay.publish": lambda facts: f"published as version {facts.get('version')}",
-    "replay.coverage": lambda _: "coverage written",
-    "replay.certificate": lambda _: "certificate written",
-    "rollback.publish": lambda facts: f"rolled back in version {facts.get('version')}",
-    "rollback.coverage": lambda _: "coverage written",
-    "rollback.ledger": lambda _: "ledger written",
-    "maintain.compacted": lambda facts: f"{facts.get('table')}: {_compacted(facts)}",
-    "maintain.vacuumed": lambda facts: (
-        f"{facts.get('table')}: {facts.get('files'):,} files deleted"
-    ),
-    "maintain.staging": lambda facts: f"{facts.get('cleared')} staged outputs deleted",
-    "retire.begun": lambda facts: f"{facts.get('records', 0):,} records to retire",
-    "retire.deleted": lambda _: "records deleted",
-    "retire.done": lambda _: "ledger written",
-    "backfill.run": lambda facts: f"run {facts.get('number')} of {facts.get('of')} {_ended(facts)}",
-    "capture.close": lambda _: "closed",
-    "idle.events": lambda facts: f"{facts.get('workers')} idle workers advanced by the clock",
-    "rescale.events": lambda facts: f"{facts.get('workers')} new workers opened",
-    "put-back.records": lambda _: "records put on tape",
-    "put-back.events": lambda facts: f"{facts.get('records', 0):,} records put back",
-    "source.compared": lambda facts: (
-        f"{facts.get('batches', 0):,} batches compared with the source"
-    ),
-    "tape.upgrade": lambda facts: f"{facts.get('stream')} upgraded to format {facts.get('format')}",
-    "import.survey": lambda facts: f"{facts.get('files')} files, {facts.get('events'):,} events",
-    "import.records": lambda _: "records written",
-    "import.events": lambda _: "events written",
-    "export.files": lambda facts: f"{facts.get('files')} files written",
-    "export.topics": lambda facts: f"{facts.get('events', 0):,} events sent",
-    "topics.records": lambda _: "records written",
-    "topics.events": lambda _: "events written",
-    "recapture.records": lambda _: "records written",
-    "recapture.events": lambda facts: f"commit {facts.get('commit')}: events written",
-    "state.rescaled": lambda facts: f"state distributed over {facts.get('peers')} replay workers",
+    "replay.claim": "{run}, attempt {attempt}: claimed",
+    "replay.fence": "earlier attempts are fenced",
+    "replay.intent": "{records:,} records to replay",
+    "replay.staging": "staged",
+    "replay.audit": "{cells:,} cells audited",
+    "replay.audited": "waiting to be published",
+    "replay.approved": "approved",
+    "replay.rejected": "rejected",
+    "audit.findings": "{findings:,} findings recorded",
+    "replay.publish": "published as version {version}",
+    "replay.coverage": "coverage written",
+    "replay.certificate": "certificate written",
+    "rollback.publish": "rolled back in version {version}",
+    "rollback.coverage": "coverage written",
+    "rollback.ledger": "ledger written",
+    "maintain.compacted": "{table}: {of:,} files became {files:,}",
+    "maintain.vacuumed": "{table}: {files:,} files deleted",
+    "maintain.staging": "{cleared} staged outputs deleted",
+    "retire.begun": "{records:,} records to retire",
+    "retire.deleted": "records deleted",
+    "retire.done": "ledger written",
+    "backfill.run": lambda facts: f"run {facts['number']} of {facts['of']} {_ended(facts)}",
+    "capture.close": "closed",
+    "idle.events": "{workers} idle workers advanced by the clock",
+    "rescale.events": "{workers} new workers opened",
+    "put-back.records": "records put on tape",
+    "put-back.events": "{records:,} records put back",
+    "source.compared": "{batches:,} batches compared with the source",
+    "tape.upgrade": "{stream} upgraded to format {format}",
+    "import.survey": "{files} files, {events:,} events",
+    "import.records": "records written",
+    "import.events": "events written",
+    "export.files": "{files} files written",
+    "export.topics": "{events:,} events sent",
+    "topics.records": "records written",
+    "topics.events": "events written",
+    "recapture.records": "records written",
+    "recapture.events": "commit {commit}: events written",
+    "state.rescaled": "state distributed over {peers} replay workers",
     "listen.ready": lambda facts: f"listening on {_ports(facts)}; Ctrl-C stops it",
-    "listen.connected": lambda facts: (
-        f"worker {facts.get('worker')} connected from {facts.get('peer')}"
-    ),
-    "listen.disconnected": lambda facts: f"worker {facts.get('worker')} disconnected",
-    "listen.events": lambda facts: f"commit {facts.get('commit')}: {facts.get('events'):,} events",
-    "serve.sent": lambda facts: f"{facts.get('peer')}: {facts.get('events', 0):,} events sent",
+    "listen.connected": "worker {worker} connected from {peer}",
+    "listen.disconnected": "worker {worker} disconnected",
+    "listen.events": "commit {commit}: {events:,} events",
+    "serve.sent": "{peer}: {events:,} events sent",
 }
 # The step that begins at a point, for the progress line.
 _NEXT = {
@@ -118,10 +113,6 @@ _NEXT = {
     "capture.late": "fingerprinting",
     "capture.events": "reading the next batch",
 }
-
-
-def _compacted(facts: Facts) -> str:
-    return f"{facts.get('of'):,} files became {facts.get('files'):,}"
 
 
 def _ended(facts: Facts) -> str:
@@ -192,8 +183,11 @@ class Watch:
         if point == "capture.events":
             self.tally.add(facts)
             return f"{self.tally} so far"
-        describe = _DONE.get(point)
-        return None if describe is None else describe(facts)
+        done = _DONE.get(point)
+        # A fact that is missing must not end the work whose progress is shown.
+        if isinstance(done, str):
+            return done.format_map(defaultdict(int, facts))
+        return done and done(facts)
 
 
 @contextmanager
