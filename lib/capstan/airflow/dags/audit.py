@@ -74,8 +74,6 @@ def audit_dags(settings: Settings) -> Iterator[DAG]:
         description="Audit published tables again, against the tape",
         doc_md=docs.AUDIT + docs.FAILURES,
         schedule=timetables.daily(),
-        start_date=timetables.BEGINNING,
-        catchup=False,
         max_active_runs=1,
         params=_form(settings),
         tag="audit",

@@ -51,7 +51,6 @@ def _dag(settings: Settings, replay: Replay) -> DAG:
         start_date=replay.since if isinstance(replay.since, datetime) else timetables.BEGINNING,
         # Applies to interval starts: the interval that starts at the bound is outside.
         end_date=replay.until - _RESOLUTION if isinstance(replay.until, datetime) else None,
-        catchup=False,
         # For scheduled runs; a backfill has its own limit.
         max_active_runs=_MAX_ACTIVE_RUNS,
         params={

@@ -31,8 +31,6 @@ def _dag(settings: Settings, stream: Stream) -> DAG:
         description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
         doc_md=about + docs.FAILURES,
         schedule=timetables.of_stream(settings, stream),
-        start_date=timetables.BEGINNING,
-        catchup=False,
         # Only one capture of a stream can run at a time.
         max_active_runs=1,
         tag="capture",

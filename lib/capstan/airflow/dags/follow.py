@@ -35,8 +35,6 @@ def _dag(settings: Settings, replay: Replay) -> DAG:
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
         doc_md=about + docs.FAILURES,
         schedule=timetables.of_replay(settings, replay),
-        start_date=timetables.BEGINNING,
-        catchup=False,
         # Each run continues from the previous one.
         max_active_runs=1,
         params={

@@ -87,8 +87,6 @@ def gaps_dags(settings: Settings) -> Iterator[DAG]:
         description="Which intervals of the declared replays are missing or stale",
         doc_md=ABOUT + docs.FAILURES,
         schedule=timetables.daily(),
-        start_date=timetables.BEGINNING,
-        catchup=False,
         max_active_runs=1,
         params=_form(settings),
         tag="backfill",

@@ -99,8 +99,6 @@ def maintain_dags(settings: Settings) -> Iterator[DAG]:
         description="Compact and clean up tapes and ledgers",
         doc_md=docs.MAINTAIN + docs.FAILURES,
         schedule=timetables.daily(),
-        start_date=timetables.BEGINNING,
-        catchup=False,
         # Two concurrent runs would do the same work twice.
         max_active_runs=1,
         params=_form(settings),

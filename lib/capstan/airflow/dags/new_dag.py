@@ -6,6 +6,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
+from capstan.airflow.dags.timetables import BEGINNING
 from capstan.airflow.settings import Settings
 
 
@@ -24,5 +25,6 @@ def new_dag(
         schedule=schedule,
         tags=list(dict.fromkeys(("capstan", tag, *settings.tags))),
         default_args=dict(settings.default_args),
-        **arguments,
+        catchup=False,
+        **{"start_date": BEGINNING, **arguments},
     )

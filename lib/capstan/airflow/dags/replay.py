@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetAlias, Context, TriggerRule, XComArg
 
 from capstan.airflow.assets import REPLAYED
-from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags import docs
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.notifications import of_chosen
@@ -115,8 +115,6 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
         description="Replay chosen workers and times of a stream into a table",
         doc_md=docs.REPLAY + docs.FAILURES,
         schedule=None,
-        start_date=timetables.BEGINNING,
-        catchup=False,
         # Runs that wait for a person, or for times, count too.
         max_active_runs=32,
         # Only a person starts it, and should not have to unpause it first.

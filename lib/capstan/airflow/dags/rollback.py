@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from airflow.sdk import DAG, Context, Param
 
 from capstan.airflow.assets import REPLAYED
-from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags import docs
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.markdown import rollback_markdown
@@ -56,8 +56,6 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
         description="Roll back what a run published",
         doc_md=docs.ROLLBACK + docs.FAILURES,
         schedule=None,
-        start_date=timetables.BEGINNING,
-        catchup=False,
         max_active_runs=4,
         # Only a person starts it, and should not have to unpause it first.
         is_paused_upon_creation=False,
