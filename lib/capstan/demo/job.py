@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from capstan.core.config import ProjectConfig
+from capstan import Context, Lake, ProjectConfig, ReplayRequest, ReplayResult
 from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import checkout
-from capstan.storage.lake import Lake
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from capstan.replay.planning.request import Request
 
 DECLARATIONS: Final = Path(__file__).with_name("streams.yaml")
 """What the main job works with, when no other file is named."""
@@ -28,23 +22,8 @@ PIPELINES = ("hourly_departures", "flights_with_weather", "late_carriers")
 
 
 @dataclass(frozen=True, slots=True)
-class MainJob:
-    """The context of the steps, with one Spark session for all."""
-
-    spark: SparkSession
-    lake: Lake
-    config: ProjectConfig
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
-    """The result of a step.
-
-    Attributes:
-        line: One line for people.
-        changed: Whether it wrote anything new.
-        facts: The results, for JSON.
-    """
+    """A step's result: a line for people, whether it wrote anything new, and its facts for JSON."""
 
     line: str
     changed: bool
@@ -57,7 +36,7 @@ class DemoStep:
 
     name: str
     title: str
-    run: Callable[[MainJob], Done]
+    run: Callable[[Context], Done]
 
 
 def require_declared(config: ProjectConfig) -> None:
@@ -68,19 +47,17 @@ def require_declared(config: ProjectConfig) -> None:
         config.replay(name)
 
 
-def _feed(job: MainJob) -> Done:
+def _feed(ctx: Context) -> Done:
     from capstan.demo.flights import feed
 
-    fed = feed(f"{job.lake.root}/sources/flights")
+    fed = feed(f"{ctx.lake.root}/sources/flights")
     line = f"{fed.rows:,} departures in {len(fed.files)} files, {fed.written} of them new"
     facts = {"rows": fed.rows, "files": len(fed.files), "written": fed.written}
     return Done(line, fed.written > 0, facts)
 
 
-def _capture(job: MainJob) -> Done:
-    from capstan.capture.run import capture
-
-    captured = capture(job.spark, job.lake, job.config.stream(STREAM))
+def _capture(ctx: Context) -> Done:
+    captured = ctx.capture(STREAM)
     line = f"nothing new, the tape is at commit {captured.cut}"
     if captured.batches:
         late = sum(captured.late.values())
@@ -88,64 +65,49 @@ def _capture(job: MainJob) -> Done:
     return Done(line, captured.batches > 0, asdict(captured))
 
 
-def _verify(job: MainJob) -> Done:
-    from capstan.storage.tape.tape import open_tape
-    from capstan.verify import verify
-
-    tape = open_tape(job.lake, STREAM)
-    result = verify(job.spark, job.lake, tape)
+def _verify(ctx: Context) -> Done:
+    result = ctx.verify(STREAM)
     result.raise_for_violations()
     events = sum(verdict.events for verdict in result.workers)
     line = f"{len(result.workers)} recordings are valid, {events:,} events"
     return Done(line, False, result.to_json())
 
 
-def march() -> Request:
+def march(ctx: Context) -> ReplayResult:
     """Newark and LaGuardia in March, copied."""
-    from capstan.replay.planning.request import Request
-
-    return Request(STREAM, MARCH, workers=("EWR", "LGA"), since="2013-03-01", until="2013-04-01")
+    return ctx.replay(STREAM, MARCH, workers="EWR,LGA", since="2013-03-01", until="2013-04-01")
 
 
-def by_day() -> Request:
+def by_day(ctx: Context) -> ReplayResult:
     """All complete times of all airports, by airport and day."""
-    from capstan.replay.planning.request import Request
-
-    return Request(STREAM, BY_DAY, transform=BY_DAY)
+    return ctx.replay(STREAM, BY_DAY, transform=BY_DAY)
 
 
-def _pipelines(job: MainJob) -> Done:
-    from capstan.replay.planning.request import Request
-    from capstan.replay.run import replay
-
-    outcomes = {}
+def _pipelines(ctx: Context) -> Done:
+    results = {}
     for name in PIPELINES:
-        declared = job.config.replay(name)
-        bounds = [f"{at:%Y-%m-%d}" for at in (declared.since, declared.until) if at is not None]
-        request = Request.of_replay(declared, since=bounds[0], until=bounds[1])
-        outcomes[name] = replay(job.spark, job.lake, job.config, request)
-    changed = [name for name, outcome in outcomes.items() if not outcome.unchanged]
+        declared = ctx.declarations.replay(name)
+        since, until = (f"{at:%Y-%m-%d}" for at in (declared.since, declared.until) if at)
+        request = ReplayRequest.of_replay(declared, since=since, until=until)
+        results[name] = ctx.replay(request)
+    changed = [name for name, result in results.items() if not result.unchanged]
     line = "all three are already published"
     if changed:
         line = f"replayed, audited, published: {', '.join(changed)}"
-    return Done(
-        line, bool(changed), {name: outcome.to_json() for name, outcome in outcomes.items()}
-    )
+    return Done(line, bool(changed), {name: result.to_json() for name, result in results.items()})
 
 
-def _replay(request: Callable[[], Request]) -> Callable[[MainJob], Done]:
-    def run(job: MainJob) -> Done:
-        from capstan.replay.run import replay
-
-        outcome = replay(job.spark, job.lake, job.config, request())
-        certificate = outcome.certificate
+def _replay(call: Callable[[Context], ReplayResult]) -> Callable[[Context], Done]:
+    def run(ctx: Context) -> Done:
+        result = call(ctx)
+        certificate = result.certificate
         assert certificate is not None
         line = (
             f"run {certificate.run} is already published"
-            if outcome.unchanged
+            if result.unchanged
             else f"{certificate.records:,} records replayed, audited, published"
         )
-        return Done(line, not outcome.unchanged, outcome.to_json())
+        return Done(line, not result.unchanged, result.to_json())
 
     return run
 
@@ -163,16 +125,16 @@ STEPS = (
 
 def where_to_look(lake: Lake) -> str:
     """Text with queries and commands to continue with."""
-    march_path, day_path = lake.table(MARCH), lake.table(BY_DAY)
+    march_path = lake.table(MARCH)
     start = shell_line("capstan", "--lake", lake.root)
     programs = "" if checkout() is None else ".venv/bin/"
     return f"""\
-Explore the results, with Spark SQL ({programs}python):
+Explore the results, with Spark ({programs}python):
 
-  from capstan.spark.session import build_session
-  build_session().sql('''
-    SELECT origin, day, departures, mean_delay_minutes FROM delta.`{day_path}`
-    ORDER BY mean_delay_minutes DESC LIMIT 5''').show()
+  import capstan
+  days = capstan.Context({lake.root!r}).table({BY_DAY!r})
+  days.select('origin', 'day', 'mean_delay_minutes') \\
+      .orderBy('mean_delay_minutes', ascending=False).show(5)
 
 with Polars or DuckDB, which need no Spark ({programs}python):
 

@@ -133,6 +133,7 @@ def doctor(
 
 def demo(context: typer.Context) -> int:
     """Run the main job on real flight data, end to end."""
+    from capstan import Context
     from capstan.demo import job as main_job
 
     shell = shell_of(context)
@@ -144,11 +145,11 @@ def demo(context: typer.Context) -> int:
     results: list[dict[str, object]] = []
     _say(shell, f"in the lake {shell.lake.root}")
     with shell.spark(Work("demo")) as spark:
-        job = main_job.MainJob(spark, shell.lake, config)
+        ctx = Context(shell.lake.root, config=shell.config, spark=spark)
         for number, step in enumerate(main_job.STEPS, start=1):
             start = time.monotonic()
             _say(shell, f"{number}. {step.title}")
-            done = step.run(job)
+            done = step.run(ctx)
             seconds = round(time.monotonic() - start, 1)
             about = {"step": step.name, "changed": done.changed, "seconds": seconds}
             results.append({**done.facts, **about})
