@@ -15,6 +15,7 @@ import pytest
 from psutil import Process
 
 from capstan.airflow.local import processes
+from capstan.errors import SystemFailureError
 
 # Ignores the signals that ask, and starts another that does so in a process group of its own.
 STUBBORN = """
@@ -148,3 +149,14 @@ def test_sessions_are_found_by_mark_or_output(start: Start, tmp_path: Path) -> N
 def test_own_session_is_never_given_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own = Path("/proc/self/environ").read_bytes().split(b"\0")[0].decode()
     assert os.getsid(0) not in processes.sessions_with(own, tmp_path)
+
+
+def test_processes_that_survive_every_kill_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Process(os.getpid())
+    sent: list[int] = []
+    monkeypatch.setattr(processes, "send", lambda _, number: sent.append(number))
+    monkeypatch.setattr(processes, "wait_until", lambda *_: False)
+    with pytest.raises(SystemFailureError, match=f"processes {own.pid} were killed") as caught:
+        processes.end(lambda: [own])
+    assert caught.value.code == "CAP-SYSTEM"
+    assert sent == [signal.SIGSTOP, signal.SIGKILL] * 10
