@@ -92,7 +92,7 @@ def test_an_overtaken_followed_run_leaves_the_cursor(growing, hold) -> None:
     require_fenced(first)
     rows = lake_contents.rows(world.lake.table("followed"))
     again = world.replay(FOLLOW)
-    assert (again["run"], again["stood"]) == (run, True)
+    assert (again["run"], again["unchanged"]) == (run, True)
     assert lake_contents.rows(world.lake.table("followed")) == rows
     lake_contents.require_published_once(world.lake, run)
 

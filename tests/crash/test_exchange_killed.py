@@ -54,14 +54,14 @@ def recaptured(recorded):
 
 @pytest.mark.parametrize("work", cases(IMPORTS, core=["import.records"]))
 def test_a_killed_import_ends_in_the_same_tape(killed, imported, work) -> None:
-    stood = killed.act("import", **TAKING)["stood"]
-    assert stood is (work.point == "import.events")
+    unchanged = killed.act("import", **TAKING)["unchanged"]
+    assert unchanged is (work.point == "import.events")
     assert tape(killed, RECORDINGS.name) == imported
     assert newest_cut(open_tape(killed.lake, RECORDINGS.name)).commit == 0
 
 
 @pytest.mark.parametrize("work", cases(RECAPTURES))
 def test_a_killed_recapture_ends_in_the_same_tape(killed, recaptured, work) -> None:
-    stood = killed.act("recapture", **COPYING)["stood"]
-    assert stood is (work.point == "recapture.events")
+    unchanged = killed.act("recapture", **COPYING)["unchanged"]
+    assert unchanged is (work.point == "recapture.events")
     assert tape(killed, COPY) == recaptured

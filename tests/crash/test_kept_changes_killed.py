@@ -91,7 +91,7 @@ def require_stands(world: World, name: str, run: str) -> None:
     assert children(f"{world.lake.root}/staging") == []
     version = delta.version_of(world.lake.table(name))
     again = world.replay(REPLAYED_OVER[name][1])
-    assert (again["run"], again["stood"]) == (run, True)
+    assert (again["run"], again["unchanged"]) == (run, True)
     assert delta.version_of(world.lake.table(name)) == version
 
 

@@ -77,7 +77,7 @@ def require_stands(world, name: str, run: str) -> None:
     target = world.lake.table(REQUESTS[name]["into"])
     version = delta.version_of(target)
     again = world.replay(REQUESTS[name])
-    assert (again["run"], again["stood"]) == (run, True)
+    assert (again["run"], again["unchanged"]) == (run, True)
     assert delta.version_of(target) == version
 
 
@@ -131,7 +131,7 @@ def test_a_killed_publish_of_a_held_run_publishes_once(killed, whole, work) -> N
     run = killed.act("publish")["run"]
     assert lake_contents.table(killed.lake, "staged") == whole["over"]
     version = delta.version_of(killed.lake.table("staged"))
-    assert killed.act("publish")["stood"]
+    assert killed.act("publish")["unchanged"]
     assert delta.version_of(killed.lake.table("staged")) == version
     require_stands(killed, "staged", run)
 
@@ -149,7 +149,7 @@ def test_a_killed_publish_keeps_its_approval(killed, whole, work) -> None:
     steps = [row.step for row in runs.read_history(killed.lake, done["run"]).rows]
     assert steps == ["intent", "audited", "approved", "done"]
     again = killed.act("publish", by="bob")
-    assert (again["run"], again["stood"]) == (done["run"], True)
+    assert (again["run"], again["unchanged"]) == (done["run"], True)
     assert children(f"{killed.lake.root}/staging") == []
 
 

@@ -60,7 +60,7 @@ WAITS: dict[str, object] = {
     "cut": 0,
     "target": "t",
     "published": False,
-    "stood": False,
+    "unchanged": False,
     "staging": "/lake/staging/t-1234-1-1",
     "audit": {
         "kind": "copy", "passed": True, "cells": 7, "differing": 0,
@@ -107,7 +107,7 @@ def answer(choice: str, reason: str = "", user: object = None) -> dict[str, Any]
     }
 
 
-@pytest.mark.parametrize("result", [{**WAITS, "published": True}, {**WAITS, "stood": True}, {}])
+@pytest.mark.parametrize("result", [{**WAITS, "published": True}, {**WAITS, "unchanged": True}, {}])
 def test_nobody_is_asked_when_no_run_waits(result: object, execute: Any, context: Any) -> None:
     with pytest.raises(AirflowSkipException):
         execute(approver(result), context())

@@ -186,12 +186,12 @@ def test_an_undeclared_replay_is_refused(look: Any) -> None:
 
 RUN = {
     "since": "2024-05-01", "until": "2024-05-02", "workers": ["a"], "records": 7,
-    "target": "copy", "target_version": 3, "run": "copy-1", "published": True, "stood": False,
+    "target": "copy", "target_version": 3, "run": "copy-1", "published": True, "unchanged": False,
 }  # fmt: skip
 LEFT = {**RUN, "run": None, "published": None, "records": None, "target_version": None}
 RESULT = {
     "backfills": [
-        {"runs": [RUN, {**RUN, "stood": True, "run": "copy-2"}]},
+        {"runs": [RUN, {**RUN, "unchanged": True, "run": "copy-2"}]},
         {"runs": [{**LEFT, "error": "CAP-HELD", "message": "a | b"}, LEFT]},
     ]
 }

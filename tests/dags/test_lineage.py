@@ -60,7 +60,7 @@ CERTIFICATE: dict[str, object] = {
     "target_version": 3,
     "audit": AUDIT,
     "published": True,
-    "stood": False,
+    "unchanged": False,
 }
 WAITING = {
     **CERTIFICATE,
@@ -75,7 +75,7 @@ ROLLED_BACK = {
     "target_path": TABLE,
     "target_version": 4,
     "rolled_back": True,
-    "stood": False,
+    "unchanged": False,
 }
 
 
@@ -151,7 +151,7 @@ def test_an_audit_and_each_check_is_a_test_of_the_table() -> None:
 
 
 def test_an_unchanged_run_reports_zero_rows() -> None:
-    found = told("replay", {**CERTIFICATE, "stood": True})
+    found = told("replay", {**CERTIFICATE, "unchanged": True})
     assert [rows(each) for each in (*found["inputs"], *found["outputs"])] == [0, 0]
     assert [version(each) for each in found["outputs"]] == ["3"]
 
@@ -172,11 +172,11 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
         ("replay", None),
         ("replay", REFUSED),
         # What a follow answers that finds nothing new, and never did.
-        ("replay", {**dict.fromkeys(CERTIFICATE), "stood": True}),
+        ("replay", {**dict.fromkeys(CERTIFICATE), "unchanged": True}),
         ("publish", {**REFUSED, "run": "r-1", "stream": "flights", "published": False}),
         ("capture", REFUSED),
         ("rollback", REFUSED),
-        ("rollback", {**ROLLED_BACK, "stood": True}),
+        ("rollback", {**ROLLED_BACK, "unchanged": True}),
         ("audit", REFUSED),
         ("backfill", REFUSED),
         ("verify", {"stream": "flights", "valid": True}),

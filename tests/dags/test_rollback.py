@@ -21,7 +21,7 @@ ALL = Region(Box((None,), (None,)))
 RESULT = {
     "run": "t-0a0a0a0a-1", "stream": "little", "target": "t", "target_path": "/lake/tables/t",
     "workers": ["a"], "since": None, "until": "2024-05-02", "target_version": 4,
-    "rolled_back": True, "stood": False,
+    "rolled_back": True, "unchanged": False,
 }  # fmt: skip
 
 
@@ -56,11 +56,11 @@ def test_one_app_takes_the_run_back_and_the_table_is_told(
 def test_what_was_taken_back_before_changes_no_table(
     ledgers: Place, submit: Any, execute: Any, context: Any
 ) -> None:
-    submit.answers({"exit": 0, "result": {**RESULT, "stood": True}})
+    submit.answers({"exit": 0, "result": {**RESULT, "unchanged": True}})
     task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
     execute(task, {**context(), "params": {"run": "t-0d0d0d0d-1"}})
     assert task.outlets == []
-    assert "nothing changed" in rollback_markdown({**RESULT, "stood": True})
+    assert "nothing changed" in rollback_markdown({**RESULT, "unchanged": True})
 
 
 REFUSED = {

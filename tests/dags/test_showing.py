@@ -24,7 +24,7 @@ CERTIFICATE: dict[str, object] = {
     "times": 2, "frontier": [], "complete": True, "late": {"late": 3}, "transform": None,
     "pipeline": {"name": "p", "sink": "s", "trimmed": 2,
                  "put_aside": [{"node": "n", "output": "late", "rows": 4}]},
-    "target": "march", "target_version": 4, "published": True, "stood": True, "attempt": 2,
+    "target": "march", "target_version": 4, "published": True, "unchanged": True, "attempt": 2,
     "audit": {"kind": "copy", "passed": True, "cells": 9, "differing": 0, "findings": [1] * 20},
 }  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
 def test_events_carry_no_samples_of_rows() -> None:
     told = certified(Certificate.from_json(CERTIFICATE), unchanged=True)
     assert told["audit"] == {"kind": "copy", "passed": True, "cells": 9, "differing": 0}
-    assert told["stood"] is True
+    assert told["unchanged"] is True
     assert told["not_covered"]["workers"] == ["JFK"]
     assert told["late"] == {"late": 3}
 

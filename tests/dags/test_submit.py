@@ -141,7 +141,7 @@ def test_answers_that_stay_the_same_are_not_retried(
         execute(operator(), where)
     assert str(caught.value) == "CAP-X: what is wrong (what to do)"
     assert where["ti"].pushed == {"return_value": error()}
-    assert try_folder(place.work, where).answer() == error()
+    assert try_folder(place.work, where).read_result() == error()
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
 
     assert found.error is None
     value = found.to_json()
-    assert (value["done"], value["stood"], value["failed"], value["left"]) == (3, 0, 0, 0)
+    assert (value["done"], value["unchanged"], value["failed"], value["left"]) == (3, 0, 0, 0)
     assert [(point["number"], point["of"]) for point in points] == [(1, 3), (2, 3), (3, 3)]
     json.dumps(value)
     assert days.rows("chunks") == days.rows("whole")
@@ -114,7 +114,7 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
     before = days.version("chunks"), days.ledgers()
     assert days.fill("chunks", chunk=2).replays == ()
     again = days.fill("chunks", what=BackfillMode.ALL, chunk=2).to_json()
-    assert (again["done"], again["stood"]) == (0, 3)
+    assert (again["done"], again["unchanged"]) == (0, 3)
     assert (days.version("chunks"), days.ledgers()) == before
 
 

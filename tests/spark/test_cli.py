@@ -36,7 +36,7 @@ transforms:
 """
 REPLAY_KEYS = {
     "run", "stream", "cut", "workers", "peers", "records", "since", "until", "frontier",
-    "complete", "target", "target_version", "audit", "published", "stood",
+    "complete", "target", "target_version", "audit", "published", "unchanged",
 }  # fmt: skip
 UNTIL = "2013-03-01T03:00"
 
@@ -128,12 +128,12 @@ def test_verify_ends_with_1_where_a_recording_is_not_valid(run, spark, place, ca
 def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, capsys):
     found = replay(run, "--workers", "north", "--until", UNTIL)
     assert set(found) >= REPLAY_KEYS
-    assert (found["workers"], found["records"], found["stood"]) == (["north"], 6, False)
+    assert (found["workers"], found["records"], found["unchanged"]) == (["north"], 6, False)
     assert (found["complete"], found["published"], found["target"]) == (True, True, "table")
     audit = found["audit"]
     assert (audit["kind"], audit["passed"], audit["differing"]) == ("copy", True, 0)
     again = replay(run, "--workers", "north", "--until", UNTIL)
-    assert again == {**found, "stood": True}
+    assert again == {**found, "unchanged": True}
     assert main(["replay", "bids", "--into", "table", "--workers", "north", "--until", UNTIL]) == 0
     assert f"nothing to do: run {found['run']} is still published" in capsys.readouterr().out
 
@@ -170,11 +170,11 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert {**value["diff"], "sample": None} == {**diff, "sample": None}
     assert len(value["diff"]["sample"]) == 1
     mended = replay(run, "--workers", "north", "--until", UNTIL)
-    assert (mended["stood"], mended["generation"]) == (False, 2)
+    assert (mended["unchanged"], mended["generation"]) == (False, 2)
     assert run("audit", mended["run"])[0] == 0
     code, back = run("rollback", mended["run"])
-    assert (code, back["rolled_back"], back["stood"]) == (0, True, False)
-    assert run("rollback", mended["run"])[1] == {**back, "stood": True}
+    assert (code, back["rolled_back"], back["unchanged"]) == (0, True, False)
+    assert run("rollback", mended["run"])[1] == {**back, "unchanged": True}
     code, error = run("audit", mended["run"])
     assert (code, error["error"]) == (2, "CAP-NOT-PUBLISHED")
     code, listed = run("runs", "--target", "table")
@@ -183,14 +183,14 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert run("runs", "--limit", "1")[1]["total"] == 2
 
     told = handlers.rollback({"run": found["run"]}, where).value
-    assert {name: told[name] for name in ("stream", "target", "workers", "until", "stood")} == {
+    assert {name: told[name] for name in ("stream", "target", "workers", "until", "unchanged")} == {
         "stream": "bids", "target": "table", "workers": ["north"],
-        "until": "2013-03-01T03:00:00.000000Z", "stood": False,
+        "until": "2013-03-01T03:00:00.000000Z", "unchanged": False,
     }  # fmt: skip
     assert told["target_version"] > back["target_version"]
     assert spark.read.format("delta").load(str(place / "tables" / "table")).count() == 0
     again = handlers.rollback({"run": found["run"]}, where).value
-    assert again == {**told, "stood": True}
+    assert again == {**told, "unchanged": True}
 
 
 @pytest.mark.nightly
@@ -202,8 +202,8 @@ def test_a_run_is_held_and_published(run):
     code, checked = run("audit", held["run"])
     assert (code, checked["passed"]) == (0, True)
     code, found = run("publish", held["run"])
-    assert (code, found["published"], found["stood"]) == (0, True, False)
-    assert run("publish", held["run"])[1]["stood"] is True
+    assert (code, found["published"], found["unchanged"]) == (0, True, False)
+    assert run("publish", held["run"])[1]["unchanged"] is True
     code, plan = run("plan", "bids", "--into", "table")
     assert plan["stands"] == held["run"]
     assert [each["run"] for each in plan["covered"]] == [held["run"]]
@@ -256,8 +256,8 @@ def test_capture_goes_on_and_a_followed_replay_plays_what_is_new(run, spark, cap
     plan = run("plan", "bids", "--into", "table", "--follow", "nightly")[1]
     assert (plan["since"], plan["records"]) == ("2013-03-01T03:00:00.000000Z", 8)
     second = replay(run, "--follow", "nightly")
-    assert (second["records"], second["stood"]) == (8, False)
-    assert replay(run, "--follow", "nightly")["stood"] is True
+    assert (second["records"], second["unchanged"]) == (8, False)
+    assert replay(run, "--follow", "nightly")["unchanged"] is True
     assert main(["capture", "bids"]) == 0
     assert "nothing new; the tape is at commit 1" in capsys.readouterr().out
 

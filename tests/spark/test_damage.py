@@ -133,7 +133,7 @@ def test_put_back_it_is_as_before(spark, damaged, source, tmp_path) -> None:
         copy.rename(file)
     assert deeply(spark, damaged).valid
     # The attempt that broke holds nothing against the next one.
-    assert not replay(spark, damaged, source)["stood"]
+    assert not replay(spark, damaged, source)["unchanged"]
     assert lake_contents.rows(damaged.table("staged"))
 
 

@@ -51,7 +51,7 @@ def whole(path):
 
 def test_a_torn_recording_is_told_and_what_is_whole_comes_out(run, tmp_path, capsys):
     code, found = run("import", "torn", TORN, "--format", "timely")
-    assert (code, found["stream"], found["valid"], found["stood"]) == (0, "torn", True, False)
+    assert (code, found["stream"], found["valid"], found["unchanged"]) == (0, "torn", True, False)
     assert [(each["worker"], each["violation"]) for each in found["workers"]] == [
         (0, None), (1, None)
     ]  # fmt: skip

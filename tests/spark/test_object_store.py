@@ -169,7 +169,7 @@ def test_jobs_leave_their_results_there(told: str) -> None:
     assert run_job(handlers.verify, request) == 2
     found = attempt.outcome()
     assert found is not None
-    assert (found.exit_code, found.answer["error"]) == (2, "CAP-STREAM")
+    assert (found.exit_code, found.report["error"]) == (2, "CAP-STREAM")
     attempt.begin()
     assert (attempt.outcome(), attempt.request()) == (None, '{"stream": "nowhere"}')
     tomorrow = datetime.now(UTC) + timedelta(days=1)

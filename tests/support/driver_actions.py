@@ -148,7 +148,7 @@ def _recapture(work: _Work) -> dict[str, object]:
     into, peers = work.named("into"), int(work.named("peers"))
     request = RecaptureRequest(small_stream.NAME, into, peers=peers)
     done = recapture(work.spark, work.lake, request)
-    return {"commit": done.commit, "records": done.records, "stood": done.unchanged}
+    return {"commit": done.commit, "records": done.records, "unchanged": done.unchanged}
 
 
 def _replay(work: _Work) -> dict[str, object]:
@@ -247,7 +247,7 @@ def _import(work: _Work) -> dict[str, object]:
         find_recordings(folder, Format.TIMELY),
         Form.of_folder(folder, Format.TIMELY),
     )
-    return {"stood": result.unchanged, "records": sum(file.records for file in result.surveys)}
+    return {"unchanged": result.unchanged, "records": sum(file.records for file in result.surveys)}
 
 
 def _maintain(work: _Work) -> dict[str, object]:
@@ -300,6 +300,6 @@ def _outcome(outcome: ReplayResult) -> dict[str, object]:
     certificate = outcome.certificate
     return {
         "run": None if certificate is None else certificate.run,
-        "stood": outcome.unchanged,
+        "unchanged": outcome.unchanged,
         "certificate": {} if certificate is None else certificate.to_json(),
     }

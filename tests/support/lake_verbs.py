@@ -170,7 +170,7 @@ def _attempt() -> Json:
     with mock.patch.object(SparkSession, "stop"), redirect_stdout(io.StringIO()):
         code = main(handlers.verify, request, lambda _: build_session())
     outcome = attempt.outcome()
-    return {"code": code, "answer": None if outcome is None else dict(outcome.answer)}
+    return {"code": code, "answer": None if outcome is None else dict(outcome.report)}
 
 
 def contents(place: str) -> dict[str, Json]:

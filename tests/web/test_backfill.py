@@ -84,7 +84,7 @@ def test_chunked_days_equal_one_replay_and_repeat_nothing(
     assert len(captured.rest.runs(BACKFILL)) == 3
     run = captured.rest.runs(BACKFILL)[0]
     name = str(run["dag_run_id"])
-    assert certificate(captured, run)["stood"]
+    assert certificate(captured, run)["unchanged"]
     assert int(str(captured.rest.task(BACKFILL, name, "replay")["try_number"])) == 2
 
     parameters = {"workers": ["EWR"], "dry_run": True}

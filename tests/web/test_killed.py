@@ -114,7 +114,7 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     audited(captured, {name, str(whole["run"])})
     maintained(captured)
     assert captured.rows("steps") == captured.rows("whole") != []
-    assert captured.replay(**asked, into="whole")["stood"]
+    assert captured.replay(**asked, into="whole")["unchanged"]
 
     taken = grown(captured.lake.table("steps"))
     back = captured.rest.trigger("capstan_rollback", {"run": name})

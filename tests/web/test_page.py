@@ -163,7 +163,7 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     world.rest.require(ROLLBACK, run)
     told = world.rest.xcom(ROLLBACK, run, "rollback")
     assert isinstance(told, dict)
-    assert (told["run"], told["rolled_back"], told["stood"]) == (name, True, False)
+    assert (told["run"], told["rolled_back"], told["unchanged"]) == (name, True, False)
     assert len(world.rows(COVERAGE)) == len(rows) - 3
     inner = look(page, world, name)
     inner.get_by_role("heading", name=f"Run {name}").wait_for()

@@ -82,7 +82,7 @@ def certified(certificate: Certificate, *, unchanged: bool) -> dict[str, object]
     return {
         **{key: getattr(certificate, key) for key in _CERTIFIED},
         "not_covered": asdict(certificate.not_covered),
-        "stood": unchanged,
+        "unchanged": unchanged,
         **({"streams": certificate.streams} if certificate.streams else {}),
         "audit": {key: audit.get(key) for key in ("kind", "passed", "cells", "differing")},
     }

@@ -26,12 +26,12 @@ def gaps_markdown(entries: Iterable[Mapping[str, object]]) -> str:
 
 
 def backfills_markdown(result: Mapping[str, object]) -> str:
-    """The result of the app `backfill` as markdown."""
+    """The result of the job `backfill` as markdown."""
     lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for run in runs_of(result):
         status = "waiting for approval" if run.get("published") is False else "published"
-        if run.get("stood"):
+        if run.get("unchanged"):
             status = "already published"
         if "error" in run:
             status = f"{run['error']}: {run.get('message')}"

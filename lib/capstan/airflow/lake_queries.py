@@ -141,7 +141,7 @@ def pin_cut(previewed: Preview) -> Request:
 def interrupted_request(settings: Settings, request: Request, saved: object) -> Request | None:
     """The request that an earlier try saved, if it equals `request` and its run still has a claim.
 
-    An app that was killed keeps its claim. Only the next attempt of its own run can take over the
+    A job that was killed keeps its claim. Only the next attempt of its own run can take over the
     claim, and it is the same run only at the same cut.
     """
     if not isinstance(saved, Mapping):

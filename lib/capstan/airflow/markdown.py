@@ -69,7 +69,7 @@ def _difference(difference: Json) -> list[str]:
 
 
 def audits_markdown(result: Json) -> str:
-    """The result of the app `audit` as markdown: several runs, or one table."""
+    """The result of the job `audit` as markdown: several runs, or one table."""
     entries = result.get("audits", [result] if "kind" in result else [])
     lines = [
         "## Audits of published tables",
@@ -87,14 +87,14 @@ def audits_markdown(result: Json) -> str:
 
 
 def rollback_markdown(result: Json) -> str:
-    """The result of the app `rollback` as markdown."""
+    """The result of the job `rollback` as markdown."""
     r = RollbackResult.from_json(result)
     rows = [
         ("stream", r.stream),
         ("workers", r.workers),
         ("times", bounds_text(r.since, r.until, cell_text)),
         ("target", f"{r.target}: version {r.target_version} has the previous rows"),
-        ("rolled back", "already before, nothing changed" if r.stood else "now"),
+        ("rolled back", "already before, nothing changed" if r.unchanged else "now"),
     ]
     return _page(f"Rolled back: {r.run}", rows)
 

@@ -86,7 +86,7 @@ def _survey(survey: Survey) -> str:
 
 def _backfill(backfill: BackfillResult) -> str:
     value = backfill.to_json()
-    states = {"done": "done", "stood": "unchanged", "failed": "failed", "left": "left"}
+    states = {"done": "done", "unchanged": "unchanged", "failed": "failed", "left": "left"}
     counts = ", ".join(f"{value[name]} {state}" for name, state in states.items())
     columns = ("since", "until", "run", "records", "published", "error")
     rows = [run.to_json() for run in backfill.runs]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from capstan.spark.session import Later
 
-_RESULT_KEYS = ("run", "records", "target_version", "published", "stood")
+_RESULT_KEYS = ("run", "records", "target_version", "published", "unchanged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class BackfillResult:
             "dry_run": self.request.dry_run,
             "runs": [run.to_json() for run in self.runs],
             "done": sum(not outcome.unchanged for outcome in outcomes),
-            "stood": sum(outcome.unchanged for outcome in outcomes),
+            "unchanged": sum(outcome.unchanged for outcome in outcomes),
             "failed": sum(run.error is not None for run in self.results),
             "left": len(self.replays) - len(self.results),
         }

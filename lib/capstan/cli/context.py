@@ -78,7 +78,7 @@ class Shell:
     def working(self, work: Work) -> Iterator[CommandContext]:
         """Show the progress of some work, and stop the Spark session that it starts.
 
-        The work's own prints go to standard error: standard output is for the answer.
+        The work's own prints go to standard error: standard output is for the result.
         """
         with redirect_stdout(sys.stderr), watching(self.output, work) as watch, self.context:
             self.context.watch = watch

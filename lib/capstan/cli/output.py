@@ -27,7 +27,7 @@ class CommandOutput:
     """Where answers (standard output) and notes (standard error) go; with `as_json`, as objects."""
 
     as_json: bool
-    answers: Console
+    results: Console
     notes: Console
 
     @classmethod
@@ -39,15 +39,15 @@ class CommandOutput:
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return cls(as_json, _console(stderr=False), _console(stderr=True))
 
-    def answer(self, value: Mapping[str, object], *shown: RenderableType) -> None:
-        """Print an answer: `value` as JSON, or `shown` for people."""
+    def result(self, value: Mapping[str, object], *shown: RenderableType) -> None:
+        """Print a result: `value` as JSON, or `shown` for people."""
         try:
             if self.as_json:
-                self.answers.file.write(json_text(value) + "\n")
+                self.results.file.write(json_text(value) + "\n")
             else:
                 for part in shown:
-                    self.answers.print(part, soft_wrap=isinstance(part, str))
-            self.answers.file.flush()
+                    self.results.print(part, soft_wrap=isinstance(part, str))
+            self.results.file.flush()
         except (BrokenPipeError, SystemExit):
             # The reader has closed the pipe: `capstan runs | head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -59,7 +59,7 @@ class CommandOutput:
     def error(self, value: Mapping[str, object]) -> None:
         """Print an error with the keys `error`, `message` and `hint`."""
         if self.as_json:
-            self.answer(value)
+            self.result(value)
             return
         self.note(f"{value['error']}: {_one_line(str(value['message']))}")
         if value["hint"]:

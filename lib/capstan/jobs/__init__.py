@@ -1,4 +1,4 @@
-"""Spark apps: a JSON request, one call, a result file, an exit code.
+"""Spark jobs: a JSON request, one call, a result file, an exit code.
 
 `python -m capstan.jobs replay` runs one, and so does its file for `spark-submit`, which `job_file`
 names. `capstan.jobs.handlers` has what they do.

@@ -1,4 +1,4 @@
-"""Audits of several runs in one app; one that fails does not stop the others."""
+"""Audits of several runs in one job; one that fails does not stop the others."""
 
 from __future__ import annotations
 

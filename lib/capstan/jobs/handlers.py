@@ -1,4 +1,4 @@
-"""Handlers of the apps: each turns a request into a result, and starts Spark when it needs it.
+"""Handlers of the jobs: each turns a request into a result, and starts Spark when it needs it.
 
 What can be refused is refused before that.
 """

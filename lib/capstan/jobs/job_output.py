@@ -34,15 +34,15 @@ class JobOutput:
         if self.attempt is not None:
             self.attempt.begin()
 
-    def done(self, answer: JobResult) -> None:
+    def done(self, result: JobResult) -> None:
         """Write the result of a job, with the error if a check failed."""
-        refusal = answer.refusal
+        refusal = result.refusal
         summary = None if refusal is None else refusal.summary()
         if self.file is not None:
-            _write(self.file, {**answer.value, **(summary or {})})
+            _write(self.file, {**result.value, **(summary or {})})
         if self.attempt is not None:
             code = 0 if refusal is None else refusal.exit_code
-            self.attempt.end(self.verb, code, answer.value, summary)
+            self.attempt.end(self.verb, code, result.value, summary)
 
     def failed(self, error: CapstanError) -> None:
         """Write the error that has ended a job; what cannot be written is only printed."""

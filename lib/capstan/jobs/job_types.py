@@ -1,4 +1,4 @@
-"""Types shared by the handlers of apps and their main program."""
+"""Types shared by the handlers of jobs and their main program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ JsonObject = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """The result of an app, and the error to exit with if a check failed."""
+    """The result of a job, and the error to exit with if a check failed."""
 
     value: JsonObject
     refusal: CapstanError | None = None

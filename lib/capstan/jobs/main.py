@@ -1,6 +1,6 @@
-"""The main program of the apps: a JSON request, one call, a result file, an exit code.
+"""The main program of the jobs: a JSON request, one call, a result file, an exit code.
 
-An app is started by `spark-submit`, or by Python alone:
+A job is started by `spark-submit`, or by Python alone:
 
     spark-submit spark_apps/replay.py request.json --lake /data/lake --result result.json
     python -m capstan.jobs verify --request '{"stream": "flights"}' --result result.json
@@ -48,7 +48,7 @@ def main(
     arguments: Sequence[str] | None = None,
     start: Callable[[str], SparkSession] | None = None,
 ) -> int:
-    """Run one app and return the exit code of the process.
+    """Run one job and return the exit code of the process.
 
     Args:
         handler: Turns a request into a result, or refuses it without Spark.
@@ -79,14 +79,14 @@ def _run(
         output.begin()
         config = _config(options, attempt)
         with Context(options.lake, config=config, spark=lambda: _start(name, start)) as context:
-            answer = handler(_request(options, attempt), context)
-        output.done(answer)
+            result = handler(_request(options, attempt), context)
+        output.done(result)
     except BaseException as error:
         if not translation.is_failure(error):
             raise
         return _failed(error, output, log)
-    if answer.refusal is not None:
-        return print_error(answer.refusal, log)
+    if result.refusal is not None:
+        return print_error(result.refusal, log)
     print(f"{name}: done", flush=True)
     return 0
 

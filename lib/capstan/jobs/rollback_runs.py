@@ -1,4 +1,4 @@
-"""The app `rollback`: checks without Spark, and the rollback itself."""
+"""The job `rollback`: checks without Spark, and the rollback itself."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def roll_back(context: Context, request: RollbackRequest) -> JobResult:
         until=draft.until,
         target_path=history.last.target,
         target_version=version,
-        stood=repeated,
+        unchanged=repeated,
     )
     return JobResult(asdict(result))

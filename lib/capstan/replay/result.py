@@ -58,13 +58,14 @@ class ReplayResult:
     def to_json(self) -> dict[str, object]:
         """The certificate, as the command line's `--json` prints it: public keys first."""
         known = {} if self.certificate is None else self.certificate.to_json()
-        return {**dict.fromkeys(PUBLIC_KEYS), **known, "stood": self.unchanged}
+        return {**dict.fromkeys(PUBLIC_KEYS), **known, "unchanged": self.unchanged}
 
     @classmethod
     def from_json(cls, value: Json) -> ReplayResult:
         """The result that `to_json` wrote, such as the XCom of a replay."""
         known = any(value.get(key) is not None for key in ("run", "stream"))
-        return cls(Certificate.from_json(value) if known else None, bool(value.get("stood")))
+        unchanged = value.get("unchanged", value.get("stood"))  # As earlier versions named it.
+        return cls(Certificate.from_json(value) if known else None, bool(unchanged))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ class RollbackResult:
 
     Attributes:
         target_version: The version with the previous rows.
-        stood: Whether it was already rolled back.
+        unchanged: Whether it was already rolled back.
     """
 
     run: str
@@ -85,9 +86,10 @@ class RollbackResult:
     target_path: str
     target_version: int
     rolled_back: bool = True
-    stood: bool
+    unchanged: bool
 
     @classmethod
     def from_json(cls, value: Json) -> RollbackResult:
         """The result of the job `rollback`."""
-        return cls(**{each.name: value[each.name] for each in fields(cls)})
+        given = {"unchanged": value.get("stood"), **value}  # As earlier versions named it.
+        return cls(**{field.name: given[field.name] for field in fields(cls)})

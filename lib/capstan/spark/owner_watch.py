@@ -1,7 +1,7 @@
-"""Ends an app when the process that submitted it has died.
+"""Ends a job when the process that submitted it has died.
 
-A submitting process may be killed before it can end its app. It passes its id in `CAPSTAN_OWNER`,
-and the app checks regularly whether that process still exists. Unfinished work stays as after any
+A submitting process may be killed before it can end its job. It passes its id in `CAPSTAN_OWNER`,
+and the job checks regularly whether that process still exists. Unfinished work stays as after any
 kill, and the next attempt finishes it.
 """
 
@@ -19,7 +19,7 @@ _SECONDS = 2.0
 
 
 def name_owner(processes: Iterable[int]) -> str:
-    """The value of `CAPSTAN_OWNER` for an app that ends when one of these processes has ended."""
+    """The value of `CAPSTAN_OWNER` for a job that ends when one of these processes has ended."""
     return " ".join(f"{process}:{_started(process)}" for process in processes)
 
 
@@ -37,7 +37,7 @@ def watch_owner(environment: Mapping[str, str] = os.environ) -> threading.Thread
 def _watch(owners: list[str], submitted: bool) -> None:
     while all(_is_running(owner) for owner in owners):
         time.sleep(_SECONDS)
-    # The driver's JVM started this process, and holds the other resources of the app.
+    # The driver's JVM started this process, and holds the other resources of the job.
     for process in ([os.getppid()] if submitted else []) + [os.getpid()]:
         os.kill(process, signal.SIGKILL)
 

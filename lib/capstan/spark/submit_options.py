@@ -18,7 +18,7 @@ from capstan.spark.setup.local_submit import pyspark_home
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Settings of one submitted app.
+    """Settings of one submitted job.
 
     Attributes:
         conf: Spark settings that must be known before the driver's JVM starts.
@@ -34,9 +34,9 @@ class Submission:
 
 
 def submission(master: str, *, short: bool = False) -> Submission:
-    """Settings for an app on `master`, in client mode.
+    """Settings for a job on `master`, in client mode.
 
-    `capstan.spark.session` makes all other settings of a session inside the app.
+    `capstan.spark.session` makes all other settings of a session inside the job.
     """
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)

@@ -49,7 +49,7 @@ class JobOutcome:
     at: str
 
     @property
-    def answer(self) -> dict[str, object]:
+    def report(self) -> dict[str, object]:
         """Result and error as one object, as the file of `--result` has it."""
         return {**(self.result or {}), **(self.error or {})}
 

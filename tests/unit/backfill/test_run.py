@@ -60,9 +60,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         answer = waiting.pop(0) if waiting else "published"
         if isinstance(answer, BaseException):
             raise answer
-        stood = answer == "stood"
+        unchanged = answer == "unchanged"
         published = {"run": f"r-{str(request.since)[8:10]}", "published": True}
-        return ReplayResult(Certificate.from_json(published), unchanged=stood)
+        return ReplayResult(Certificate.from_json(published), unchanged=unchanged)
 
     monkeypatch.setattr(running, "replay", fake)
     return waiting
@@ -77,11 +77,11 @@ def fill(lake: Lake, **asked: object) -> BackfillResult:
 
 def summed(found: BackfillResult) -> tuple[object, ...]:
     value = found.to_json()
-    return tuple(value[name] for name in ("done", "stood", "failed", "left"))
+    return tuple(value[name] for name in ("done", "unchanged", "failed", "left"))
 
 
 def test_each_chunk_is_a_run_and_reports_its_end(lake: Lake, answers: list[object]) -> None:
-    answers += ["published", "stood"]
+    answers += ["published", "unchanged"]
     seen: list[object] = []
     with subscribe(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
         found = fill(lake)

@@ -197,14 +197,14 @@ def test_an_attempt_leaves_its_result_in_the_lake(tmp_path: Path, session: FakeS
     found = attempt_of(tmp_path).outcome()
     assert found is not None
     assert (found.attempt, found.verb, found.exit_code) == ("a", "fake", 0)
-    assert found.answer == found.result == {"a": 1} == json.loads(result.read_text("utf-8"))
+    assert found.report == found.result == {"a": 1} == json.loads(result.read_text("utf-8"))
     refused = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
     assert main(app(refused), arguments, session) == 1
     found = attempt_of(tmp_path).outcome()
     assert found is not None
     assert (found.exit_code, found.result) == (1, {"valid": False})
     assert found.error == {"error": "CAP-VIOLATION", "message": "seq 3", "hint": "look"}
-    assert found.answer == json.loads(result.read_text("utf-8"))
+    assert found.report == json.loads(result.read_text("utf-8"))
     error = RangeLockedError("CAP-HELD", "held", "wait", holder="r")
     assert main(app(error), arguments, session) == 4
     found = attempt_of(tmp_path).outcome()

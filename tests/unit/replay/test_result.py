@@ -13,7 +13,7 @@ from capstan.api.notebook import shown
 from capstan.errors import CapstanError
 from capstan.replay.result import ReplayResult
 
-NOTHING = {"run": None, "stream": None, "target_version": None, "stood": True}
+NOTHING = {"run": None, "stream": None, "target_version": None, "unchanged": True}
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def replayed(tmp_path: Path) -> ReplayResult:
         "run": "table-1", "stream": "s", "cut": 4, "target": "table", "target_path": path,
         "target_version": 0, "published": True, "records": 2000,
     }  # fmt: skip
-    return ReplayResult.from_json({**certificate, "stood": False})
+    return ReplayResult.from_json({**certificate, "unchanged": False})
 
 
 def test_the_table_is_read_at_the_published_version(replayed: ReplayResult) -> None:
@@ -37,7 +37,7 @@ def test_json_of_a_result_is_read_as_the_same_result(replayed: ReplayResult) -> 
     assert ReplayResult.from_json(json.loads(json.dumps(replayed.to_json()))) == replayed
     nothing = ReplayResult.from_json(NOTHING)
     assert nothing == ReplayResult(None, unchanged=True)
-    assert (nothing.name, nothing.to_json()["stood"]) == ("", True)
+    assert (nothing.name, nothing.to_json()["unchanged"]) == ("", True)
 
 
 def test_a_result_without_a_certificate_has_no_table() -> None:

@@ -107,4 +107,7 @@ def test_results_are_printed_as_they_were(name: str) -> None:
     printed = RUNS["printed"][name]
     result = ReplayResult.from_json(printed)
     assert (result.certificate is None) == (printed["stream"] is None)
-    assert result.to_json() == printed
+    again = result.to_json()
+    # A key has another name since; what was printed before is read as well.
+    assert again.pop("unchanged") == printed["stood"]
+    assert {**again, "stood": printed["stood"]} == printed

@@ -38,7 +38,7 @@ def test_the_outcome_is_what_the_job_has_left(attempt: JobAttempt) -> None:
     found = attempt.outcome()
     assert found is not None
     assert (found.attempt, found.verb, found.exit_code) == ("shop-job-1", "verify", 1)
-    assert found.answer == {"valid": False, **ERROR, "at": "2024-05-01 00:00:00+00:00"}
+    assert found.report == {"valid": False, **ERROR, "at": "2024-05-01 00:00:00+00:00"}
     assert datetime.now(UTC) - datetime.fromisoformat(found.at) < timedelta(minutes=1)
 
 
@@ -48,7 +48,7 @@ def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) ->
     assert attempt.outcome() is None
     attempt.end("replay", 5, None, ERROR)
     found = attempt.outcome()
-    assert found is not None and (found.result, found.answer) == (None, ERROR)
+    assert found is not None and (found.result, found.report) == (None, ERROR)
     # And so does a plan that prepares another start.
     attempt.prepare({})
     assert attempt.outcome() is None

@@ -24,7 +24,7 @@ class ListAuditsOperator(BaseOperator):
 
     If the parameters name a stream, the target is audited against it, whatever wrote its rows.
 
-    XComs: `request`, the request of the app `audit`; `count`, the number of audits; `left_out`,
+    XComs: `request`, the request of the job `audit`; `count`, the number of audits; `left_out`,
     the published runs that are not among them.
     """
 
@@ -37,7 +37,7 @@ class ListAuditsOperator(BaseOperator):
         self._settings = settings
 
     def execute(self, context: Context) -> dict[str, object]:
-        """List published runs, and return the request of the app."""
+        """List published runs, and return the request of the job."""
         from capstan.airflow.lake_queries import list_audits, table_audit_request
 
         params = context["params"]

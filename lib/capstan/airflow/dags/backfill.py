@@ -21,7 +21,7 @@ from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import Replay
 from capstan.errors import InvalidRequestError
 
-# Waiting runs count too; the pool limits the number of Spark apps.
+# Waiting runs count too; the pool limits the number of Spark jobs.
 _MAX_ACTIVE_RUNS = 16
 _RESOLUTION = timedelta(microseconds=1)
 

@@ -33,7 +33,7 @@ _CODES = (
     ),
     (
         "5, or none",
-        "something broke, or the app was killed",
+        "something broke, or the job was killed",
         "Retried as the next attempt of the same run. Clearing the task has the same effect.",
     ),
 )
@@ -49,7 +49,7 @@ FAILURES = f"""
 
 {_table(_CODES)}
 
-Killing, clearing or marking a task ends its Spark app. If a process survives, it cannot publish:
+Killing, clearing or marking a task ends its Spark job. If a process survives, it cannot publish:
 the next attempt fences it.
 """
 
@@ -66,9 +66,9 @@ tape, published in one commit. Repeating a replay changes nothing.
 
 *Trigger* opens the form. **plan** rejects invalid requests before Spark starts, and shows what
 would be read and written; a *dry run* ends there. With *Differences*, the plan also compares with
-the table, in a Spark app of its own. **replay** is one Spark app. With *Approve*, it stops after
+the table, in a Spark job of its own. **replay** is one Spark job. With *Approve*, it stops after
 its audit, **approve** waits for a person's decision (*Required Actions*), and **publish** is a
-second, small app. A rejected run fails with `CAP-REJECTED` and leaves the table unchanged.
+second, small job. A rejected run fails with `CAP-REJECTED` and leaves the table unchanged.
 **certificate** shows what was replayed, what is not covered, and the result of the audit: on the
 task's page, under *Rendered Templates*.
 """
@@ -112,7 +112,7 @@ Audits again everything that replays have published. If a later run overwrote pa
 the version that the run wrote is audited; otherwise the table as it is now.
 
 **plan** lists the published runs of every table; its log also names the runs that *Newest* leaves
-out. **audit** is one Spark app; its findings are on its page, under *Rendered Templates*. A
+out. **audit** is one Spark job; its findings are on its page, under *Rendered Templates*. A
 difference fails the run; nothing is ever changed. Runs that can no longer be audited, because their
 code changed or their version is gone, are listed there; with *Strict*, they fail the run as well.
 

@@ -1,6 +1,6 @@
 """The DAG `capstan_gaps`: reports missing and stale intervals of declared replays, and fills them.
 
-It reports daily. It fills only when its parameter `fill` is set, in one Spark app.
+It reports daily. It fills only when its parameter `fill` is set, in one Spark job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reports which intervals of each declared replay are covered, stale, missing, cha
 not complete yet. It covers the chosen replays, or all that have a range or a schedule.
 
 **gaps** needs no Spark; its report is on its page, under *Rendered Templates*, and in its XCom.
-With *Fill*, **fill** is one Spark app that replays missing intervals, then stale ones, each as a
+With *Fill*, **fill** is one Spark job that replays missing intervals, then stale ones, each as a
 run of its own. Replays into a table whose runs need approval are reported but not filled: replay
 their intervals with `capstan_replay`.
 """
@@ -40,7 +40,7 @@ class ListGapsOperator(BaseOperator):
     """Reports gaps of declared replays from the index and the ledgers, without a JVM.
 
     XComs: `replays`, one entry per replay with interval counts by state and the uncovered
-    intervals; `request`, the request of the app `backfill`; `count`, the number of backfills.
+    intervals; `request`, the request of the job `backfill`; `count`, the number of backfills.
     Downstream tasks are skipped when there is nothing to fill, or `fill` is off.
     """
 
@@ -154,9 +154,9 @@ def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, o
 
 
 def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], list[str]]:
-    """Requests of the app `backfill` for a replay, and the problems that rule out others.
+    """Requests of the job `backfill` for a replay, and the problems that rule out others.
 
-    The cut is pinned, so that a retry of the app is the next attempt of the same runs.
+    The cut is pinned, so that a retry of the job is the next attempt of the same runs.
     """
     from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
     from capstan.errors import InvalidRequestError

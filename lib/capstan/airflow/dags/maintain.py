@@ -30,7 +30,7 @@ class MaintainOperator(CapstanSubmitOperator):
         )
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Maintain, and return the app's result."""
+        """Maintain, and return the job's result."""
         params = context["params"]
         self.request = {
             "streams": params.get("streams") or None,

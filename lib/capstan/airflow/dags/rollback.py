@@ -19,7 +19,7 @@ from capstan.airflow.tasks.failures import as_task
 class RollbackOperator(CapstanSubmitOperator):
     """Submits the rollback of a run; an impossible rollback is refused before Spark starts.
 
-    The event of the table's asset carries the app's result: `rolled_back`, the run, and the
+    The event of the table's asset carries the job's result: `rolled_back`, the run, and the
     version with the previous rows.
     """
 
@@ -35,7 +35,7 @@ class RollbackOperator(CapstanSubmitOperator):
         )
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Roll the run back, and return the app's result."""
+        """Roll the run back, and return the job's result."""
         from capstan.jobs.rollback_runs import RollbackRequest, require_reversible
         from capstan.storage.lake import Lake
 

@@ -1,4 +1,4 @@
-"""Client of Airflow's API: readiness, and the pool of Spark apps."""
+"""Client of Airflow's API: readiness, and the pool of Spark jobs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_pool(port: int, password: str, name: str, slots: int) -> None:
     credentials = {"username": USER, "password": password}
     status, answer = _call(port, "POST", "/auth/token", credentials)
     if isinstance(answer, dict) and "access_token" in answer:
-        about = "Tasks that start Spark: the number of concurrent apps on this machine"
+        about = "Tasks that start Spark: the number of concurrent jobs on this machine"
         pool = {"name": name, "slots": slots, "description": about, "include_deferred": False}
         status, answer = _call(port, "POST", "/api/v2/pools", pool, str(answer["access_token"]))
     if status not in (http.client.OK, http.client.CREATED, http.client.CONFLICT):

@@ -174,7 +174,7 @@ class Launcher:
         if began:
             self.say("stopping")
         stop(self._components, self.hurry.is_set)
-        # An app that started its own session still has the mark.
+        # A job that started its own session still has the mark.
         spared = self._servers[0].process if self._servers else None
         processes.end(lambda: self.setup.home.left(spared))
         stop(self._servers, self.hurry.is_set)

@@ -1,6 +1,6 @@
 """Settings of a local Airflow: its port, and its components' environment.
 
-No secret is in the environment: Spark apps inherit it, and need none. Airflow generates its keys
+No secret is in the environment: Spark jobs inherit it, and need none. Airflow generates its keys
 into `airflow.cfg`, and reads the URL of its database from a file.
 """
 
@@ -79,12 +79,12 @@ def settings(setup: Setup) -> dict[str, str]:
 
 
 def apps_at_once() -> int:
-    """The number of concurrent Spark apps: one per two cores, at least two."""
+    """The number of concurrent Spark jobs: one per two cores, at least two."""
     return max(2, min(_TASKS, (os.cpu_count() or 1) // 2))
 
 
 def environment(setup: Setup, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of the components, which submitted apps inherit.
+    """The environment of the components, which submitted jobs inherit.
 
     Airflow's connections, variables and settings in `given` are kept, except settings that the
     launcher makes itself.

@@ -22,7 +22,7 @@ class ApproveOperator(ApprovalOperator):
     """Asks a person whether to publish a run that waits after its audit.
 
     It shows the certificate so far, the audit with its checks, and what publishing would change.
-    While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the app
+    While waiting it holds no slot, and needs no triggerer. Its XCom is the request of the job
     `publish`: the decision, by whom and when. A rejection has to be recorded too, so downstream
     tasks are not skipped. The task itself is skipped if no run waits.
     """
@@ -61,7 +61,7 @@ class ApproveOperator(ApprovalOperator):
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, object]:
-        """Convert the decision to the request of the app `publish`."""
+        """Convert the decision to the request of the job `publish`."""
         # Not the parent's method, which skips downstream tasks on rejection.
         response = super(ApprovalOperator, self).execute_complete(context=context, event=event)
         approved = response["chosen_options"] == [self.APPROVE]

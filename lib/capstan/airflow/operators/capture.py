@@ -29,7 +29,7 @@ class CaptureOperator(CapstanSubmitOperator):
 
     Runs of a DAG capture one after the other, unless `max_active_tis_per_dag` is given.
 
-    If the frontier has stood still for longer than declared, the task fails after its app with
+    If the frontier has stood still for longer than declared, the task fails after its job with
     `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
     """
 
@@ -55,7 +55,7 @@ class CaptureOperator(CapstanSubmitOperator):
         self._options = {name: value for name, value in options.items() if value}
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Capture, check that the frontier moves, and return the app's result."""
+        """Capture, check that the frontier moves, and return the job's result."""
         from capstan.airflow.lake_queries import require_moving
 
         self.request = {"stream": self.stream, **self._options, **self._read_request()}

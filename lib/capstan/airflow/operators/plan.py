@@ -120,11 +120,11 @@ def remember_request(context: Context, request: dict[str, Any]) -> None:
 class PlanReplayOperator(CapstanSubmitOperator):
     """Plans a replay from the index and the ledgers, without a JVM.
 
-    With `diff`, it then submits the app `plan`, which compares with the target. This runs outside
+    With `diff`, it then submits the job `plan`, which compares with the target. This runs outside
     the pool of Spark tasks, where it would hold up plans that need no Spark.
 
-    XComs: `request`, the app's request with the cut pinned; `records`, the number of records to
-    replay; `plan`, what would be read and written. The cut is pinned so that a retry of the app is
+    XComs: `request`, the job's request with the cut pinned; `records`, the number of records to
+    replay; `plan`, what would be read and written. The cut is pinned so that a retry of the job is
     the next attempt of the same run, even if more was captured since.
     """
 
@@ -187,7 +187,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
     def _compared(
         self, context: Context, request: Mapping[str, object], records: int
     ) -> dict[str, object]:
-        """The plan with changes to the target, from a Spark app that writes nothing."""
+        """The plan with changes to the target, from a Spark job that writes nothing."""
         self.request, self.records = request, records
         plan = super().execute(context)
         self._show_plan(plan)

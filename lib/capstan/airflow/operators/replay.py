@@ -109,7 +109,7 @@ class ReplayOperator(SubmitReplayOperator):
         self._wait_for_times = wait_for_times
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Plan, submit the app at the pinned cut, and return the certificate."""
+        """Plan, submit the job at the pinned cut, and return the certificate."""
         with as_task():
             for name in ("dry_run", "diff", "wait"):
                 if name in self.fields:

@@ -98,12 +98,12 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
             self._render_result = None
         elif self._render_result is None:
             self._render_result = self.kind.render
-        answer = outcome.answer
+        result = outcome.report
         if outcome.exit_code:
-            raise self.take_failure(context, outcome.exit_code, answer)
-        self.take(context, answer)
-        send_stream_metrics(self.settings, answer.get("stream"))
-        return answer
+            raise self.take_failure(context, outcome.exit_code, result)
+        self.take(context, result)
+        send_stream_metrics(self.settings, result.get("stream"))
+        return result
 
     def _outcome(self, context: Context) -> JobOutcome:
         """The outcome of the job."""

@@ -1,4 +1,4 @@
-"""The operator that submits Capstan's apps: request in, result to XCom and asset events."""
+"""The operator that submits Capstan's jobs: request in, result to XCom and asset events."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from capstan.storage.s3_access import child_variables
 _APP_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
 _MANY = 1_000_000
-_OBJECT = "give a JSON object with the keys of the app's request, such as the task `plan` returns"
+_OBJECT = "give a JSON object with the keys of the job's request, such as the task `plan` returns"
 
 
 class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
-    """Submits one of Capstan's apps to Spark, and takes its result.
+    """Submits one of Capstan's jobs to Spark, and takes its result.
 
     The result is the task's XCom, and the `extra` of its assets' events. A failed try keeps its
     request and result in its folder; a successful try keeps nothing.
 
-    When the app has reported an error, exit codes 1, 2 and 4 fail the task without a retry, and
+    When the job has reported an error, exit codes 1, 2 and 4 fail the task without a retry, and
     code 3 makes it wait without using up a try. Any other failure is retried. A retry is the next
     attempt of the same run: it takes over the claim, and fences what is left of the earlier one.
     """
@@ -84,12 +84,12 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
 
         Args:
             app: The app: the name of its file without the extension.
-            request: The app's request: a mapping, JSON text, or another task's output.
+            request: The job's request: a mapping, JSON text, or another task's output.
             settings: The settings; by default those of the environment, read when the task runs.
             lake: The lake, if not that of the settings. Templated.
             config: The declaration file, if not that of the settings. Templated.
             streams: The former name of `config`.
-            records: The number of records, if known: with few, the app starts faster.
+            records: The number of records, if known: with few, the job starts faster.
             render: Renders the result as markdown for the task's page.
             wait: The time between two checks for completeness. Not a few seconds: Airflow takes a
                 task for lost that returns before the scheduler has noted its end.
@@ -142,7 +142,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
             super().execute(context)
         except AirflowException as error:
             self._failed(context, folder, error)
-        result = folder.answer()
+        result = folder.read_result()
         if result is None:
             raise TaskBrokenError("CAP-SUBMIT: spark-submit succeeded, but left no result")
         self.take(context, result)
@@ -170,7 +170,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         return request
 
     def _prepare(self, folder: TryFolder, declared: Mapping[str, str]) -> None:
-        """Set the arguments of `spark-submit`: the app's arguments, Spark settings, variables."""
+        """Set the arguments of `spark-submit`: the job's arguments, Spark settings, variables."""
         master = spark_master(self._conn_id)
         few = isinstance(self.records, int | str) and int(self.records) <= _MANY
         defaults = submission(master, short=few)
@@ -189,19 +189,19 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         ]
 
     def _failed(self, context: Context, folder: TryFolder, error: AirflowException) -> None:
-        """Raise the exception for the app's failure."""
+        """Raise the exception for the job's failure."""
         submitted = getattr(self._hook, "_submit_sp", None)
         code = None if submitted is None else submitted.returncode
-        answer = folder.answer()
-        if answer is None or "error" not in answer or code not in _APP_CODES:
+        result = folder.read_result()
+        if result is None or "error" not in result or code not in _APP_CODES:
             # No result of the app: Spark or its JVM failed, whatever the exit code.
             last = str(error).strip().splitlines()[-1] if str(error).strip() else ""
             raise TaskBrokenError(
                 f"CAP-SUBMIT: spark-submit ended with {code} and left no result: {last}"
             ) from error
-        failed = self.take_failure(context, code, answer)
+        failed = self.take_failure(context, code, result)
         if code == IncompleteError.exit_code:
-            self.wait_for_more(context, answer.get("message"))
+            self.wait_for_more(context, result.get("message"))
         raise failed from None
 
 
@@ -217,7 +217,7 @@ def declared_conf(config: ProjectConfig, request: Mapping[str, object]) -> dict[
 
 
 def _owners() -> Collection[int]:
-    """The processes that a submitted app must not outlive: this one and its supervisor."""
+    """The processes that a submitted job must not outlive: this one and its supervisor."""
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import CommsDecoder
 

@@ -90,7 +90,7 @@ def tell_backfill(task: Teller, context: Context, result: Json) -> None:
 def tell_rollback(task: Teller, context: Context, result: Json) -> None:
     """Emit the event of the table's asset; none if the run was already rolled back."""
     rolled_back = RollbackResult.from_json(result)
-    if rolled_back.stood:
+    if rolled_back.unchanged:
         task.outlets = []
         return
     asset = table_asset(rolled_back.target, task.settings.declarations)

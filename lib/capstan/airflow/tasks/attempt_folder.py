@@ -25,7 +25,7 @@ class TryFolder:
 
     @property
     def result(self) -> Path:
-        """The app's result, as JSON, written atomically."""
+        """The job's result, as JSON, written atomically."""
         return self.path / "result.json"
 
     def prepare(self, request: Mapping[str, object]) -> None:
@@ -34,8 +34,8 @@ class TryFolder:
         self.path.mkdir(parents=True)
         self.request.write_text(json.dumps(request), encoding="utf-8")
 
-    def answer(self) -> dict[str, object] | None:
-        """The app's result; None if it left none."""
+    def read_result(self) -> dict[str, object] | None:
+        """The job's result; None if it left none."""
         try:
             result = json.loads(self.result.read_text(encoding="utf-8"))
         except (OSError, ValueError):

@@ -35,7 +35,7 @@ class JobResults:
     run_name: str | None = None
     asset_name: str | None = None
     _app: str
-    _answer: Json | None
+    _result: Json | None
     _given: Settings | None
     _render_result: Render | None
     _wait: timedelta
@@ -48,19 +48,19 @@ class JobResults:
 
     def take(self, context: Context, result: Json) -> None:
         """Show a result, and tell it to the assets."""
-        self._answer = result
+        self._result = result
         self._show(result)
         self.kind.tell(self, context, result)
         if self._given is not None:
             remember_declarations(self._given)
 
-    def take_failure(self, context: Context, code: int, answer: Json) -> Exception:
+    def take_failure(self, context: Context, code: int, result: Json) -> Exception:
         """Push the error of a job as XCom, show its result, and return the exception to raise."""
-        self._answer = answer
+        self._result = result
         if self.kind.partly:
-            self._show(answer)
-        context["ti"].xcom_push(key="return_value", value=answer)
-        return failure(code, answer)
+            self._show(result)
+        context["ti"].xcom_push(key="return_value", value=result)
+        return failure(code, result)
 
     @property
     def kind(self) -> JobKind:
@@ -76,7 +76,7 @@ class JobResults:
         # Not at the top: parsing a DAG file should not import OpenLineage's client.
         from capstan.airflow.tasks.lineage import lineage
 
-        return lineage(self._app, self.settings.lake, self._answer, self.settings.declarations)
+        return lineage(self._app, self.settings.lake, self._result, self.settings.declarations)
 
     def wait_for_more(self, context: Context, reason: object) -> None:
         """Reschedule the task until its patience ends; this uses up no try."""

@@ -100,14 +100,14 @@ class Use:
 
 
 def lineage(
-    app: str, lake: str, answer: Json | None, config: ProjectConfig | None = None
+    app: str, lake: str, result: Json | None, config: ProjectConfig | None = None
 ) -> Lineage:
-    """The tables that a task read and wrote, from the result of its app."""
+    """The tables that a task read and wrote, from the result of its job."""
     collect = _BY_APP.get(app)
-    if collect is None or answer is None:
+    if collect is None or result is None:
         return OperatorLineage()
     place = Lake.at(lake)
-    found = collect(place, answer)
+    found = collect(place, result)
     named = {
         dataset_name(declared_path(place, name, target)): dataset_name(target.asset)
         for name, target in (config.targets if config else {}).items()
@@ -119,23 +119,23 @@ def lineage(
     return found
 
 
-def of_replay(lake: Lake, answer: Json) -> Lineage:
+def of_replay(lake: Lake, result: Json) -> Lineage:
     """From the tape at its cut into the target at its version, with the certificate.
 
     A run that waits for approval wrote nothing; nor did a run that was already published, whose
     row counts are 0.
     """
-    result = ReplayResult.from_json(answer)
-    if "error" in answer or result.certificate is None:
+    replay = ReplayResult.from_json(result)
+    if "error" in result or replay.certificate is None:
         return OperatorLineage()
-    replayed = _played(lake, [result])
-    replayed.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(answer))
+    replayed = _played(lake, [replay])
+    replayed.run_facets[CERTIFICATE] = CertificateRunFacet(_without_rows(result))
     return replayed
 
 
-def of_backfills(lake: Lake, answer: Json) -> Lineage:
+def of_backfills(lake: Lake, result: Json) -> Lineage:
     """The same for all runs of backfills together, without their certificates."""
-    backfills = _entries(answer.get("backfills", [answer]))
+    backfills = _entries(result.get("backfills", [result]))
     runs = [run for backfill in backfills for run in _entries(backfill.get("runs"))]
     results = map(ReplayResult.from_json, runs)
     return _played(
@@ -156,21 +156,21 @@ def of_capture(lake: Lake, captured: Json) -> Lineage:
     return OperatorLineage(outputs=[tape])
 
 
-def of_rollback(_: Lake, answer: Json) -> Lineage:
+def of_rollback(_: Lake, result: Json) -> Lineage:
     """Into the target, at the version with the previous rows; nothing if it was already done."""
-    if "error" in answer:
+    if "error" in result:
         return OperatorLineage()
-    result = RollbackResult.from_json(answer)
-    target = Use(result.target_path, result.target_version)
-    return OperatorLineage(outputs=[] if result.stood else [_output(target)])
+    rollback = RollbackResult.from_json(result)
+    target = Use(rollback.target_path, rollback.target_version)
+    return OperatorLineage(outputs=[] if rollback.unchanged else [_output(target)])
 
 
-def of_audits(lake: Lake, answer: Json) -> Lineage:
+def of_audits(lake: Lake, result: Json) -> Lineage:
     """From tapes and targets, with the audits' results; nothing is written.
 
     Audits that could not be made are left out: the task's log says why.
     """
-    audits = [audit for audit in _entries(answer.get("audits", [answer])) if "passed" in audit]
+    audits = [audit for audit in _entries(result.get("audits", [result])) if "passed" in audit]
     tapes = [
         Use(lake.stream(stream).events, cut) for audit in audits for stream, cut in _cuts(audit)
     ]
@@ -293,9 +293,9 @@ def _tests(audit: Json, run: object) -> tuple[data_quality_assertions_dataset.As
     return (whole, *checks)
 
 
-def _without_rows(answer: Json) -> dict[str, Any]:
+def _without_rows(result: Json) -> dict[str, Any]:
     """A certificate without samples of rows, in its audit and its difference."""
-    certificate = dict(answer)
+    certificate = dict(result)
     for key, rows in (("audit", "findings"), ("diff", "sample")):
         part = certificate.get(key)
         if isinstance(part, Mapping):
@@ -303,8 +303,8 @@ def _without_rows(answer: Json) -> dict[str, Any]:
     return certificate
 
 
-def _tape(lake: Lake, answer: Json) -> str:
-    return lake.stream(str(answer["stream"])).events
+def _tape(lake: Lake, result: Json) -> str:
+    return lake.stream(str(result["stream"])).events
 
 
 def _cuts(audit: Json) -> Iterable[tuple[str, int]]:

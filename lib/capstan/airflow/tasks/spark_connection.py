@@ -15,7 +15,7 @@ _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|yarn|(spark|k8s)://.+")
 
 
 def spark_master(name: str) -> str:
-    """The Spark master of a connection, which must be one for apps in client mode."""
+    """The Spark master of a connection, which must be one for jobs in client mode."""
     connection = _read(name)
     master = _master(connection)
     if not _MASTER.fullmatch(master):

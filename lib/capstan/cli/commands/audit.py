@@ -91,5 +91,5 @@ def _audited(shell: Shell, report: AuditReport) -> int:
         lines.append(f"may differ only because of the order of rows: {columns}")
     if not result.passed:
         lines.append(finding_table(value))
-    shell.output.answer(value, *lines)
+    shell.output.result(value, *lines)
     return 0 if result.passed else 1

@@ -54,7 +54,7 @@ def gaps(
     survey = shell.context.gaps(request)
     refusal = _refusal(survey, request)
     failure = {} if refusal is None else refusal.summary()
-    shell.output.answer({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
+    shell.output.result({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
     if refusal is None:
         return 0
     if not shell.output.as_json:
@@ -116,7 +116,7 @@ def backfill(
             result = run_prepared(spark, shell.lake, config, result)
     error = result.error
     failure = {} if error is None else error.summary()
-    shell.output.answer({**result.to_json(), **failure}, *_run_tables(result))
+    shell.output.result({**result.to_json(), **failure}, *_run_tables(result))
     if error is None:
         return 0
     if not shell.output.as_json:
@@ -220,7 +220,7 @@ def _run_tables(result: BackfillResult) -> list[Table | str]:
         )
         for run in runs
     ]
-    titles = {"done": "done", "stood": "already published", "failed": "failed", "left": "left"}
+    titles = {"done": "done", "unchanged": "already published", "failed": "failed", "left": "left"}
     counts = [(title, cell_text(value[key])) for key, title in titles.items() if value[key]]
     return [table("", columns, rows), facts("", counts)]
 
@@ -230,6 +230,6 @@ def _status(run: dict[str, object], *, dry: bool) -> str:
         return str(run["error"])
     if run["run"] is None:
         return "would run" if dry else "not started"
-    if run["stood"]:
+    if run["unchanged"]:
         return "already published"
     return "waiting for approval" if run["published"] is False else "published"

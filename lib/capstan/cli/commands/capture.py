@@ -43,7 +43,7 @@ def capture(
     shell = shell_of(context)
     with shell.working(Work(f"capture {stream}")) as work:
         captured = work.capture(stream, reseat=reseat, rescale=rescale)
-    shell.output.answer(captured.to_json(), *captured_lines(captured))
+    shell.output.result(captured.to_json(), *captured_lines(captured))
     return 0
 
 
@@ -76,7 +76,7 @@ def close(context: typer.Context, stream: Stream) -> int:
         tape, closed = carry_out(spark, shell.lake, stream)
     cut = newest_cut(tape).commit
     done = f"{closed} workers closed" if closed else "already closed"
-    shell.output.answer(
+    shell.output.result(
         {"stream": stream, "closed": closed, "cut": cut}, f"{stream}: {done}, at commit {cut}"
     )
     return 0
@@ -104,7 +104,7 @@ def late(
         more = f", {value['put_back']:,} put back" if value["put_back"] else ""
         reasons = dict.fromkeys(row["reason"] for row in rows)
         meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
-        shell.output.answer(value, table("", columns, cells), *meanings, line + more)
+        shell.output.result(value, table("", columns, cells), *meanings, line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out
@@ -112,7 +112,7 @@ def late(
         done = carry_out(spark, shell.lake, stream)
     left = ", ".join(f"{count:,} {reason}" for reason, count in done.left.items())
     line = f"{done.records:,} records put back, in batch {done.batch}"
-    shell.output.answer(
+    shell.output.result(
         asdict(done),
         f"{stream}: {line if done.records else 'nothing to put back'}, at commit {done.cut}"
         + (f"; left: {left}" if left else ""),
@@ -157,7 +157,7 @@ def verify(
     if compared is not None:
         value["source"] = compared.to_json()
         lines += compared_lines(compared)
-    shell.output.answer(value, verdict_table(value), *lines)
+    shell.output.result(value, verdict_table(value), *lines)
     return 0 if result.valid and (compared is None or compared.agrees) else 1
 
 

@@ -84,7 +84,7 @@ def check(
     options = _Options(None if minimum is None else minimum_of(minimum), time_type, record_type)
     recordings = [_checked(path, options) for path in _files(paths)]
     valid = all(recording["valid"] for recording in recordings)
-    shell_of(context).output.answer(
+    shell_of(context).output.result(
         {"valid": valid, "streams": recordings},
         table(
             "", ("file", "worker", "valid", "events", "records", "closed", "violation"),
@@ -107,7 +107,7 @@ def _check_declarations(shell: Shell, files: Sequence[Path], paths: Sequence[Pat
     warnings = [
         f"{f}: {secret}" for f, config in found for secret in literal_secrets(config.streams)
     ]
-    shell.output.answer(
+    shell.output.result(
         {"valid": not mistakes, "mistakes": mistakes, "warnings": warnings},
         *mistakes,
         *(f"warning: {warning}" for warning in warnings),
@@ -151,7 +151,7 @@ def _checked(path: Path, options: _Options) -> dict[str, object]:
     time_type = TimeType(tuple(Coordinate.of(f"t{i}", Kind.BIGINT) for i in range(len(start))))
     result = verdict.to_json(time_type)
     if isinstance(minimum, list) and len(minimum) == 1:
-        # The file has times of one coordinate as lists, so the answer has them as lists too.
+        # The file has times of one coordinate as lists, so the result has them as lists too.
         result = {key: _listed(key, value) for key, value in result.items()}
     named = worker_of(path)
     worker = named if named is not None or path.suffix == _BIN else _worker(path)

@@ -90,7 +90,7 @@ def import_(
         result = import_recordings(
             spark, shell.lake, stream, recordings, encoding, unchecked=unchecked
         )
-    shell.output.answer(result.to_json(), *_imported(result))
+    shell.output.result(result.to_json(), *_imported(result))
     return 0
 
 
@@ -126,7 +126,7 @@ def export(
 
             done = export_topics(spark, shell.lake, tape, topics, workers=chosen, cut=cut)
         count = f"{done.events:,} events with {done.records:,} records of {done.workers:,} workers"
-        shell.output.answer(done.to_json(), f"{stream} is in {done.url}: {count}")
+        shell.output.result(done.to_json(), f"{stream} is in {done.url}: {count}")
         return 0
     folder = Path(place)
     encoding = form_of(tape, _format_of(form), time_type, record_type)
@@ -137,7 +137,7 @@ def export(
         result = export_recordings(
             spark, shell.lake, tape, folder, encoding, workers=chosen, cut=cut
         )
-    shell.output.answer(result.to_json(), *_exported(result))
+    shell.output.result(result.to_json(), *_exported(result))
     return 0
 
 
@@ -187,7 +187,7 @@ def listen(
     with shell.spark(Work(f"listen for {stream}")) as spark:
         result = record(spark, shell.lake, request)
     tape = open_tape(shell.lake, stream)
-    shell.output.answer(result.to_json(tape), *_listened(result, tape))
+    shell.output.result(result.to_json(tape), *_listened(result, tape))
     result.require_sound()
     return 0
 
@@ -224,7 +224,7 @@ def serve(
         result = send(
             spark, shell.lake, tape, encoding, address, workers=chosen, peers=peers, cut=cut
         )
-    shell.output.answer(result.to_json(), *_served(result))
+    shell.output.result(result.to_json(), *_served(result))
     return 0
 
 
@@ -235,7 +235,7 @@ def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
         result = import_topics(spark, shell.lake, stream, topics)
     received = f"{result.events:,} events, {result.records:,} records"
     new = "nothing new" if result.unchanged else received
-    shell.output.answer(
+    shell.output.result(
         result.to_json(),
         f"{stream}: {new}; at commit {result.cut}, {result.workers:,} workers",
     )

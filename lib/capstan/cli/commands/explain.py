@@ -29,9 +29,9 @@ def explain(
     plan = pipeline.plan()
     diagram = dag.mermaid(plan)
     if mermaid and not shell.output.as_json:
-        shell.output.answer({}, diagram.rstrip())
+        shell.output.result({}, diagram.rstrip())
         return 0
-    shell.output.answer(
+    shell.output.result(
         {**described(pipeline, plan), "mermaid": diagram},
         facts(
             f"pipeline {name}",

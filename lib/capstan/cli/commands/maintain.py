@@ -42,7 +42,7 @@ def maintain(
         result = work.maintain(*([] if stream is None else [stream]))
     value, refusal = result.to_json(), result.refusal
     failure = {} if refusal is None else refusal.summary()
-    shell.output.answer({**value, **failure}, _tables(value), _done(value))
+    shell.output.result({**value, **failure}, _tables(value), _done(value))
     if refusal is None:
         return 0
     if not shell.output.as_json:
@@ -74,7 +74,7 @@ def retire(
     shell = shell_of(context)
     planned = plan_retire(shell.lake, stream, before)
     if plan or planned.stands:
-        shell.output.answer(
+        shell.output.result(
             {**planned.to_json(), "retired": planned.stands}, _summary(planned, planned=plan)
         )
         return 0
@@ -82,7 +82,7 @@ def retire(
         from capstan.maintenance.retire import retire as carry_out
 
         done = carry_out(spark, shell.lake, stream, before)
-    shell.output.answer({**done.to_json(), "retired": True}, _summary(done, planned=False))
+    shell.output.result({**done.to_json(), "retired": True}, _summary(done, planned=False))
     return 0
 
 
@@ -165,7 +165,7 @@ def staging(
     rows = [_staged(output, now, kept) for output in outputs]
     size = sum(output.bytes for output in over)
     done = "deleted" if clean else "would be deleted by --clean"
-    shell.output.answer(
+    shell.output.result(
         {"keep": format_duration(kept), "staged": rows, "over": len(over), "cleared": cleared},
         table(
             "",

@@ -49,7 +49,7 @@ def plan(context: typer.Context, diff: Diff = False, **_: object) -> int:
     if planned.comparison is not None:
         time_type = planned.plan.inputs.tape.time_type
         shown += difference_tables(planned.comparison.to_json(time_type))
-    shell.output.answer(value, *shown)
+    shell.output.result(value, *shown)
     return 0 if planned.complete or request.partial else 3
 
 
@@ -89,7 +89,7 @@ def replay(
         runs = [work.replay(request) for request in requests]
     lines = itertools.chain.from_iterable(map(_run_lines, runs))
     values = [run.to_json() for run in runs]
-    shell.output.answer({"runs": values} if all_sinks else values[0], *lines)
+    shell.output.result({"runs": values} if all_sinks else values[0], *lines)
     return 0
 
 
@@ -129,7 +129,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         done = f"{result.records:,} records of {result.stream} at commit {result.cut}"
     frontier = ", ".join(map(str, result.frontier)) or "closed"
     line = f"{result.into}, {result.workers} workers, commit {result.commit}: {done}"
-    shell.output.answer(result.to_json(), line, f"frontier: {frontier}")
+    shell.output.result(result.to_json(), line, f"frontier: {frontier}")
     return 0
 
 
@@ -156,7 +156,7 @@ def publish(context: typer.Context, run: Run) -> int:
     read_history(shell.lake, run)
     with shell.working(Work(f"publish {run}")) as work:
         published = work.publish(run, Decision(_user()))
-    shell.output.answer(published.to_json(), *_run_lines(published))
+    shell.output.result(published.to_json(), *_run_lines(published))
     return 0
 
 
@@ -177,7 +177,7 @@ def reject(
     shell.lake.require()
     require_waiting(read_history(shell.lake, run))
     row = carry_out(shell.lake, run, Decision(_user(), reason=reason))
-    shell.output.answer(
+    shell.output.result(
         {"run": run, "rejected": True, **row.detail},
         f"run {run} is rejected; its staged output is at {row.detail['staging']}",
     )
@@ -202,8 +202,8 @@ def rollback(context: typer.Context, run: Run) -> int:
     with shell.working(Work(f"rollback {run}", ROLLBACK)) as work:
         version = work.rollback(run)
     done = "was already rolled back" if repeated else "is rolled back"
-    shell.output.answer(
-        {"run": run, "target_version": version, "rolled_back": True, "stood": repeated},
+    shell.output.result(
+        {"run": run, "target_version": version, "rolled_back": True, "unchanged": repeated},
         f"run {run} {done}: version {version} has the previous rows",
     )
     return 0
@@ -224,7 +224,7 @@ def unlock(context: typer.Context, run: Run) -> int:
     else:
         read_history(shell.lake, run)
     done = f"the claim of attempt {attempt} is released" if attempt else "it had no claim"
-    shell.output.answer(
+    shell.output.result(
         {"run": run, "attempt": attempt, "unlocked": bool(attempt)}, f"run {run}: {done}"
     )
     return 0

@@ -52,7 +52,7 @@ def setup(
             jars.fetch(each)
         archive = make_archive()
     present = [path.name for path in jars.spark_jars()]
-    shell.output.answer(
+    shell.output.result(
         {"java": java.version, "jars": present, "class_archive": str(archive)},
         f"Java {java.version} at {java.home}",
         f"jars: {', '.join(present) or 'those of Spark'}",
@@ -88,7 +88,7 @@ def init(
         if airflow is None
         else "\n\nSet CAPSTAN_LAKE to the same place for Airflow and for these commands."
     )
-    shell.output.answer(
+    shell.output.result(
         {"files": [{"path": str(file.path), "status": file.status.value} for file in written]},
         table("", ("", "file"), [(file.status.value, str(file.path)) for file in written]),
         f"{note}Next:\n\n"
@@ -113,7 +113,7 @@ def doctor(
     with redirect_stdout(sys.stderr), watching(shell.output, Work("doctor")):
         findings = diagnose(lake_of(shell.place), deep=deep)
     ok = all(finding.ok for finding in findings)
-    shell.output.answer(
+    shell.output.result(
         {
             "ok": ok,
             "findings": [
@@ -156,7 +156,7 @@ def demo(context: typer.Context) -> int:
             _say(shell, f"   {done.line} ({seconds} s)")
     changed = any(result["changed"] for result in results)
     seconds = round(time.monotonic() - began, 1)
-    shell.output.answer(
+    shell.output.result(
         {"lake": shell.lake.root, "changed": changed, "seconds": seconds, "steps": results},
         *(certificate_table(ReplayResult.from_json(each)) for each in results if "run" in each),
         "" if changed else "Nothing changed: all of this was already done.\n",

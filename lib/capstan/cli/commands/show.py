@@ -22,7 +22,7 @@ def streams(context: typer.Context) -> int:
     rows = listings.stream_rows(shell.lake, shell.declarations())
     failed = [row for row in rows if "error" in row]
     failure = {key: failed[0][key] for key in ("error", "message", "hint")} if failed else {}
-    shell.output.answer(
+    shell.output.result(
         {"lake": shell.lake.root, "streams": rows, **failure},
         table(
             f"streams of {shell.lake.root}",
@@ -55,7 +55,7 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
     value = listings.tape_facts(shell.lake, stream, as_of)
     workers, late, verified = value["workers"], value["late"], value["verified"]
     assert isinstance(workers, list)
-    shell.output.answer(
+    shell.output.result(
         value,
         facts(
             f"stream {stream}",
@@ -116,7 +116,7 @@ def runs(
         "at",
     )  # fmt: skip
     more = len(rows) - len(shown)
-    shell.output.answer(
+    shell.output.result(
         {"runs": shown, "total": len(rows)},
         table(
             "", columns, [[_short(row[name], shell.lake.root) for name in columns] for row in shown]
@@ -148,7 +148,7 @@ def report(
     shell = shell_of(context)
     text = run_report(shell.lake, shell.declarations(), run)
     size = write_file(output, text)
-    shell.output.answer(
+    shell.output.result(
         {"run": run, "report": str(output), "bytes": size}, f"{output}: report of {run}"
     )
     return 0
@@ -178,8 +178,8 @@ def metrics(
         ]
     }
     if output is None:
-        shell.output.answer(value, text.removesuffix("\n"))
+        shell.output.result(value, text.removesuffix("\n"))
         return 0
     write_file(output, text)
-    shell.output.answer({**value, "file": str(output)}, f"{len(samples)} samples in {output}")
+    shell.output.result({**value, "file": str(output)}, f"{len(samples)} samples in {output}")
     return 0

@@ -58,7 +58,7 @@ def state(
     rows = [_row(shell, taken) for taken in snapshots]
     columns = ("snapshot", "its run", "replay workers", "keys", "rows", "bytes", "read up to")
     shown = ("snapshot", "is", "peers", "keys", "rows", "bytes", "frontier")
-    shell.output.answer(
+    shell.output.result(
         {"pipeline": name, "snapshots": rows},
         table(
             f"state of {name}",
@@ -94,7 +94,7 @@ def _rescale(shell: Shell, name: str, snapshots: list[Taken], peers: int, *, nam
             rescale_state(spark, shell.lake, shell.declarations(), taken, peers)
             for taken in newest.values()
         ]
-    shell.output.answer(
+    shell.output.result(
         {"pipeline": name, "rescaled": [snapshot.to_json() for snapshot in made]},
         *[_rescaled_line(snapshot) for snapshot in made],
     )

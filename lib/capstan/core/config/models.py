@@ -241,7 +241,7 @@ class Stream(Declared):
             captures by hand only.
         stalled_after: A frontier that has not moved for longer fails the capture's task.
         notify: Notifiers, or other callbacks, that Airflow calls for a failed task.
-        spark: Spark settings of the apps that Airflow submits for it, unless for a declared replay.
+        spark: Spark settings of the jobs that Airflow submits for it, unless for a declared replay.
     """
 
     name: Annotated[str, name_of("stream")]

@@ -167,8 +167,8 @@ class TopicTransfer:
         counts = {"workers": self.workers, "events": self.events, "records": self.records}
         if self.unchanged is None:
             return {"stream": self.stream, "cut": self.cut, "place": self.url, **counts}
-        stood = {"stood": self.unchanged}
-        return {"stream": self.stream, "place": self.url, "cut": self.cut, **counts, **stood}
+        place = {"stream": self.stream, "place": self.url, "cut": self.cut}
+        return {**place, **counts, "unchanged": self.unchanged}
 
 
 def mixed_recordings(topic: str) -> CheckFailedError:

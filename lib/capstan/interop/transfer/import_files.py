@@ -50,7 +50,7 @@ class ImportResult:
         """The result as one JSON object."""
         return {
             "stream": self.stream,
-            "stood": self.unchanged,
+            "unchanged": self.unchanged,
             "events": sum(survey.events for survey in self.surveys),
             "records": sum(survey.records for survey in self.surveys),
             "valid": all(survey.violation is None for survey in self.surveys),

@@ -102,9 +102,7 @@ class RecaptureResult:
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
-        fields = asdict(self)
-        stood = fields.pop("unchanged")
-        return {**fields, "stood": stood}
+        return asdict(self)
 
 
 def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> RecaptureResult:

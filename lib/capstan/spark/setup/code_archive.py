@@ -43,7 +43,7 @@ def code_archive() -> Path:
         _make(cached, sources)
     except OSError:
         return _make(process_folder("code") / name, sources)
-    # Older archives are kept: a running app ships its archive to executors that join later.
+    # Older archives are kept: a running job ships its archive to executors that join later.
     return cached
 
 

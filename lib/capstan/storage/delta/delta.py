@@ -317,7 +317,7 @@ def merge(
             not written.
 
     Returns:
-        The commit, or None if the table has this transaction or a later one of its app.
+        The commit, or None if the table has this transaction or a later one of its job.
     """
     return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
 

@@ -83,7 +83,7 @@ def write_once(
 
 
 def is_committed(path: str, txn: Txn) -> bool:
-    """Whether a table has a transaction, or a later one of its app."""
+    """Whether a table has a transaction, or a later one of its job."""
     if not is_table(path):
         return False
     last = OpenedTable(path).transaction_version(txn.app)

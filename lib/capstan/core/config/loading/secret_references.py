@@ -5,7 +5,7 @@ stored nor shown.
 
 `{env:NAME}` is an environment variable of the process that runs the driver. `{conn:ID:FIELD}` is a
 field of an Airflow connection: `host`, `login`, `password`, `port`, `schema`, or a key of its
-extras. The Airflow task hands it to the app in the environment variable `CAPSTAN_SECRETS`, a JSON
+extras. The Airflow task hands it to the job in the environment variable `CAPSTAN_SECRETS`, a JSON
 object of references without their braces and their values.
 """
 
