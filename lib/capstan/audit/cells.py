@@ -60,7 +60,6 @@ class CellComparison:
 
     Attributes:
         cells: The number of cells with rows on either side.
-        differing: The number of differing cells.
         sample: The first differing cells, by worker and time.
     """
 
@@ -80,7 +79,6 @@ def promised_cells(
     """The cells that the tape's index promises; the payload is not read.
 
     Args:
-        region: The times.
         like: Sum over worker and coordinates that tables of this shape lack; they become NULL.
     """
     events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
@@ -96,7 +94,6 @@ def view_cells(
     """The cells of some rows, in one scan, with a fingerprint per set of fields.
 
     Args:
-        view: The rows.
         sets: Fields by the prefix of their two columns: `h` gives `h1` and `h2`.
         checks: Declared checks; each adds a column `c0`, `c1`, ... with the number of failing rows.
     """
@@ -124,13 +121,7 @@ def _summed(
 
 
 def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellComparison:
-    """Compare two frames of cells.
-
-    Args:
-        expected: The expected cells.
-        actual: The actual cells.
-        limit: The size of the sample.
-    """
+    """Compare two frames of cells."""
     joined = gather({"expected": expected, "actual": actual}).persist()
     try:
         differing = differs("expected", "actual")
@@ -180,8 +171,6 @@ def differs(
     """Whether two sides of gathered cells differ; a cell without rows equals an absent one.
 
     Args:
-        expected: The expected side.
-        actual: The actual side.
         pairs: The fingerprint measures of the two sides that must be equal.
     """
     counts = _count(expected), _count(actual)
@@ -201,12 +190,6 @@ def count_cells(
     sums: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
     """Totals over gathered cells, in one job.
-
-    Args:
-        joined: The gathered cells.
-        sides: The names of the sides.
-        checks: Conditions by name.
-        sums: Further columns to sum, by name.
 
     Returns:
         By name: `cells` with rows on any side, rows per side, cells per condition, the sums, and
@@ -259,12 +242,6 @@ def _inside(box: Box) -> Column:
 
 def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
     """The differences in cells whose rows can no longer be compared one by one.
-
-    Args:
-        bad: The differing cells, gathered.
-        expected: The expected side.
-        actual: The actual side.
-        limit: The most findings to return.
 
     Returns:
         Missing and extra rows by the numbers of rows, and one changed row for each differing cell

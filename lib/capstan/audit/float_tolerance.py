@@ -29,7 +29,6 @@ class FloatTolerance:
     """The columns that are compared within a tolerance.
 
     Attributes:
-        columns: The names of DOUBLE columns.
         tolerance: Values `a` and `b` are equal up to `tolerance * max(1, |a|, |b|)`.
     """
 
@@ -49,10 +48,7 @@ class Exceeding:
     """The cells and rows that differ by more than the tolerance.
 
     Attributes:
-        cells: The differing cells, gathered.
-        count: Their number.
         expected: The expected side, reduced to rows that may differ.
-        actual: The actual side, likewise.
     """
 
     cells: DataFrame
@@ -65,13 +61,7 @@ class Exceeding:
 def exceeding(
     expected: Side, actual: Side, cells: DataFrame, count: int, tolerance: FloatTolerance
 ) -> Iterator[Exceeding]:
-    """The differing cells that exceed the tolerance, valid within the `with` block.
-
-    Args:
-        cells: The cells whose fingerprints differ, gathered.
-        count: Their number.
-        tolerance: The columns that are compared within a tolerance.
-    """
+    """The differing cells that exceed the tolerance, valid within the `with` block."""
     names = [field.name for field in expected.fields]
     columns = [name for name in tolerance.columns if name in names]
     if not count or not columns:

@@ -26,8 +26,6 @@ def played_records(
     """The records of selected workers and times at a cut, as transforms and copies see them.
 
     Args:
-        workers: Labels by worker number.
-        region: The times.
         place: Whether to include the position on tape: `_batch BIGINT, _pos BIGINT`.
 
     Returns:
@@ -46,9 +44,6 @@ def in_another_order(records: DataFrame) -> DataFrame:
 
     Output that depends on the order of its input, or on how it is divided, then differs. The
     partition is a hash of the position, so that a second time the order is the same.
-
-    Args:
-        records: With the position on tape.
     """
     placed = records.repartition(*_POSITION)
     return placed.sortWithinPartitions(*_POSITION, ascending=False)

@@ -76,10 +76,8 @@ class CheckResult:
     """The result of a declared check.
 
     Attributes:
-        name: The check's name.
         rule: The condition for every row, as text for people.
         failing: The number of failing rows; for unique columns, of rows that share their values.
-        findings: A sample of these rows.
     """
 
     name: str
@@ -132,13 +130,10 @@ class Audit:
         passed: Whether nothing differs and every row meets every check.
         cells: The number of cells (worker, time) compared; for a transform or pipeline, cells of
             its input and its output.
-        differing: The number of differing cells.
         findings: A sample of the differences, those on the tape first.
-        records: The number of rows in the table.
         totals: Exact counts: rows of the table that are `missing`, `extra`, `changed`; cells of the
             `tape` whose records do not match its index.
         first: The first differing cell, as text; empty if none differs.
-        checks: The results of the declared checks.
         near: The columns compared within a tolerance.
     """
 
@@ -197,7 +192,6 @@ class Audit:
         """Check that the audit passed.
 
         Args:
-            where: The audited table, for the message.
             staged: Whether its rows were written just now, and so never changed since.
         """
         if self.passed:

@@ -50,7 +50,6 @@ class PreparedCheck:
     """A check resolved to a frame's columns.
 
     Attributes:
-        check: The check.
         column: The name of its measure in a frame of cells.
         failed: Whether a row fails it, never null; None for unique columns.
         keys: The columns that are unique together; none for other kinds.
@@ -196,7 +195,6 @@ def results(
     """The results of the checks; rows are read only for a sample of failing ones.
 
     Args:
-        view: The rows.
         failing: The number of failing rows by the check's column.
     """
     return tuple(

@@ -38,7 +38,6 @@ class Side:
     """One side of a comparison of rows.
 
     Attributes:
-        view: The rows.
         fields: The compared columns, in the order in which they are hashed.
         keys: The compared columns that identify a row within its cell; may be empty.
     """
@@ -83,7 +82,6 @@ def row_text(fields: Iterable[StructField], data: Column | None = None) -> Colum
     """A row's values as JSON text.
 
     Args:
-        fields: The columns.
         data: The struct with the columns; by default the frame itself.
     """
 
@@ -103,12 +101,7 @@ def within(rows: DataFrame, cells: DataFrame, names: Iterable[str] = ()) -> Data
 
 
 def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) -> RowDifferences:
-    """The rows that differ in some cells.
-
-    Args:
-        cells: The differing cells, by place.
-        limit: The most findings to return.
-    """
+    """The rows that differ in some cells."""
     wanted, stored = expected.rows(cells, 1), actual.rows(cells, -1)
     group = [*place_of(cells), *_GROUP]
     net = (

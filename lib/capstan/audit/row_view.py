@@ -23,7 +23,6 @@ class View:
     """A frame of rows with its worker, time and data columns.
 
     Attributes:
-        frame: The rows.
         worker: The worker's number as INT, or NULL.
         times: The value of each coordinate as BIGINT, or NULL.
         data: The struct with the data columns; None if they are columns of the frame.
@@ -45,7 +44,6 @@ def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) 
     """The rows of `records` or `events`.
 
     Args:
-        time_type: The coordinates of their time.
         like: Keep only the worker and coordinates that tables of this shape have; all by default.
     """
     times = [_number(F.col(f"time.{c.name}"), c) for c in time_type.coordinates]
@@ -63,9 +61,6 @@ def table_view(
     """The rows of a table of this shape.
 
     Args:
-        frame: The table.
-        shape: Its worker and time columns.
-        time_type: The coordinates of the stream's time.
         workers: Labels by worker number, needed if the worker's column is a label.
     """
     times: list[Column] = []

@@ -40,7 +40,6 @@ def audit_copy(
     tape's records, and the same scan compares the records with the index.
 
     Args:
-        scope: The audited workers and times.
         frame: The table's rows of these workers and times.
         shape: The table's worker, time and data columns.
         checks: Conditions for every row of the table, counted in the same scan.
@@ -157,7 +156,6 @@ class Computed:
     """A second computation of an output, as independent of the first as possible.
 
     Attributes:
-        rows: Its rows.
         kind: `transform` or `pipeline`.
         keys: Data columns that identify a row within its cell; may be none.
         tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.

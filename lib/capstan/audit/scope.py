@@ -25,16 +25,7 @@ NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
 
 @dataclass(frozen=True, slots=True)
 class AuditScope:
-    """The scope of an audit: workers and times of a tape at a cut.
-
-    Attributes:
-        spark: The session.
-        tape: The tape.
-        cut: The cut.
-        workers: Labels of the audited workers, by number.
-        region: The audited times.
-        limit: The most findings to return.
-    """
+    """The scope of an audit: workers and times of a tape at a cut."""
 
     spark: SparkSession
     tape: Tape
@@ -78,11 +69,7 @@ class AuditScope:
         """The result if cells differ.
 
         Args:
-            kind: The kind of audit.
             compared: The compared cells, on the tape and in the table; its sample is of the table.
-            records: The number of rows in the table.
-            rows: The differing rows of the table.
-            checks: The results of the declared checks.
             tape: The cells whose records do not match the tape's index.
         """
         first = next(iter((*tape.sample, *compared.sample)))

@@ -48,7 +48,6 @@ class Shape:
             table has no such column.
         times: The SQL expression of the column for each coordinate of the stream's time, made of
             quoted names only; None for a missing coordinate. Empty if the table has no time.
-        columns: The names of the compared data columns.
     """
 
     worker: str | None
@@ -77,14 +76,11 @@ def shape_of(
     """The shape of a table with this schema.
 
     Args:
-        schema: The table's columns.
-        time_type: The coordinates of the stream's time.
         worker: The worker's column; None without one.
         time: The time's column: a struct with the coordinates' names, some of which may be missing;
             or a plain column for a single coordinate. None without one.
         columns: The data columns to compare. By default those of `payload` that the table has, or
             without a payload all except the worker and time columns.
-        payload: The stream's columns.
     """
     for name in (worker, time, *(columns or ())):
         if name is not None and name not in schema.names:

@@ -66,10 +66,6 @@ class CaptureResult:
     """The outcome of one capture. Always fed = records + late.
 
     Attributes:
-        stream: The stream.
-        batches: Micro-batches recorded.
-        fed: Rows read from the source.
-        records: Rows recorded on tape.
         late: Rows set aside in `late`, by reason.
         cut: The tape's newest commit afterwards; -1 for an empty tape.
         frontier: The stream's frontier, as JSON times; empty for a closed stream.

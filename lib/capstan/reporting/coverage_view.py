@@ -41,11 +41,7 @@ class Stretch:
     """Contiguous intervals in the same state, with the same workers to replay.
 
     Attributes:
-        since: The first time.
-        until: The first time after it.
-        state: The state.
         workers: Labels of the workers that are missing, or written by older code.
-        intervals: The number of intervals.
         doubles: Whether a replay over it would duplicate rows.
         runs: The runs whose rows are published in it; empty in a cell.
     """
@@ -71,7 +67,6 @@ class Cell(Stretch):
     Attributes:
         name: The day, or the interval's first time.
         day: The day, in a calendar; None in a strip.
-        intervals: The number of intervals that overlap it.
     """
 
     name: str
@@ -83,16 +78,13 @@ class Coverage:
     """The coverage of one declared replay.
 
     Attributes:
-        declared: The replay.
         counts: The number of intervals by state, for all states.
-        cells: The days or intervals that are shown.
         years: The years that the calendar can show, ascending; empty for a strip.
         year: The year that it shows; None for a strip.
         stretches: The stretches in order; at most 200, preferring those that can be filled.
         left_out: The number of stretches that are not listed.
         every_worker: Whether a replay has to include all workers.
         bounded: Whether a replay can cover a part of the times; else it replaces the whole table.
-        time_type: The times of the stream.
     """
 
     declared: Replay
@@ -120,8 +112,6 @@ class Coverage:
         """The form fields of `capstan_replay` for a replay that fills a part.
 
         Args:
-            since: The first time.
-            until: The first time after it.
             workers: Labels of the workers, unless all are needed; empty for the declared ones.
         """
         replay = self.declared
@@ -161,7 +151,6 @@ def view_coverage(
     """Read the coverage of a declared replay.
 
     Args:
-        replay: The replay's name.
         year: The year of the calendar. If it has none, the newest year with something to fill is
             shown, else the newest year.
     """

@@ -48,7 +48,6 @@ class Progress:
 
     Attributes:
         commits: The sampled commits, ascending; the last is the cut's.
-        workers: The workers at the cut, by number.
         frontiers: The least value of the last coordinate that each worker holds after each sampled
             commit; None before the worker is open, and once it is closed.
         newest: The newest commits in descending order, at most `POINTS`.
@@ -72,7 +71,6 @@ def read_progress(
     """Read the frontiers of a tape's workers by commit, up to a cut.
 
     Args:
-        cut: The last commit to read.
         points: The most commits to sample, evenly.
         events: The table of the index, when it is already open.
     """

@@ -43,7 +43,6 @@ def render(template: str, /, **values: object) -> str:
 
     Args:
         template: The name of a file in `templates`.
-        values: Values by the names that the template uses.
     """
     return _environment().get_template(template).render(**values)
 

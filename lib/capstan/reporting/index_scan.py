@@ -34,8 +34,6 @@ class Scanned:
 
     Attributes:
         rows: The number of rows of `events`.
-        columns: The number of columns.
-        files: The number of files.
     """
 
     rows: int
@@ -60,10 +58,6 @@ _lock = Lock()
 
 def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table, Scanned]:
     """Read the index once, in Arrow.
-
-    Args:
-        cut: The last commit to read.
-        events: The table of the index.
 
     Returns:
         Counts of events `n` and records `r` by `worker` and `commit`; net changes `diff` of holds

@@ -43,9 +43,6 @@ class StepView:
     """One step of one attempt of a run.
 
     Attributes:
-        attempt: The attempt.
-        step: The step, as the ledger names it.
-        at: The time of the step.
         error: Code, message and hint of a failure; empty for other steps.
         decision: Person and reason of an approval or a rejection; empty for other steps.
     """
@@ -62,8 +59,6 @@ class FindingsView:
     """The findings of one audit of a run.
 
     Attributes:
-        at: The time of the audit.
-        audit: The kind of the audit.
         target_version: The audited version; None for staged output, or for the newest.
         rows: A sample of differences and failed checks, with the totals of their kinds.
     """
@@ -79,18 +74,12 @@ class RunView:
     """One run.
 
     Attributes:
-        run: The name of the run.
         stream: The stream; of several, their names joined by `+`.
-        target: The target's path.
         state: The state, as `History.state` gives it; `claimed` before its first step.
-        holds: Whether it holds its claim.
-        attempts: The number of the newest attempt.
-        at: The time of the newest step.
         certificate: The certificate, before publishing as far as it is known; None before the plan.
         published: Whether the certificate is final, not a draft.
         audit: The audit of the published or staged rows; empty when there was none.
         difference: The changes that were shown for an approval; empty when none was needed.
-        request: The request.
         steps: All steps, in order.
         found: The findings of its audits, the newest first; only when a single run is viewed.
     """
@@ -126,7 +115,6 @@ def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[Run
 
     Args:
         claimed: Whether runs that have only a claim are included.
-        equal: The values by column.
     """
     histories = read_histories(lake, **equal)
     held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}

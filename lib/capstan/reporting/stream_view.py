@@ -31,10 +31,7 @@ class StreamView:
     """A stream at a cut.
 
     Attributes:
-        tape: Its tape.
         description: The declared description; may be empty.
-        cut: The cut.
-        workers: Its workers, by number.
         greatest: The greatest time of any record, in the last coordinate; None without records.
         late: The number of records that are not on tape, by reason.
     """
@@ -130,9 +127,6 @@ class StreamHistory(StreamView):
     """A stream at its newest cut, as its page shows it.
 
     Attributes:
-        progress: The frontiers of its workers by commit.
-        verified: What is verified of it.
-        violations: Known violations of the protocol.
         written: The time of the newest file of the index.
     """
 
@@ -161,7 +155,6 @@ class NoView:
     """A stream without a readable tape.
 
     Attributes:
-        name: The stream.
         description: The declared description; may be empty.
         error: The error of its tape; None when it was not captured yet.
     """

@@ -75,7 +75,6 @@ def certificate_facts(
     Args:
         certificate: The certificate; an old one or a draft may lack values.
         show: Formats values inside texts.
-        unchanged: Whether it is of an earlier run.
     """
     c = certificate
     records = show(c.records)
@@ -156,7 +155,6 @@ class CheckFact:
     """The result of one declared check.
 
     Attributes:
-        name: The name of the check.
         rule: The rule that every row must meet.
         met: Whether every row meets it.
         text: The result in words, with the number of failing rows.

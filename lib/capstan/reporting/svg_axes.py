@@ -27,8 +27,6 @@ class Axis:
     """One axis of a plot.
 
     Attributes:
-        name: The quantity and its unit.
-        low: The value at the beginning.
         high: The value at the end, greater than `low`.
         ticks: Marked values with their labels, ascending.
     """

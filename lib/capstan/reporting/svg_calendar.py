@@ -28,9 +28,7 @@ def calendar(title: str, cells: Sequence[Cell], link: Link) -> Markup:
     """A year of days, a column for each week, Monday on top.
 
     Args:
-        title: The description, as a sentence.
         cells: Days of one year, in order.
-        link: The link target of a day.
     """
     days = [(cell, cell.day) for cell in cells if cell.day is not None]
     if not days:

@@ -30,7 +30,6 @@ class Series:
     Attributes:
         name: The label at its end and in the tooltips of its points.
         points: Values on both axes, from left to right; None for a gap.
-        texts: The text of the vertical value of each point.
     """
 
     name: str
@@ -45,10 +44,7 @@ def step_plot(
 
     Args:
         title: The description, as a sentence, for screen readers.
-        across: The horizontal axis.
-        up: The vertical axis.
         lines: The lines, at most `KINDS`; all have points at the same horizontal values.
-        marks: The text of each horizontal value.
     """
     return _svg(
         title,
@@ -64,8 +60,6 @@ def bar_plot(title: str, name: str, rows: Sequence[tuple[str, int]]) -> Markup:
     """Horizontal bars, each with its name and number.
 
     Args:
-        title: The description, as a sentence.
-        name: The counted quantity.
         rows: Names and non-negative numbers.
     """
     left, right, height = 150.0, 90.0, 24

@@ -24,11 +24,9 @@ class WrittenView:
     """The rows that one run has published in a table.
 
     Attributes:
-        covered: The publish, as the ledger has it.
         workers: Labels of the workers; None for all.
         since: The first time; None from the start.
         until: The first time after it; None for no end.
-        at: The time of the publish.
         over: Whether a later run has overwritten part of it.
     """
 
@@ -50,7 +48,6 @@ class TableView:
     """A table and its published runs.
 
     Attributes:
-        target: The path of the table.
         written: The published runs, at least one, the newest first.
     """
 
@@ -69,7 +66,6 @@ def view_tables(lake: Lake, visible: Collection[str], target: str | None = None)
     Deleted tables are left out.
 
     Args:
-        visible: Names of the runs to show.
         target: The path of the only table to show; None for all.
     """
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))

@@ -23,12 +23,7 @@ _IMPLEMENTATION = "spark.sql.catalogImplementation"
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A Delta table that a catalog knows.
-
-    Attributes:
-        path: Its path.
-        table: Its Delta table id.
-    """
+    """A Delta table that a catalog knows."""
 
     path: str
     table: str

@@ -33,9 +33,7 @@ class JobOutcome:
     """How a job ended.
 
     Attributes:
-        attempt: The name of the attempt.
         verb: The job, such as `replay`.
-        exit_code: The exit code of its process.
         result: The result; None if it has none.
         error: The error if it failed, as JSON: `error`, `message`, `hint` and facts.
         at: The time of its end, ISO 8601.
@@ -77,7 +75,6 @@ class JobAttempt:
     """One start of a job, by its name.
 
     Attributes:
-        lake: The lake.
         name: The name, which `check_attempt` accepts.
     """
 

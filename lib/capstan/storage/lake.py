@@ -118,13 +118,7 @@ class Lake:
         return f"{self.root}/tables/{check_name('table', target)}"
 
     def target(self, target: str) -> str:
-        """The path of a table that replays may write: as `table`, except reserved paths.
-
-        Raises:
-            InvalidRequestError: `CAP-NAME` for a path of tapes, ledgers or staged output, a path
-                inside another table, and a folder that contains the lake: a clean-up there would
-                delete files of the lake.
-        """
+        """The path of a table that replays may write: as `table`, except reserved paths."""
         path = self.table(target)
         contains_lake = f"{self.root}/".startswith(f"{path}/")
         parts = path.removeprefix(f"{self.root}/").split("/")
@@ -193,11 +187,7 @@ class Lake:
         return [name for name in children(f"{self.root}/{folder}") if is_name(name)]
 
     def require(self) -> None:
-        """Check that the lake exists.
-
-        Raises:
-            InvalidRequestError: `CAP-LAKE` when the folder does not exist.
-        """
+        """Check that the lake exists."""
         if not exists(self.root):
             raise InvalidRequestError(
                 "CAP-LAKE",
@@ -289,11 +279,7 @@ def size_of(path: str) -> int:
 
 
 def list_files(path: str) -> list[fs.FileInfo]:
-    """All files below the folder `path`, or the file itself; none if it does not exist.
-
-    Raises:
-        OSError: When a folder cannot be read.
-    """
+    """All files below the folder `path`, or the file itself; none if it does not exist."""
     filesystem, inside = _open(path)
     info = filesystem.get_file_info(inside)
     if info.type == fs.FileType.File:
@@ -322,11 +308,7 @@ def folder(path: str) -> fs.FileSystem:
 
 
 def open_file(path: str) -> NativeFile:
-    """Open the file at `path` for random access.
-
-    Raises:
-        OSError: When it does not exist or cannot be read.
-    """
+    """Open the file at `path` for random access."""
     filesystem, inside = _open(path)
     return filesystem.open_input_file(inside)
 

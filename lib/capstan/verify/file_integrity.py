@@ -17,7 +17,6 @@ class FileDamage:
     """A missing or truncated file.
 
     Attributes:
-        path: Its path.
         written: The bytes written.
         present: The bytes present; None if the file is missing.
     """

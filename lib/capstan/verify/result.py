@@ -59,7 +59,6 @@ class Verification:
     """The result of verifying workers of a stream at a cut.
 
     Attributes:
-        tape: The stream's tape.
         cut: The cut; events up to its commit were verified.
         workers: A verdict for each selected worker, by number. If all were selected, also for
             workers that are on the tape but unknown to the stream.
@@ -93,11 +92,7 @@ class Verification:
         }
 
     def raise_for_violations(self) -> Verification:
-        """Return this verification if every worker's recording is valid.
-
-        Raises:
-            CheckFailedError: `CAP-VIOLATION` with the first violation.
-        """
+        """Return this verification if every worker's recording is valid."""
         invalid = [verdict for verdict in self.workers if not verdict.valid]
         if not invalid:
             return self

@@ -21,9 +21,6 @@ class Metric:
 
     Attributes:
         name: The Prometheus name without the prefix `capstan_`; it ends with the unit.
-        kind: The type.
-        about: The help text, on one line.
-        labels: The names of its labels.
     """
 
     name: str
@@ -127,7 +124,6 @@ class Sample:
 
     Attributes:
         metric: The name of the metric, one of `METRICS`.
-        value: A finite number.
         labels: The values of the metric's labels, in order.
     """
 

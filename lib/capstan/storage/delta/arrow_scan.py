@@ -31,11 +31,7 @@ def rows_of(path: str) -> dataset.FileSystemDataset:
 
 
 def rows_of_files(path: str, table: OpenedTable, files: Iterable[str]) -> dataset.FileSystemDataset:
-    """The rows of some files of an unpartitioned table, without their bounds.
-
-    Args:
-        files: File paths as in the log.
-    """
+    """The rows of some files of an unpartitioned table, without their bounds."""
     table.require_plain()
     schema = pa.schema(table.schema().to_arrow())
     return dataset.FileSystemDataset.from_paths(
@@ -57,7 +53,6 @@ def iter_columns(
     Args:
         path: The table, which is not partitioned.
         columns: The columns to read; null for files that lack one.
-        table: The table, if it is already open.
         files: Full paths of the files to read; None for all.
     """
     table = table or delta.open_table(path)
@@ -85,7 +80,6 @@ def merge_batches(
     """Merge small batches: a tape has many small files, and each aggregation costs a call.
 
     Args:
-        batches: Batches of one schema.
         rows: The minimum size of a merged batch except the last. No batch is split.
     """
     waiting: list[pa.RecordBatch] = []

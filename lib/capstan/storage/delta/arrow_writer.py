@@ -54,8 +54,6 @@ def create_table(
 
     Args:
         schema: Its columns, with names and types defined by this project.
-        properties: Its properties, in addition to those of all tables.
-        partitions: Its partition columns.
     """
     if is_table(path):
         return
@@ -88,8 +86,6 @@ def append(
     """Append rows to a Delta table in one commit.
 
     Args:
-        rows: Rows with the table's columns.
-        txn: The transaction identity of the commit.
         note: The note in the commit's `userMetadata`.
         unless: Another transaction that shuts this writer out.
 

@@ -63,7 +63,6 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     file system may not support locks of folders; then nothing is locked.
 
     Args:
-        path: The path of the table to create.
         timeout: The maximum wait for another process, in seconds.
     """
     folder = _folder(path)

@@ -34,9 +34,6 @@ def files_between(
     """Full paths of the files that can have a row with `column` from `first` to `last`.
 
     Args:
-        table: The same table, opened.
-        column: A column of integers.
-        first: The smallest value.
         last: The largest value; None for unbounded.
     """
     files = prune(pa.table(table.get_add_actions(flatten=True)), column, first, last)
@@ -90,7 +87,6 @@ def read_few(
 
     Args:
         table: The same table, opened; it defines the columns.
-        files: File paths as in the log.
     """
     schema = columns_of(table)
     if not files:

@@ -173,8 +173,6 @@ def append(
 
     Args:
         path: The table. With a transaction it is created if it does not exist.
-        txn: The transaction.
-        note: The note of the commit.
         merge_schema: Whether columns may be added.
         unless: Another transaction that shuts this writer out.
 
@@ -309,10 +307,6 @@ def merge(
     """Merge `frame` into a table by null-safe equality of `keys`, in one commit.
 
     Args:
-        frame: At most one row per key.
-        keys: Column names.
-        txn: The transaction.
-        note: The note of the commit.
         delete_when: A BOOLEAN column of `frame`; rows in which it is true delete their key. It is
             not written.
 

@@ -35,13 +35,7 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """The result of a replacement.
-
-    Attributes:
-        version: The version of the table that the commit created.
-        files: The number of added files.
-        bytes: Their total size.
-    """
+    """The result of a replacement."""
 
     version: int
     files: int
@@ -74,7 +68,6 @@ def exchange(
         rows: The new rows, one file per partition; None for none.
         leaves_out: The number of rows that are dropped. 0 means that the same rows are only
             rearranged, which followers of the table do not see as a change. None if unknown.
-        note: The note of the commit.
         before_commit: Called after the files are written and before the commit; it may raise.
 
     Returns:

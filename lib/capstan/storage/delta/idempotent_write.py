@@ -46,8 +46,6 @@ def write_once(
         path: The table; created if it does not exist.
         mode: `Append` or `Overwrite`.
         options: Delta's options, such as `replaceWhere` and `userMetadata`.
-        txn: The identity.
-        creation_properties: The properties of a table that this write creates.
         unless: Another transaction that shuts this writer out.
 
     Returns:

@@ -103,7 +103,6 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
 
     Args:
         kind: The kind of value; a distinct word for each reader.
-        table: The path of the table.
         read: Reads the value. Its exceptions are not cached.
     """
     cache = _cache_of(table)
@@ -120,8 +119,6 @@ def keep(kind: str, table: str, version: int, value: Value) -> None:
 
     Args:
         kind: The kind of value, as for `cached`.
-        table: The path of the table.
-        version: The version that the value was read from.
         value: The value. Nobody changes it any more.
     """
     cache = _cache_of(table)

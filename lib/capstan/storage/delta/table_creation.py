@@ -46,9 +46,7 @@ def create_table(
     """Create an empty Delta table at `path` unless it exists.
 
     Args:
-        schema: Its columns.
         properties: Its properties, with which every Delta reader can read it.
-        partitions: The columns to partition it by.
         clusters: The columns, or fields in dotted form, to cluster it by.
         declared: A user's properties, which take precedence, and may enable features of Delta.
     """

@@ -48,11 +48,8 @@ class Certificate:
         cut: The commit of the tape that was pinned; of several streams, that of the first.
         workers: Labels of the chosen workers, or `count` and `numbers` when there are many; of
             several streams, those of the first whose workers the rows keep.
-        peers: The number of replay workers.
         replay_workers: Sequences, records and frontier of each replay worker; None for too many.
-        records: The number of records read, of all streams.
         times: The number of distinct times read; several streams are counted one by one.
-        fingerprint: The fingerprint of the records, of all streams.
         since: The first time written; None from the start.
         until: The first time no longer written; None for no end.
         frontier: The common frontier of the chosen workers of all streams.
@@ -65,19 +62,11 @@ class Certificate:
         code: The hash of the code; None for a copy.
         mode: How the target was changed.
         follow: The name of the followed replay; None for a single one.
-        target: The target as it was requested.
-        target_path: The target's path.
         streams: Of several streams, a part each: `source`, `stream`, `cut`, `workers`, `left_out`,
             `records`, `times`, `fingerprint`, `frontier` and `late`; None for one stream.
         changes: The rule of a merge by sequence, as `ChangeRule.to_json` has it; None for others.
-        published: Whether the run has published.
         run: The run; None in an intent.
-        attempt: The attempt whose output was published.
-        generation: The generation of the run.
-        target_version: The version of the target that it published.
-        audit: The result of the audit.
         approval: Who approved it, when and why; None when no approval was needed.
-        seconds: The duration of the run.
         staging: The path of the staged output of a run that waits; None for others.
         diff: What publishing would change, for the approval; None for others.
     """

@@ -43,9 +43,7 @@ class Scope:
     """The workers and times of a target that a run claims.
 
     Attributes:
-        target: The target's path.
         workers: Captured workers; None claims the rows of all workers, including future ones.
-        region: The times.
     """
 
     target: str
@@ -227,7 +225,6 @@ def abandoned(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
 
     Args:
         run: The run that holds the scope. Its own earlier attempts count as well.
-        attempt: The attempt that holds the scope.
     """
     return [
         claim

@@ -20,14 +20,9 @@ class Covered:
     """One run's publish in a target.
 
     Attributes:
-        run: The run.
-        generation: Its generation.
-        stream: The source stream.
-        scope: The target, workers and times.
         transform: The transform's name, or `<pipeline>.<sink>`; empty for a copy.
         code: The hash of the transform's code; empty for a copy.
         cut: The commit of the tape that was replayed.
-        target_version: The version of the target that the publish created.
         compared: What audits found whole of it after others had changed the target: the part, and
             the version of the target.
         table: The Delta id that the target had then; empty when it is not known.

@@ -31,8 +31,6 @@ class AuditSubject:
     Attributes:
         run: The run; empty for an audit of a table without a run, or of a tape.
         attempt: Its attempt; 0 without a run.
-        stream: The reference stream.
-        cut: The tape's commit.
         target: The path of the audited table; empty for a tape.
         target_version: Its version; None for staged output and for the newest version.
         audit: The kind of audit: `copy`, `shared-columns`, `transform`, `pipeline` or
@@ -59,8 +57,6 @@ class Finding:
         worker: The captured worker; None if the table has no worker column.
         time: The time as text; None if the table has no time column, or for a finding without a
             sample.
-        expected: The expected row, or the expected cell of a tape.
-        actual: The actual row or cell.
         check: The name of the check; empty for differences.
     """
 

@@ -32,9 +32,7 @@ class Touched:
     """A commit by another writer that changed rows of a table.
 
     Attributes:
-        version: The version it created.
         operation: Delta's name for it: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
-        at: Its timestamp.
         files: The bounds of the files it added and removed; empty bounds for a file without known
             bounds.
     """
@@ -51,7 +49,6 @@ def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
     A commit that only moves rows between files changes none.
 
     Args:
-        lake: The lake with the ledger.
         since: Only commits after this version are returned.
     """
     seen, recorded = _read_recorded(lake, path, delta.identity_of(path))
@@ -63,7 +60,6 @@ def note_touched(lake: Lake, path: str, since: int) -> int:
     """Record new commits by other writers to a table; idempotent.
 
     Args:
-        lake: The lake with the ledger.
         since: Only commits after this version are recorded: the first published one.
 
     Returns:

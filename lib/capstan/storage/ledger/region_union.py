@@ -22,7 +22,6 @@ class RegionStrip:
     """Regions of some workers that differ only in their last coordinate.
 
     Attributes:
-        workers: The workers.
         regions: The regions in order of the last coordinate, with a gap between neighbours.
     """
 

@@ -42,10 +42,8 @@ class Retired:
     """Times whose records were or will be deleted.
 
     Attributes:
-        box: The times.
         cut: The commit of the tape at which they were complete.
         records: The number of records in the index at these times.
-        at: The start of the retirement.
         done: Whether all records were deleted.
     """
 
@@ -123,7 +121,6 @@ def require_records(
     """Check that no records of these workers and times were retired.
 
     Args:
-        region: The times.
         subject: The subject of the error message: the operation that needs the records.
         hint: The hint; see `retired_error`.
     """
@@ -138,7 +135,6 @@ def retired_error(
     """The error of an operation that needs retired records.
 
     Args:
-        box: The retired times.
         subject: The subject of the message: the operation that needs the records.
         hint: The hint. `{stream}` and `{since}` in it stand for the stream and the first time with
             records. Commands without `--since` have a different hint.

@@ -42,8 +42,6 @@ class RunId:
         """The id of an existing run, with the target and the number of digits of its name.
 
         Args:
-            name: The run's name.
-            identity: The run's identity.
             target: The target's path, for a name without these parts.
         """
         # The table may have got another name since.

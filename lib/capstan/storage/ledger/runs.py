@@ -204,12 +204,7 @@ def _set_path(detail: dict[str, Any], path: str) -> None:
 
 
 def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
-    """Choose a run's name that no run of another identity shares.
-
-    Args:
-        identity: The run's identity. If it has runs, their names continue.
-        target: The target's path.
-    """
+    """Choose a run's name that no run of another identity shares."""
     first = RunId(identity, generation, short_name(target))
     existing, others = "", set[str]()
     # Only names with this prefix can clash; files without them are not opened.

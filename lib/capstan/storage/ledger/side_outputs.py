@@ -42,7 +42,6 @@ def write_side_outputs(
     """Append side outputs to the pipeline's table, once per attempt.
 
     Args:
-        pipeline: The pipeline's name.
         rows: `node`, `output`, `name`, `worker` (the replay worker), `time`, `row` (JSON).
         about: `stream`, `target` and `sink` of the run.
     """
@@ -66,7 +65,6 @@ def write_metrics(
     """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 
     Args:
-        pipeline: The pipeline's name.
         nodes: `stage`, `worker` (the replay worker), `node`, and the counters by name.
     """
     constants = {"run": run.name, "attempt": attempt, "pipeline": pipeline}

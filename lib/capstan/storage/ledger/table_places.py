@@ -24,8 +24,6 @@ class Place:
     Attributes:
         target: The name by which ledgers know the table: its first path; for a table at the first
             path of another one, that path with `;2` or a later number.
-        path: Its present path.
-        table: Its Delta table id.
         name: Its name in a catalog, as `normalised`; empty for none.
     """
 

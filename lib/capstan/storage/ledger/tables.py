@@ -108,7 +108,6 @@ def read_rows(
     A ledger that does not exist has no rows. A `target` is the present path of the table.
 
     Args:
-        ledger: The name of the ledger.
         columns: The columns to read; all by default. Certificates are large.
         ranges: Inclusive lower and exclusive upper bounds by column, None for unbounded. Leave a
             margin of a second in bounds of timestamps, because files have them in milliseconds.
@@ -239,7 +238,6 @@ def append_rows(
     """Append rows to a ledger in one commit, and create the ledger if needed.
 
     Args:
-        ledger: The name of the ledger.
         rows: The rows; `at` is added. A `target` is the present path of the table.
         txn: The transaction that is committed once, if any.
         note: What the commit's note has besides the ledger.

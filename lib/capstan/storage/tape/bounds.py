@@ -72,7 +72,6 @@ def files_of(
 
     Args:
         table: The table, with columns `worker`, `batch` and `time`.
-        time_type: The coordinates of its times.
         workers: Only rows of these workers; None for all.
         batch: Only rows of this batch and earlier ones; None for all.
         region: Only rows of these times; None for all.

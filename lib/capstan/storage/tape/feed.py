@@ -72,8 +72,6 @@ class BatchEntry:
     """A batch with its number and input.
 
     Attributes:
-        batch: The number of the batch on the tape.
-        origin: Its origin.
         checkpoint: The identity of a micro-batch's checkpoint; else None.
         number: The number of a micro-batch in that checkpoint; else None.
         consumed: The input of a micro-batch; one entry without attributes if unknown.
@@ -134,12 +132,7 @@ def last_synthetic(tape: Tape) -> BatchEntry | None:
 
 
 def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
-    """The entry of a checkpoint's micro-batch; only files that can have it are opened.
-
-    Args:
-        checkpoint: The identity of the checkpoint.
-        number: The number of the micro-batch in it.
-    """
+    """The entry of a checkpoint's micro-batch; only files that can have it are opened."""
     if not is_table(tape.paths.feed):
         return None
     table = delta.open_table(tape.paths.feed)
@@ -199,15 +192,7 @@ def _kept(cut: Cut, before: int) -> dataset.Expression:
 
 @dataclass(frozen=True, slots=True)
 class LateRows:
-    """Records with one reason that were read but are not on tape.
-
-    Attributes:
-        reason: The reason.
-        records: The number of records.
-        workers: Their workers, as far as known.
-        first: The first batch with such a record.
-        last: The last one.
-    """
+    """Records with one reason that were read but are not on tape."""
 
     reason: str
     records: int

@@ -28,7 +28,6 @@ def require_multiples(
     Args:
         subject: The beginning of the error message: the owner of the grain, with a verb.
         bounds: The bounds; None is unbounded.
-        grain: The grain, as an integer of the coordinate.
     """
     for bound in bounds:
         if bound is not None and bound % grain:

@@ -34,10 +34,8 @@ class WorkerState:
     """A captured worker at a cut.
 
     Attributes:
-        worker: Its number.
         label: The column value or source partition it stands for.
         events: Events on tape; the next `seq`.
-        records: Records on tape.
         holdings: Held times with their counts, in listing order.
     """
 
@@ -63,11 +61,7 @@ class ContentSummary:
     """The content of a region of a tape.
 
     Attributes:
-        messages: The number of messages events.
-        records: The number of records.
-        times: The number of distinct times.
         fingerprint: The content hash of all records, 32 hex digits.
-        by_worker: The number of records by worker.
     """
 
     messages: int
@@ -126,7 +120,6 @@ class TapeState:
     """The state of a tape at a cut.
 
     Attributes:
-        workers: Every worker, by number.
         greatest: The greatest last coordinate (the event time) of any messages event, as an
             integer; None without one.
     """

@@ -51,8 +51,6 @@ class Totals:
 
     Attributes:
         commit: The commit; -1 before the first one.
-        events: The number of events by worker.
-        records: The number of records by worker.
         held: Changes of each worker's holdings, relative to the initial minimum.
         greatest: The greatest last coordinate (the event time) of any messages event, as an
             integer; None without one.
@@ -96,7 +94,6 @@ def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
     """Store the totals of a tape at its newest commit.
 
     Args:
-        commit: Its newest commit.
         least: The minimum number of index files since the last totals; with fewer, do nothing.
 
     Returns:

@@ -32,8 +32,6 @@ def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> s
     """The condition that a time lies in `region`.
 
     Args:
-        time_type: The coordinates.
-        region: The set of times.
         columns: Per coordinate, the SQL expression of its column: `time.event`, `sched_dep`.
     """
     region = region.simplified()

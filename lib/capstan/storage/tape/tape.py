@@ -34,9 +34,6 @@ class Tape:
     """A stream's tables and settings.
 
     Attributes:
-        name: The stream's name.
-        paths: The paths of its tables.
-        time_type: The coordinates of its times.
         settings: The settings that capture stored when it created or last changed the tape, as
             JSON.
     """
@@ -102,12 +99,7 @@ class Cut:
 
 
 def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
-    """Open the tape of a stream, without a JVM.
-
-    Args:
-        name: The stream's name.
-        events: The table of its index, if it is already open.
-    """
+    """Open the tape of a stream, without a JVM."""
     lake.require()
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
@@ -223,8 +215,6 @@ def append_workers(
     """Record workers in one commit, before the events that refer to them.
 
     Args:
-        labels: The workers' labels by number.
-        commit: The commit that opens them.
         number: The number of this write; of two writes with one number only one succeeds.
         unless: The transaction that shuts the writer out.
 
@@ -304,9 +294,7 @@ def read_events(
     """The index at a cut: one row per event with the columns of `events`, in no order.
 
     Args:
-        cut: Only events up to this cut.
         workers: Only these workers; None for all.
-        after: Only events of commits after this ordinal.
     """
     frame = delta.load(spark, tape.paths.events).where(f"commit <= {cut.commit}")
     if after >= 0:
