@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.storage.tape.bounds import box_of, fit, interval, only_value
+from capstan.storage.tape.bounds import box_of, fit, interval, may_be_null, only_value
 
 DAY = 86_400_000_000
 NUMBERS = range(-2, 8)
@@ -128,3 +128,12 @@ def test_a_log_cuts_off_no_more_than_is_allowed_for(tmp_path: Path) -> None:
     first, last = sorted(map(in_integers, at))
     assert first - 1_000 < since <= first
     assert last < end <= last + 1_001
+
+
+def test_bounds_do_not_tell_of_rows_without_a_value():
+    assert may_be_null({"min.worker": 1, "max.worker": 1, "null_count.worker": 2}, "worker")
+    assert may_be_null({"min.worker": 1, "max.worker": 1}, "worker")
+    assert may_be_null({"partition.worker": None}, "worker")
+    assert not may_be_null({"min.worker": 1, "max.worker": 1, "null_count.worker": 0}, "worker")
+    assert not may_be_null({"partition.worker": 1}, "worker")
+    assert not may_be_null({}, "worker")  # Bounds that are unknown hold nothing anyway.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql import functions as F
 
 from capstan.core.config import Mode
@@ -17,15 +16,11 @@ from capstan.replay.target.default_columns import default_columns
 from capstan.replay.target.owned_rows import owned_rows_sql
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import rows_with_keys
-from capstan.replay.target.standing import scope_of
 from capstan.replay.target.target_table import predicate, require_placed
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.lake import is_table
-from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
-from capstan.storage.tape.bounds import fit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +61,7 @@ def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None =
     within = plan.reach
     present = delta.load(spark, plan.target)
     require_placed(plan, present.schema)
-    if _are_all_own(owner, within):
+    if owner.has_only_own(within):
         return 0
     owned = owned_rows_sql(plan, present.schema, owner.covered, owner.labels, within)
     foreign = present.where(f"NOT coalesce({owned}, false)")
@@ -75,28 +70,6 @@ def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None =
     elif rows is not None and plan.layout.time is not None:
         foreign = rows_with_keys(foreign, rows, plan.keys)
     return foreign.count()
-
-
-def _are_all_own(owner: Ownership, within: Scope) -> bool:
-    """Whether the bounds of the target's files show that this output owns all rows of a scope."""
-    plan = owner.plan
-    if not all(
-        owner.is_own(entry) and entry.scope.region.is_in(plan.time_type) for entry in owner.covered
-    ):
-        return False
-    strips = merge_scopes(entry.scope for entry in owner.covered)
-    for bounds in pa.table(delta.open_table(plan.target).get_add_actions(flatten=True)).to_pylist():
-        file = scope_of(plan, bounds)
-        if file.overlaps(within) and not any(_holds(strip, file) for strip in strips):
-            return False
-    return True
-
-
-def _holds(strip: RegionStrip, file: Scope) -> bool:
-    """Whether all rows of a file lie in a strip."""
-    if strip.workers is not None and not (file.workers and set(file.workers) <= strip.workers):
-        return False
-    return any(fit(file.region.box, region) for region in strip.regions)
 
 
 def _foreign(owner: Ownership, count: int, rows: str) -> InvalidRequestError:

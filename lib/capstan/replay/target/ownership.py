@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import pyarrow as pa
 from deltalake.schema import PrimitiveType
 
 from capstan.errors import InvalidRequestError
@@ -27,15 +28,18 @@ from capstan.replay.target.standing import (
     changes_of_others,
     is_stale,
     rows_before,
+    scope_of,
     written_by,
 )
 from capstan.storage.delta import delta
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
+from capstan.storage.ledger.region_union import RegionStrip, merge_scopes
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History
 from capstan.storage.tape import index
+from capstan.storage.tape.bounds import Bounds, fit, may_be_null
 from capstan.storage.tape.tape import newest_cut, open_tape
 
 
@@ -85,6 +89,24 @@ class Ownership:
     def is_own(self, covered: Covered) -> bool:
         """Whether a publish is one of the plan's output."""
         return covered.output == self.plan.output
+
+    def has_only_own(self, scope: Scope) -> bool:
+        """Whether the bounds of the target's files show that all rows of a scope are of its output.
+
+        Bounds tell nothing of rows that lack worker or time.
+        """
+        plan = self.plan
+        if not all(self.is_own(e) and e.scope.region.is_in(plan.time_type) for e in self.covered):
+            return False
+        strips = merge_scopes(entry.scope for entry in self.covered)
+        files = delta.open_table(plan.target).get_add_actions(flatten=True)
+        for bounds in pa.table(files).to_pylist():
+            file = scope_of(plan, bounds)
+            if file.overlaps(scope) and (
+                _may_lack(plan, bounds) or not any(_holds(strip, file) for strip in strips)
+            ):
+                return False
+        return True
 
     def has_published(self, run: RunId) -> bool:
         """Whether the target is the table into which a run has published, not a later one.
@@ -167,6 +189,21 @@ class Ownership:
         if not own or not own[-1].scope.contains(self.plan.scope) or is_stale(self.plan, own[-1]):
             return None
         return own[-1].run
+
+
+def _may_lack(plan: Plan, bounds: Bounds) -> bool:
+    """Whether rows of a file may lack worker or time."""
+    layout, names = plan.layout, plan.time_type.names
+    times = () if layout.time is None else (layout.time, *(f"{layout.time}.{n}" for n in names))
+    columns = times if layout.worker is None else (layout.worker, *times)
+    return any(may_be_null(bounds, column) for column in columns)
+
+
+def _holds(strip: RegionStrip, file: Scope) -> bool:
+    """Whether the bounds of a file lie in a strip."""
+    if strip.workers is not None and not (file.workers and set(file.workers) <= strip.workers):
+        return False
+    return any(fit(file.region.box, region) for region in strip.regions)
 
 
 def _is_newest(change: Change, covered: Sequence[Covered]) -> bool:

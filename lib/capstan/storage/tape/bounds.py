@@ -60,6 +60,13 @@ def only_value(bounds: Bounds, column: str) -> object:
     return low if value is None and low == bounds.get(f"max.{column}") else value
 
 
+def may_be_null(bounds: Bounds, column: str) -> bool:
+    """Whether a column that a file has bounds of may be null in some of its rows."""
+    if f"partition.{column}" in bounds:
+        return bounds[f"partition.{column}"] is None
+    return f"min.{column}" in bounds and bounds.get(f"null_count.{column}") != 0
+
+
 def files_of(
     table: OpenedTable,
     time_type: TimeType,

@@ -337,3 +337,16 @@ def test_an_entry_that_is_gone_from_the_log_tells_nothing(target: Target) -> Non
         (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
     # Of what was removed only the version before could tell where it lay.
     assert {state for state, _ in target.states()} == {str(IntervalState.CHANGED)}
+
+
+@pytest.mark.parametrize("lacking", ["_worker", "day", None])
+def test_rows_without_worker_or_time_are_not_taken_for_own(tmp_path, lacking):
+    """They lie in a file with rows of a run, whose bounds do not tell of them."""
+    target = Target(tmp_path)
+    own = rows([0], [1]).to_pylist()
+    beside = [] if lacking is None else [{**own[0], lacking: None}]
+    target.write(pa.Table.from_pylist([*own, *beside], schema=ROWS), {"run": "x", "publish": True})
+    owner = Ownership(target.plan)
+    assert owner.has_only_own(owner.plan.reach) is (lacking is None)
+    everywhere = Scope(target.path, None, Region(Box.everything(owner.plan.time_type)))
+    assert owner.has_only_own(everywhere) is (lacking is None)
