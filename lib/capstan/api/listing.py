@@ -9,13 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Listing(Sequence[Mapping[str, object]]):
-    """Rows about the lake: its streams, or its runs.
-
-    Attributes:
-        title: What they are about.
-        columns: The columns that a notebook shows.
-        rows: The rows, each with at least those columns or none of them.
-    """
+    """Rows about the lake: its streams, or its runs."""
 
     title: str
     columns: tuple[str, ...]

@@ -112,12 +112,7 @@ HTML: Mapping[str, Callable[[Any], str]] = {
 
 
 def facts_html(title: str, facts: Mapping[str, object]) -> str:
-    """A table of names and values; facts without a value are left out.
-
-    Args:
-        title: Its caption.
-        facts: The values by name, in their order.
-    """
+    """A table of names and values; facts without a value are left out."""
     rows = [
         f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>"
         for name, value in facts.items()
@@ -127,13 +122,7 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
 
 
 def rows_html(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """A table of rows; of many, the first 50 and how many there are.
-
-    Args:
-        title: Its caption.
-        columns: The columns shown, in their order.
-        rows: The rows; a value that is missing is empty.
-    """
+    """A table of rows; of many, the first 50 and how many there are. A missing value is empty."""
     every = list(rows)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(

@@ -90,30 +90,16 @@ class Workplace:
 
     @property
     def declarations(self) -> ProjectConfig:
-        """What the declaration file declares; nothing when none was named and there is none.
-
-        Raises:
-            InvalidRequestError: `CAP-DECLARE` when the file cannot be read.
-        """
+        """What the declaration file declares; nothing when none was named and there is none."""
         return self.declared()
 
     def declared(self, *, required: bool = False) -> ProjectConfig:
-        """The same.
-
-        Args:
-            required: Whether there must be a declaration file.
-        """
+        """The declarations; with `required`, there must be a declaration file."""
         return load_optional(self._config, lake=self.lake.root, required=required)
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session: the caller's with settings of its own, or one that is started now.
-
-        Raises:
-            SystemFailureError: `CAP-DELTA` for a session without Delta; `CAP-JAVA`, `CAP-JARS` or
-                `CAP-SPARK` when none can be started.
-            InvalidRequestError: `CAP-LAKE` for a lake where two concurrent commits could both win.
-        """
+        """The Spark session: the caller's with settings of its own, or one that is started now."""
         with self._lock:
             if self._session is None:
                 from capstan.spark.guest_session import open_session
@@ -124,12 +110,7 @@ class Workplace:
 
     @contextmanager
     def session(self, config: ProjectConfig | None = None) -> Iterator[SparkSession]:
-        """A session for one call, which no other call has; its log lines name the run.
-
-        Args:
-            config: The declarations, if they have been read; Python tasks can import the
-                modules beside them.
-        """
+        """A session for one call, which no other call has; its log lines name the run."""
         with self.later(config) as session:
             yield session()
 

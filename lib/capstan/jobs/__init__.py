@@ -12,10 +12,6 @@ from capstan.spark.project_home import checkout
 
 
 def job_file(name: str) -> str:
-    """The file of a job, such as `replay`, as the application of `spark-submit`.
-
-    Args:
-        name: The job: a function of `capstan.jobs.handlers`.
-    """
+    """The file of a job, such as `replay`, as the application of `spark-submit`."""
     # The wheel has the files of the checkout's top folder inside the package.
     return str((checkout() or Path(__file__).parents[1]) / "spark_apps" / f"{name}.py")

@@ -23,27 +23,18 @@ class RunAudit:
 
 @dataclass(frozen=True, slots=True)
 class RunAudits:
-    """The request of `audit` for several runs.
-
-    Attributes:
-        audits: The runs.
-        strict: Whether a run that can no longer be audited is a refusal too.
-    """
+    """The request of `audit` for several runs."""
 
     audits: tuple[RunAudit, ...]
-    strict: bool = False
+    strict: bool = False  # Whether a run that can no longer be audited is a refusal too.
 
 
 def audit_all(context: Context, request: RunAudits) -> JobResult:
     """Audit published runs, each at a version of its target, or as the target is now.
 
-    A run cannot be audited if it was rolled back, its table is gone, its transform or pipeline has
-    changed, or its version is no longer kept: its entry has `error`, `message` and `hint` instead
-    of an audit. The same applies when the audit finds something broken.
-
-    Returns:
-        `audits`, `passed` (whether no run differs) and `not_audited` (runs); with a refusal if a
-        run differs, or something is broken.
+    A run cannot be audited if it was rolled back, its table is gone, its transform or pipeline
+    has changed, or its version is no longer kept: its entry has `error`, `message` and `hint`
+    instead of an audit. The result has a refusal if a run differs, or something is broken.
     """
     context.lake.require()
     runs = [(read_history(context.lake, audit.run), audit.version) for audit in request.audits]

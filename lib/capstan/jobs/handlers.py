@@ -49,16 +49,10 @@ class VerifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class MaintainRequest:
-    """The request of `maintain`.
+    """The request of `maintain`; None stands for all streams that are on tape."""
 
-    Attributes:
-        streams: The streams; None for all that are on tape.
-        keep: How long to keep staged output that can no longer be published, and requests and
-            results of attempts, such as `30 days`.
-    """
-
-    streams: Names | None = None
-    keep: str = format_duration(KEEP)
+    streams: Names | None = None  # The streams; None for all that are on tape.
+    keep: str = format_duration(KEEP)  # Of staged output that cannot be published, and attempts.
 
     @property
     def kept(self) -> timedelta:
@@ -73,20 +67,12 @@ class MaintainRequest:
 
 @dataclass(frozen=True, slots=True)
 class PublishRequest:
-    """The request of `publish`: a waiting run, and the decision on it.
-
-    Attributes:
-        run: The run.
-        approved: Whether to publish it; otherwise it is rejected.
-        by: The person who decided; None publishes a run that needs no approval.
-        at: The time of the decision, ISO 8601; now if empty.
-        reason: The reason given.
-    """
+    """The request of `publish`: a waiting run, and who decided; None if it needs no approval."""
 
     run: str
-    approved: bool = True
+    approved: bool = True  # Whether to publish it; otherwise it is rejected.
     by: str | None = field(default=None, metadata={"checked_later": True})
-    at: str = ""
+    at: str = ""  # The time of the decision, ISO 8601; now if empty.
     reason: str = ""
 
     @property
@@ -130,11 +116,9 @@ def backfill(fields: JsonObject, context: Context) -> JobResult:
 
 
 def fill_all(context: Context, requests: Sequence[BackfillRequest]) -> JobResult:
-    """Carry out several backfills, one after the other; one that fails does not stop the others.
+    """Carry out several backfills in order; one that fails does not stop the others.
 
-    Returns:
-        `backfills`, one entry each, with `error`, `message` and `hint` if it failed; the first
-        failure is the refusal.
+    Its entry has `error`, `message` and `hint`; the first failure is the refusal.
     """
     entries: list[dict[str, object]] = []
     errors: list[CapstanError] = []
@@ -171,11 +155,7 @@ def plan(fields: JsonObject, context: Context) -> JobResult:
 
 
 def publish(fields: JsonObject, context: Context) -> JobResult:
-    """Carry out a person's decision: publish a waiting run, or mark it as rejected.
-
-    Returns:
-        The certificate; for a rejected run, the decision with the refusal `CAP-REJECTED`.
-    """
+    """Carry out a person's decision: publish a waiting run, or mark it as rejected (a refusal)."""
     request = read_request(PublishRequest, fields)
     _require_decidable(context.lake, request)
     decision = request.decision

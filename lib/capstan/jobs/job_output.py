@@ -15,17 +15,11 @@ from capstan.storage.job_attempts import JobAttempt
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """Where one start of a job leaves its result.
+    """Where one start of a job leaves its result."""
 
-    Attributes:
-        verb: The job, such as `replay`.
-        file: The file of `--result`.
-        attempt: The attempt of `--attempt`.
-    """
-
-    verb: str
-    file: Path | None = None
-    attempt: JobAttempt | None = None
+    verb: str  # The job, such as `replay`.
+    file: Path | None = None  # The file of `--result`.
+    attempt: JobAttempt | None = None  # The attempt of `--attempt`.
 
     def begin(self) -> None:
         """Delete what an earlier start left: it must not pass for this one's."""

@@ -48,13 +48,7 @@ def main(
     arguments: Sequence[str] | None = None,
     start: Callable[[str], SparkSession] | None = None,
 ) -> int:
-    """Run one job and return the exit code of the process.
-
-    Args:
-        handler: Turns a request into a result, or refuses it without Spark.
-        arguments: The arguments after the program's name; those of this process by default.
-        start: Builds the Spark session for an app name; `build_session` by default.
-    """
+    """Run one job and return the exit code of the process; `start` builds its Spark session."""
     watch_owner()
     try:
         with logging(LogFormat.PLAIN) as log:

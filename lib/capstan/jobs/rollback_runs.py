@@ -27,9 +27,6 @@ def require_reversible(lake: Lake, run: str) -> History:
 
     After an interrupted publish, only the target shows how far it got; the rollback itself
     completes the ledgers.
-
-    Returns:
-        The run's history.
     """
     lake.require()
     history = read_history(lake, run)

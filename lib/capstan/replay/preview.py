@@ -43,16 +43,12 @@ class Preview:
     """What a replay would read and write; `Context.replay` carries it out at the same cut.
 
     Attributes:
-        plan: The plan.
-        contents: The content that it would read of each stream.
         files: The number of files of `records` that it would read.
         files_all: The number of all files of `records`.
         bytes: The stored size of the files that it would read.
         covered: Published runs in the part of the target that it would change.
-        changes: Foreign changes to that part since.
         overlap: The number of its records that are already published.
         gaps: Workers that are left out, lag behind, or have no records.
-        late: Late rows of the range, by reason.
         equivalent: The run that has already published the same, of the same identity or at an
             earlier cut; None for none.
         held_by: Other runs that now hold part of the range.
@@ -164,16 +160,7 @@ def preview(
     request: Request,
     session: Later | None = None,
 ) -> Preview:
-    """Preview a replay, without changes, and without a JVM unless a catalog must be asked.
-
-    Args:
-        session: Finds tables that the lake has not seen yet, or that were moved.
-
-    Raises:
-        InvalidRequestError: The errors of `make_plan`; `CAP-FOLLOW` when it was followed with other
-            parameters before; `CAP-RETIRED` when records that it needs were deleted; `CAP-APPEND`
-            when it would duplicate rows; `CAP-ORDER` when it would merge rows over newer ones.
-    """
+    """Preview a replay, without changes, and without a JVM unless a catalog must be asked."""
     plan = make_plan(lake, config, request, session=session)
     owner = Ownership(plan)
     equivalent = _equivalent_run(owner, config)

@@ -70,12 +70,7 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollbackResult:
-    """A run that was rolled back, and what it had replayed.
-
-    Attributes:
-        target_version: The version with the previous rows.
-        unchanged: Whether it was already rolled back.
-    """
+    """A run that was rolled back, and what it had replayed."""
 
     run: str
     stream: str
@@ -86,7 +81,7 @@ class RollbackResult:
     target_path: str
     target_version: int
     rolled_back: bool = True
-    unchanged: bool
+    unchanged: bool  # Whether it was already rolled back.
 
     @classmethod
     def from_json(cls, value: Json) -> RollbackResult:

@@ -46,7 +46,6 @@ class TableAudit:
     """The request to audit a table against a stream.
 
     Attributes:
-        stream: The stream.
         table: A table of the lake or of a catalog, a declared target, or a Delta path.
         workers: Labels or numbers; None for all, including rows of unknown workers.
         since: The first time, as the command line writes it; None from the start.
@@ -78,14 +77,11 @@ class AuditReport:
     """Whether a table holds exactly what a stream says.
 
     Attributes:
-        audit: The comparison.
         run: The audited run; None for a table.
         target_version: The version that the run has published; None when it has not.
         stream: The stream; of several, their names joined by `+`.
         cut: The commit of the tape that it was compared with.
         cuts: Of several streams, the cuts by source; else empty.
-        target: The target as it was requested.
-        target_path: The target's path.
         version: The audited version; None for the newest.
     """
 
@@ -125,11 +121,7 @@ class AuditReport:
         return self.audit.passed
 
     def raise_for_differences(self) -> AuditReport:
-        """Return this report if the audit has passed.
-
-        Raises:
-            CheckFailedError: `CAP-AUDIT` or `CAP-CHECK`.
-        """
+        """Return this report if the audit has passed."""
         self.audit.require_passed(self.run or self.target)
         return self
 
@@ -151,14 +143,7 @@ class AuditReport:
 def plan_against(
     lake: Lake, config: ProjectConfig, audit: TableAudit, session: Later | None = None
 ) -> Plan:
-    """The plan of the rows that the table should hold, resolved as by `make_plan`.
-
-    Raises:
-        InvalidRequestError: The errors of `make_plan`; `CAP-TABLE` when there is no such table;
-            `CAP-VERSION` when it has no such version; `CAP-AUDIT-COLUMNS` when its columns of
-            worker and time are unknown.
-        IncompleteError: `CAP-INCOMPLETE` when times of the range can still receive records.
-    """
+    """The plan of the rows that the table should hold, resolved as by `make_plan`."""
     request = Request(
         audit.stream,
         audit.table,
@@ -214,15 +199,6 @@ def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit
 
     Without chosen workers, rows of unknown workers are `extra`; without a range, rows without a
     time are.
-
-    Args:
-        spark: The session.
-        plan: The result of `plan_against`.
-        request: The table and its columns.
-
-    Raises:
-        InvalidRequestError: `CAP-AUDIT-COLUMNS` when a column is missing, or its type cannot hold
-            the stream's values.
     """
     rows = delta.load(spark, plan.target, request.version)
     layout, time_type = plan.layout, plan.inputs.tape.time_type
@@ -268,12 +244,7 @@ def _restricted(rows: DataFrame, plan: Plan, request: TableAudit) -> DataFrame:
 
 
 def require_auditable(lake: Lake, run: str, version: int | None) -> History:
-    """The history of a run that has rows to audit, without a JVM.
-
-    Raises:
-        InvalidRequestError: `CAP-LAKE`, `CAP-RUN`; `CAP-NOT-PUBLISHED` when it is neither
-            published nor waiting; `CAP-VERSION`.
-    """
+    """The history of a run that has rows to audit, without a JVM."""
     lake.require()
     history = read_history(lake, run)
     if waiting(history) is not None:
@@ -297,14 +268,7 @@ def audit_run(
     history: History,
     version: int | None = None,
 ) -> AuditReport:
-    """Audit the rows of a run in its target, now or at a version.
-
-    Of a run that waits to be published, the staged rows are audited. Findings go into the findings
-    ledger.
-
-    Raises:
-        InvalidRequestError: `CAP-CODE` when its transform has changed since.
-    """
+    """Audit the rows of a run, staged or in its target, now or at a version; findings are kept."""
     look_again()
     history = located(spark, lake, config, history.last.run)
     job = restore(spark, lake, config, history)

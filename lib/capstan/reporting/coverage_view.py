@@ -118,18 +118,18 @@ class Coverage:
         chosen = workers if workers and not self.every_worker else replay.workers or ()
         bounds = {"since": since, "until": until} if self.bounded else {}
         shortest = {name: short_bound(text) for name, text in bounds.items()}
+        declared = {
+            name: list(map(str, value)) if isinstance(value, tuple) else value
+            for name, value in replay.request_fields.items()
+            if not isinstance(value, Mapping)
+        }
         return {
             "replay": replay.name,
+            **declared,
             # The form has one stream; the declared replay has the others.
             "stream": replay.inputs[0],
-            "into": replay.target,
             "workers": list(chosen),
             **{name: bound_text(self.time_type, text) for name, text in shortest.items()},
-            "transform": replay.transform,
-            "pipeline": replay.pipeline,
-            "sink": replay.sink,
-            "mode": str(replay.mode),
-            "keys": list(replay.keys),
             "approve": replay.approve,
         }
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.core.config import ProjectConfig, Replay
+from capstan.core.config.change_rules import OPTIONS
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, SystemFailureError
@@ -421,6 +422,9 @@ def test_the_calendar_has_a_state_for_each_day(covered):
         "sink": None,
         "mode": "replace",
         "keys": [],
+        "sequence_by": [],
+        **dict.fromkeys(OPTIONS),
+        "history": False,
         "approve": False,
     }
 

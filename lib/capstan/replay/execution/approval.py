@@ -87,12 +87,9 @@ def rejected(row: Row) -> CheckFailedError:
 
 
 def reject(lake: Lake, run: str, decision: Decision) -> Row:
-    """Reject a run that waits: its lock is released, and its staged output stays.
+    """Reject a run that waits: its lock is released, its staged output stays; the row of it.
 
     Rejecting a run again changes nothing; the first decision counts.
-
-    Returns:
-        The row of the rejection.
     """
     history = runs.read_history(lake, run)
     if history.last.step is Step.REJECTED:

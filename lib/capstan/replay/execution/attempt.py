@@ -131,11 +131,9 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
 
 
 def take_turn(job: Job) -> Certificate | None:
-    """Fence all earlier claims on the range of an attempt, which has just claimed it.
+    """Fence all earlier claims on the range that an attempt has just claimed.
 
-    Returns:
-        The certificate, if an earlier attempt of the run has published, so that nothing is left to
-        do.
+    Returns the certificate, if an earlier attempt of the run has published.
     """
     path, published = job.plan.target, None
     if job.attempt > 1:
@@ -260,10 +258,7 @@ def publish_staged(
     audit: Mapping[str, object],
     draft: Certificate,
 ) -> Certificate:
-    """Publish staged and audited rows, under the claim that the attempt holds.
-
-    The folder of the rows is deleted afterwards.
-    """
+    """Publish staged and audited rows under the attempt's claim, and delete their folder."""
     commit = _commit(job, staged, {"audit": audit})
     target_table.require_all_rows(job.plan, commit, count_rows(staging))
     published = job.record_publish(draft, commit.version, audit)

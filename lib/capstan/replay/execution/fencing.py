@@ -24,14 +24,10 @@ if TYPE_CHECKING:
 
 
 def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
-    """Fence attempts that have not ended, but whose claims on the job's range are dead.
+    """Fence attempts that have not ended, but whose claims on a scope are dead.
 
     Without any, nothing is committed. A run that is not in the runs ledger has not written its
     intent; before it does, it finds that its claim is dead.
-
-    Args:
-        job: The job, at the attempt that has claimed.
-        scope: The part of the target that it has claimed; by default that of its plan.
     """
     path = job.plan.target
     newest: dict[str, int] = {}
@@ -50,15 +46,10 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
 
 
 def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> list[str]:
-    """Runs that have published over part of a scope after a version, and were not rolled back.
+    """Other runs that have published over part of a scope after a version, and are in effect.
 
     They are read from the coverage ledger and from the target's log: a run that was cut off may
-    have written no coverage yet.
-
-    Args:
-        scope: The target, workers and times.
-        version: A version of the target.
-        run: The run to leave out. Later runs of its identity count, whatever they cover.
+    have written no coverage yet. Later runs of the same identity count, whatever they cover.
     """
     path = scope.target
     standing = {covered.run: covered for covered in coverage.current(lake, path)}

@@ -37,12 +37,6 @@ class Job:
     """The state that every step of a run needs.
 
     Attributes:
-        spark: The session.
-        lake: The lake.
-        plan: The plan.
-        run: The run's identity and generation.
-        started: Its start on the monotonic clock, in seconds.
-        attempt: The attempt's number; 0 before it has claimed anything.
         played: The attempt whose output is published, when another one claims for it.
     """
 
@@ -50,8 +44,8 @@ class Job:
     lake: Lake
     plan: Plan
     run: RunId
-    started: float
-    attempt: int = 0
+    started: float  # Its start on the monotonic clock, in seconds.
+    attempt: int = 0  # The attempt's number; 0 before it has claimed anything.
     played: int | None = None
 
     @property
@@ -69,11 +63,7 @@ class Job:
         return replace(self, attempt=attempt, played=played)
 
     def claimed(self, scope: Scope | None = None) -> Job:
-        """The same run at its next attempt, which locks its workers and times.
-
-        Args:
-            scope: The part of the target to lock; by default that of its plan.
-        """
+        """The same run at its next attempt, which locks a scope: by default that of its plan."""
         wanted, stream = scope or self.plan.locks, self.plan.request.stream
         attempt = claims.claim(self.lake, self.run, stream, wanted)
         return self.at(attempt, self.played)

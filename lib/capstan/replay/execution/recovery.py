@@ -153,12 +153,7 @@ def is_still_published(job: Job, owner: Ownership, history: History) -> bool:
 
 
 def compared_run(job: Job, owner: Ownership, columns: Collection[str]) -> History | None:
-    """The run that has written all of the range, if an audit finds all rows of the range whole.
-
-    Args:
-        job: The replay of the range.
-        columns: The columns of its rows, all of which the target has to have.
-    """
+    """The run that has written all of the range, if an audit finds all rows of the range whole."""
     there = {field.name.lower() for field in delta.open_table(job.plan.target).schema().fields}
     run = owner.covering_run if all(name.lower() in there for name in columns) else None
     if run is None or not _compared_whole(job, run):

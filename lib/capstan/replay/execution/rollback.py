@@ -44,11 +44,7 @@ _VERSION_GONE = (
 
 
 def roll_back(job: Job, history: History) -> int:
-    """Roll back a published run.
-
-    Returns:
-        The version of the target that has the previous rows.
-    """
+    """Roll back a published run; returns the version of the target with the previous rows."""
     if history.done is None:
         raise InvalidRequestError(
             "CAP-NOT-PUBLISHED",

@@ -45,14 +45,10 @@ class Staged:
     """The staged output of one attempt.
 
     Attributes:
-        name: The folder's name: run and attempt.
-        run: The run.
-        why: The state of the attempt.
         at: The time of its last step; None for an attempt that the ledger does not know.
-        bytes: The size.
     """
 
-    name: str
+    name: str  # The folder's name: run and attempt.
     run: str
     why: Why
     at: datetime | None

@@ -43,12 +43,7 @@ def draft_certificate(
     contents: Sequence[ContentSummary],
     counters: Mapping[str, object] | None = None,
 ) -> Certificate:
-    """The certificate, as far as it is known before anything is written.
-
-    Args:
-        contents: The content that it reads of each stream.
-        counters: The counters of a pipeline.
-    """
+    """The certificate, as far as it is known before anything is written."""
     time_type, content = plan.inputs.tape.time_type, total_content(contents)
     bounds = render_bounds(plan.time_type, plan.region)
     workers, missing = listed(plan.inputs.workers), _not_covered(plan)
@@ -129,10 +124,7 @@ def late_rows(plan: Plan) -> dict[str, int]:
 def _replay_workers(
     plan: Plan, contents: Sequence[ContentSummary]
 ) -> list[Mapping[str, object]] | None:
-    """The sequences, start, records and frontier of each replay worker.
-
-    None when there are too many of them, or of workers, to list.
-    """
+    """What each replay worker reads; None when there are too many, or too many workers."""
     captured = [
         (stream, worker, content.by_worker.get(worker, 0))
         for stream, content in zip(plan.inputs, contents, strict=True)
@@ -176,10 +168,7 @@ def _not_covered(plan: Plan) -> NotCovered:
 def late_in(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region, everyone: bool
 ) -> dict[str, int]:
-    """Late rows of these workers and times, by reason.
-
-    Rows without a worker or without a time count when `everyone` is set.
-    """
+    """Late rows of these workers and times, by reason; of everyone, also those without either."""
     kept, chosen = kept_late(tape, cut), dataset.field("worker").isin(sorted(workers))
     within = in_box(tape.time_type, region.simplified().box)
     if everyone:
@@ -204,27 +193,14 @@ def _inside(rows: pa.RecordBatch, time_type: TimeType, region: Region) -> pa.Rec
 
 
 def listed(workers: Mapping[int, str]) -> list[str] | dict[str, object]:
-    """Workers as a certificate lists them, in little space whatever their number.
-
-    Args:
-        workers: Labels by number.
-
-    Returns:
-        The labels, in the order given. For more than `MOST_LISTED` workers: their `count`, and
-        `numbers`, the first and the last number of each contiguous range.
-    """
+    """Workers as a certificate lists them: labels; of many their count, and ranges of numbers."""
     if len(workers) <= MOST_LISTED:
         return list(workers.values())
     return {"count": len(workers), "numbers": list(map(list, integer_ranges(sorted(workers))))}
 
 
 def may_have(listing: object, workers: Mapping[int, str]) -> bool:
-    """Whether a certificate may list one of `workers`.
-
-    Args:
-        listing: The result of `listed`; older certificates have labels.
-        workers: Labels by number, of the same stream.
-    """
+    """Whether a result of `listed`, of the same stream, may have one of `workers`."""
     if isinstance(listing, list):
         return bool(set(listing) & set(workers.values()))
     if not isinstance(listing, Mapping):

@@ -117,13 +117,9 @@ def table_schema(rule: ChangeRule | None, schema: StructType) -> StructType:
 def changes_of(rule: ChangeRule, rows: DataFrame) -> DataFrame:
     """The changes of a replay's output that can matter, whatever other runs have.
 
-    Args:
-        rows: The output; several rows may have the same key.
-
-    Returns:
-        Of each key the last change; with history one per sequence; with partial rows those from
-        the last whole one on. Beside the columns of `rows` they have `_capstan_deleted`, with
-        `truncate_when` also `_capstan_truncates`, and two hashes of the row.
+    Of each key the last change; with history one per sequence; with partial rows those from the
+    last whole one on. Beside the columns of the output they have `_capstan_deleted`, with
+    `truncate_when` also `_capstan_truncates`, and two hashes of the row.
     """
     fields = sorted(rows.schema.fields, key=lambda field: field.name)
     flags = {DELETED: _met(rule.delete_when)}
@@ -188,11 +184,7 @@ def of_runs(changes: DataFrame, names: Collection[str]) -> DataFrame:
 def table_rows(
     rule: ChangeRule, changes: DataFrame, truncates: DataFrame | None = None
 ) -> DataFrame:
-    """The rows that a table has after all these changes of its keys.
-
-    Args:
-        truncates: Changes whose truncates count, if they are not all among `changes`.
-    """
+    """The rows that a table has after all these changes of its keys, and these truncates."""
     placed = beside_truncates(rule, changes, changes if truncates is None else truncates)
     at = place(rule, placed.schema)
     cuts = F.col(CUTS)

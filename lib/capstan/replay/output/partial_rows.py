@@ -54,10 +54,7 @@ def is_partial(rule: ChangeRule, schema: T.StructType) -> Column:
 def resolved(rule: ChangeRule, changes: DataFrame, truncates: Column) -> DataFrame:
     """The changes with the values that they leave as they were, where an earlier one has them.
 
-    Args:
-        rule: A rule with a marker.
-        changes: Changes, at most one per key and sequence.
-        truncates: The number of truncates up to a change, which end what was before.
+    There is at most one per key and sequence. Truncates up to a change end what was before.
     """
     at = place(rule, changes.schema)["at"]
     by_key = Window.partitionBy(*map(quoted, rule.keys)).orderBy(at)

@@ -43,14 +43,12 @@ class Output:
     """The output of a replay.
 
     Attributes:
-        rows: The rows for the target.
         played: The run of the pipeline, whose rows can be read repeatedly; None for others.
-        sink: The pipeline that was run; None for others.
     """
 
-    rows: DataFrame
+    rows: DataFrame  # The rows for the target.
     played: PipelineRun | None = None
-    sink: PipelineComputation | None = None
+    sink: PipelineComputation | None = None  # The pipeline that was run; None for others.
 
     @property
     def state(self) -> DataFrame | None:
@@ -72,10 +70,7 @@ class Output:
 
 
 def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
-    """A frame with the columns of the target's rows; a pipeline does not run yet.
-
-    Of lookup tables the keys are read.
-    """
+    """A frame with the columns of the target's rows; a pipeline does not run yet."""
     return _expected(plan.computation, spark, plan)
 
 
@@ -84,10 +79,8 @@ def playing(
 ) -> AbstractContextManager[Output]:
     """Compute the output of a replay; it can be read inside the `with` block.
 
-    Args:
-        expected: The result of `expected_rows`, when it is known.
-        again: Whether this is the second computation of an audit. It then reads its records in
-            another order, and a pipeline runs on another number of replay workers.
+    The second computation of an audit, `again`, reads its records in another order, and a
+    pipeline runs on another number of replay workers.
     """
     return _playing(plan.computation, spark, plan, expected, again=again)
 

@@ -40,13 +40,7 @@ if TYPE_CHECKING:
 def carried(
     spark: SparkSession, lake: Lake, computation: PipelineComputation, peers: int, *, keeps: bool
 ) -> Iterator[CarriedState]:
-    """The state from which a run resumes, rescaled to its replay workers.
-
-    Args:
-        computation: The pipeline, with the snapshot.
-        peers: The number of replay workers.
-        keeps: Whether the run keeps its own state.
-    """
+    """The state from which a run resumes, rescaled; with `keeps`, the run keeps its own."""
     snapshot = computation.resumed
     rows = None if snapshot is None else read_parts(spark, lake, snapshot)
     if snapshot is None or rows is None or snapshot.peers == peers:

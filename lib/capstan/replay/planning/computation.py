@@ -35,39 +35,22 @@ _DATA_ERROR = re.compile(r"SQLSTATE: (?:22|P0)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computation:
-    """What plans, ledgers, audits and targets ask a computation.
-
-    How Spark runs it is in `output.rows`, dispatched on the class.
-
-    Attributes:
-        title: The name in messages: `transform by_day`, `pipeline late_carriers at days`.
-        name: The name in the ledgers: `by_day`, `late_carriers.days`; empty for a copy.
-        code: The hash of its code and settings; empty for a copy.
-        time: The output column that stands for the time; None when it keeps none.
-        worker: The column of the captured worker; None when rows mix several workers.
-        grain: Ranges must be multiples of this many units of the coordinate; 1 allows any range.
-        keys: The columns that identify a row within a time.
-        worker_source: The source of the streams whose worker `worker` is; None for all.
-        lookups: The lookup tables that a pipeline reads, at their pinned versions.
-        resumed: The snapshot of an earlier run from which a pipeline resumes; None for none.
-        state_name: The name under which followed runs keep state; None when they keep none.
-        transform: The registered transform; None for others.
-    """
+    """What plans, ledgers, audits and targets ask a computation; `output.rows` runs it."""
 
     kind: ClassVar[str]
 
-    title: str
-    name: str
-    code: str
-    time: str | None
-    worker: str | None
-    grain: int = 1
-    keys: tuple[str, ...] = ()
-    worker_source: str | None = None
-    lookups: tuple[LookupInput, ...] = ()
-    resumed: Snapshot | None = None
-    state_name: str | None = None
-    transform: Transform | None = None
+    title: str  # The name in messages: `transform by_day`, `pipeline late_carriers at days`.
+    name: str  # The name in the ledgers: `by_day`, `late_carriers.days`; empty for a copy.
+    code: str  # The hash of its code and settings; empty for a copy.
+    time: str | None  # The output column that stands for the time; None when it keeps none.
+    worker: str | None  # The column of the captured worker; None when rows mix several workers.
+    grain: int = 1  # Ranges must be multiples of this many units of the coordinate.
+    keys: tuple[str, ...] = ()  # The columns that identify a row within a time.
+    worker_source: str | None = None  # The source whose workers `worker` has; None for all.
+    lookups: tuple[LookupInput, ...] = ()  # The lookup tables that a pipeline reads.
+    resumed: Snapshot | None = None  # The snapshot of an earlier run from which a pipeline resumes.
+    state_name: str | None = None  # The name under which followed runs keep state.
+    transform: Transform | None = None  # The registered transform; None for others.
 
     @property
     def lookup_pins(self) -> Mapping[str, Pin]:
@@ -116,11 +99,7 @@ class Computation:
         """Check that it does not distinguish times within a step of the stream."""
 
     def require_scope(self, inputs: Inputs, *, timeless: bool) -> None:
-        """Check that it makes the rows of the chosen workers, and of a range, apart from others.
-
-        Args:
-            timeless: Whether a range is to be replaced in a target that keeps no time.
-        """
+        """Check that it makes the rows of the chosen workers, and of a range, apart from others."""
         if self.worker is not None:
             require_all_workers(inputs.others, self.title)
             require_same_workers(inputs.keepers, self.title)
@@ -181,10 +160,7 @@ class Computation:
         return None
 
     def own_time(self, _layout: Layout) -> str | None:
-        """The column of the records that a target takes their time from; None when it has `_time`.
-
-        A computed row has no other time.
-        """
+        """The column of records that a target takes their time from; None when it has `_time`."""
         return None
 
     def promised_cells(
@@ -195,11 +171,7 @@ class Computation:
         shape: Shape,
         columns: Sequence[str],
     ) -> DataFrame | None:
-        """The cells of its rows from the index alone; None when only the rows tell them.
-
-        Args:
-            columns: The columns that are compared.
-        """
+        """The cells of its rows from the index alone; None when only the rows tell them."""
         return None
 
 

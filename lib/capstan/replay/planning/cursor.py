@@ -34,15 +34,10 @@ def follow_identity(request: Request, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The position of a followed replay.
+    """The position of a followed replay."""
 
-    Attributes:
-        reached: The frontier of its last published run.
-        resumed: The snapshot to resume from; None for none.
-    """
-
-    reached: Antichain
-    resumed: Snapshot | None = None
+    reached: Antichain  # The frontier of its last published run.
+    resumed: Snapshot | None = None  # The snapshot to resume from; None for none.
 
 
 def current_cursor(lake: Lake, request: Request, path: str) -> Cursor | None:

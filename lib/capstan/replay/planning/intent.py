@@ -16,17 +16,11 @@ from capstan.storage.ledger.region_json import parse_region, region_text
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The columns of the target that hold worker and time.
+    """The columns of the target that hold worker and time."""
 
-    Attributes:
-        worker: The column of the worker; None when it is not kept.
-        time: The column of the time; None when it is not kept.
-        source: The source whose workers these are; None for those of all streams.
-    """
-
-    worker: str | None
-    time: str | None
-    source: str | None = None
+    worker: str | None  # The column of the worker; None when it is not kept.
+    time: str | None  # The column of the time; None when it is not kept.
+    source: str | None = None  # The source whose workers these are; None for those of all streams.
 
     def to_json(self) -> dict[str, object]:
         """The object as the ledger stores it."""
@@ -36,39 +30,22 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a later attempt needs to finish, audit or roll back a run.
-
-    Attributes:
-        request: The request.
-        cut: The pinned commit of the tape; of several streams, that of the first.
-        region: The times of the rows that are written.
-        reached: The frontier that a followed replay continues from.
-        code: The hash of the computation's code; empty for a copy.
-        placed: The target's columns of worker and time; None in old ledgers.
-        keys: The columns by which `merge` and audits match rows.
-        columns: The columns of the rows that are written; None in old ledgers.
-        target_version: The version of the target before the run; -1 when there was no table.
-        certificate: The certificate, as far as it is known.
-        cuts: The pinned commits of several streams, by source.
-        lookups: The pinned versions of lookup tables, by the lookup's name.
-        table: The Delta id of the target; empty in old ledgers.
-        tapes: The Delta ids of the tapes, in the order of the streams; none in old ledgers.
-    """
+    """What a later attempt needs to finish, audit or roll back a run."""
 
     request: Request
-    cut: int
+    cut: int  # The pinned commit of the tape; of several streams, that of the first.
     region: Region
-    reached: Antichain
-    code: str
-    placed: Placement | None
-    keys: tuple[str, ...]
-    columns: tuple[str, ...] | None
-    target_version: int
+    reached: Antichain  # The frontier that a followed replay continues from.
+    code: str  # The hash of the computation's code; empty for a copy.
+    placed: Placement | None  # The target's columns of worker and time; None in old ledgers.
+    keys: tuple[str, ...]  # The columns by which `merge` and audits match rows.
+    columns: tuple[str, ...] | None  # Those of the written rows; None in old ledgers.
+    target_version: int  # The version of the target before the run; -1 when there was no table.
     certificate: Certificate
-    cuts: Mapping[str, int] = field(default_factory=dict)
-    lookups: Mapping[str, Pin] = field(default_factory=dict)
-    table: str = ""
-    tapes: tuple[str, ...] = ()
+    cuts: Mapping[str, int] = field(default_factory=dict)  # Of several streams, by source.
+    lookups: Mapping[str, Pin] = field(default_factory=dict)  # By the lookup's name.
+    table: str = ""  # The Delta id of the target; empty in old ledgers.
+    tapes: tuple[str, ...] = ()  # The Delta ids, in the order of the streams; none in old ledgers.
 
     @property
     def pinned(self) -> Mapping[str, int]:

@@ -14,20 +14,12 @@ from capstan.storage.ledger.claims import Scope
 
 @dataclass(frozen=True, slots=True)
 class KeptChanges:
-    """The changes of one published run.
-
-    Attributes:
-        name: The run and the attempt that made them.
-        run: The run.
-        scope: The workers and times that it replayed; None for all workers.
-        code: What determines its changes: the code of its computation, and the conditions of its
-            rule, `ChangeRule.flags`.
-    """
+    """The changes of one published run."""
 
     name: str
     run: str
-    scope: Scope
-    code: tuple[str | None, ...]
+    scope: Scope  # The workers and times that it replayed; None for all workers.
+    code: tuple[str | None, ...]  # The code of its computation, and `ChangeRule.flags`.
 
     def contains(self, other: KeptChanges) -> bool:
         """Whether this run replayed all workers and times of another one."""
@@ -39,11 +31,7 @@ class KeptChanges:
 
 
 def in_effect(published: Sequence[KeptChanges]) -> tuple[KeptChanges, ...]:
-    """The changes that count: those whose range no later run has replayed as a whole.
-
-    Args:
-        published: The changes of runs that were not rolled back, in order of publication.
-    """
+    """The changes, in order of publication, whose range no later run has replayed as a whole."""
     counting: list[KeptChanges] = []
     for changes in published:
         counting = [earlier for earlier in counting if not changes.contains(earlier)]

@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """A version of a table.
+    """A version of a table."""
 
-    Attributes:
-        id: The table's Delta id at that version.
-        version: The version.
-    """
-
-    id: str
+    id: str  # The table's Delta id at that version.
     version: int
 
     def to_json(self) -> dict[str, object]:
@@ -48,13 +43,7 @@ class Pin:
 
 @dataclass(frozen=True, slots=True)
 class LookupInput:
-    """A lookup table that a replay reads.
-
-    Attributes:
-        lookup: Its declaration.
-        path: The table's path.
-        pin: The version that is read.
-    """
+    """A lookup table that a replay reads."""
 
     lookup: Lookup
     path: str
@@ -97,13 +86,10 @@ def pin_lookups(
     asked: Mapping[str, int],
     pins: Mapping[str, Pin] | None = None,
 ) -> tuple[LookupInput, ...]:
-    """The lookups of a sink in the order in which they are declared, without a JVM.
+    """The lookups of a sink as declared, without a JVM; unless asked for, at the newest version.
 
-    Args:
-        sink: The sink to compute.
-        asked: Requested versions by the lookup's name; the others are as declared, or the newest.
-        pins: The versions that an earlier attempt pinned. No table is opened then, and a lookup
-            that it did not have is left out.
+    With `pins` of an earlier attempt, no table is opened, and a lookup that it did not have is
+    left out.
     """
     known = {lookup.name for lookup in pipeline.lookups}
     for name in sorted(set(asked) - known):

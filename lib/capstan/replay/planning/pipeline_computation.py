@@ -29,23 +29,15 @@ _DURATIONS = ("size", "slide", "offset", "gap", "within", "window", "lower", "up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineComputation(Computation):
-    """A sink of a pipeline, over a range.
-
-    Attributes:
-        pipeline: The pipeline.
-        sink: The sink whose rows the target gets.
-        reach: The times that are read, and the times of the rows that are kept.
-        box: The requested range, in all coordinates of the stream's time.
-        frontier: The common frontier of the chosen workers at the cut.
-    """
+    """A sink of a pipeline, over a range."""
 
     kind: ClassVar[str] = "pipeline"
 
     pipeline: Pipeline
     sink: Sink
-    reach: Reach
-    box: Box
-    frontier: Antichain
+    reach: Reach  # The times that are read, and the times of the rows that are kept.
+    box: Box  # The requested range, in all coordinates of the stream's time.
+    frontier: Antichain  # The common frontier of the chosen workers at the cut.
 
     @classmethod
     def over(
@@ -90,14 +82,11 @@ class PipelineComputation(Computation):
         return replace(self, lookups=lookups)
 
     def require_coarse(self, step: int) -> None:
-        """Check that no operator distinguishes times within a step of the stream.
+        """Check that no operator distinguishes times within a step of the stream, in microseconds.
 
-        A record has the time of its step. Within a step, windows are empty or full by chance,
-        sessions never end, and joins match rows that lie apart. A duration of 1 is no duration: it
-        groups rows of the same time.
-
-        Args:
-            step: The stream's step in microseconds; 1 when times are not truncated.
+        A record has the time of its step. Within a step, windows are empty or full by
+        chance, sessions never end, and joins match rows that lie apart. A duration of 1 is
+        no duration: it groups rows of the same time.
         """
         kind = self.reach.time_type.coordinates[self.reach.coordinate].kind
         if step == 1 or kind is not Kind.TIMESTAMP:

@@ -31,40 +31,22 @@ _PART_HINT = "capture more first, shorten the range, or replay its complete part
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A replay, resolved.
-
-    Attributes:
-        lake: The lake.
-        request: The request.
-        inputs: The streams that it reads; a copy and a transform read one.
-        box: The requested range.
-        frontier: The common frontier of the chosen workers of all streams at their cuts.
-        region: The times of the rows that are written, in the coordinates of `time_type`.
-        reached: The frontier under which all written rows are complete; a followed replay
-            continues from it.
-        cursor: The frontier that earlier runs of a followed replay have reached; None for others.
-        complete: Whether the whole range is complete.
-        target: The target's path.
-        declared: The target's declaration, if there is one.
-        layout: The target's columns of worker and time.
-        computation: The computation that makes the rows.
-        checks: The checks of the target and of the declared replay, for every row that is written.
-    """
+    """A replay, resolved."""
 
     lake: Lake
     request: Request
-    inputs: Inputs
+    inputs: Inputs  # The streams that it reads; a copy and a transform read one.
     box: Box
-    frontier: Antichain
-    region: Region
-    reached: Antichain
-    cursor: Antichain | None
+    frontier: Antichain  # The common frontier of the chosen workers of all streams at their cuts.
+    region: Region  # The times of the rows that are written, in the coordinates of `time_type`.
+    reached: Antichain  # Under it, all written rows are complete; a followed replay continues here.
+    cursor: Antichain | None  # What earlier runs of a followed replay have reached.
     complete: bool
     target: str
-    declared: Target | None
-    layout: Layout
+    declared: Target | None  # The target's declaration, if there is one.
+    layout: Layout  # The target's columns of worker and time.
     computation: Computation
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Check, ...] = ()  # Of the target and of the declared replay.
 
     @property
     def pinned(self) -> Request:

@@ -68,13 +68,9 @@ def make_plan(
 ) -> Plan:
     """Resolve a request; without a JVM, unless a table has a name in a catalog.
 
-    Args:
-        config: The registered transforms and the declared targets.
-        session: Finds tables that were moved, or are named as in a catalog: with a session all of
-            them, else those that the lake has not seen. None takes tables to be where they were.
-        cuts: The commits that are already pinned, as `Plan.cuts` has them.
-        pins: The versions of lookup tables that are already pinned, by the lookup's name.
-        cursor: The position of a followed replay; by default that of its last published run.
+    The session finds tables that were moved, or are named as in a catalog; None takes them to
+    be where they were. `cuts` and `pins` are those of an earlier plan. By default, a followed
+    replay continues from its last published run.
     """
     if cuts is None:  # A pinned request has the rule of its time.
         request = with_preset(config, request)

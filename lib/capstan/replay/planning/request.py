@@ -309,10 +309,7 @@ class Request:
             )
 
     def to_json(self) -> dict[str, object]:
-        """The object that the ledger stores; fields that are not used are left out.
-
-        Requests without them are stored as they were before these fields existed.
-        """
+        """The object that the ledger stores: as before a field existed if it is not used."""
         value = stored_options({**asdict(self), "mode": str(self.mode)})
         value["replay"] = value.pop("replay")
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
@@ -358,10 +355,7 @@ def with_preset(config: ProjectConfig, request: Request) -> Request:
 
 
 def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
-    """The fields of a request, with the text of its `streams` as `stream` if that is not given.
-
-    A source may have a list of streams there.
-    """
+    """The fields of a request, with the text of its `streams` as `stream` if that is not given."""
     streams = fields.get("streams")
     if fields.get("stream") is not None or not streams or not isinstance(streams, Mapping):
         return fields

@@ -25,11 +25,7 @@ _INTERVAL = (
 
 
 def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) -> Box:
-    """The times of a request: its bounds, restricted to those known at an epoch.
-
-    Args:
-        time_type: The coordinates of their times.
-    """
+    """The times of a request: its bounds, restricted to those known at an epoch."""
     bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
     for tape in tapes:
         require_whole_steps(tape, *bounds)
@@ -118,10 +114,7 @@ def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None
 
 
 def _require_streams(pipeline: Pipeline, sink: Sink, request: Request) -> None:
-    """Check that a request names streams for each source of a sink that is no table.
-
-    The source of an only stream has no need of its name.
-    """
+    """Check that there are streams for each source of a sink; an only stream needs no source."""
     dag = pipeline.plan([sink.node]).dag
     tables = {table.source for table in pipeline.tables}
     sources = [dag.nodes[number].name for number in dag.sources]

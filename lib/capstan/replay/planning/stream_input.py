@@ -24,25 +24,14 @@ from capstan.storage.tape.tape import Cut, Tape, open_tape
 
 @dataclass(frozen=True, slots=True)
 class StreamInput:
-    """A stream that a replay reads.
+    """A stream that a replay reads."""
 
-    Attributes:
-        source: The key of the source that reads it, as the request names it; empty for the only
-            stream of a replay.
-        tape: The tape.
-        cut: The pinned cut.
-        workers: Labels of the chosen workers by number, in the order they were chosen.
-        labels: Labels of all workers of the cut, by number.
-        frontier: The common frontier of the chosen workers at the cut.
-        frontiers: The frontier of each chosen worker at the cut.
-    """
-
-    source: str
+    source: str  # As the request names it; empty for the only stream of a replay.
     tape: Tape
     cut: Cut
-    workers: Mapping[int, str]
+    workers: Mapping[int, str]  # Labels of the chosen workers, in the order they were chosen.
     labels: Mapping[int, str]
-    frontier: Antichain
+    frontier: Antichain  # The common frontier of the chosen workers at the cut.
     frontiers: Mapping[int, Antichain]
 
     @property
@@ -65,15 +54,10 @@ class StreamInput:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The streams that a replay reads, in the order of their sources' names; mostly one.
-
-    Attributes:
-        streams: The streams.
-        worker_source: The source whose workers the rows keep; None for all of them.
-    """
+    """The streams that a replay reads, in the order of their sources' names; mostly one."""
 
     streams: tuple[StreamInput, ...]
-    worker_source: str | None = None
+    worker_source: str | None = None  # The source whose workers the rows keep; None for all.
 
     def __iter__(self) -> Iterator[StreamInput]:
         """The streams."""
@@ -142,10 +126,8 @@ def open_inputs(
 ) -> tuple[StreamInput, ...]:
     """The streams of a request, in the order of their sources' names, without a JVM.
 
-    Args:
-        cuts: Commits that were pinned before, by source; that of the only stream is empty.
-        kept: The source whose workers the rows keep, to which the `workers` of the request belong;
-            None for all of them.
+    `kept` is the source whose workers the rows keep, and to which the request's `workers`
+    belong; None for all. The source of an only stream is empty.
     """
     inputs: list[StreamInput] = []
     found: dict[tuple[str, int | None], Cut] = {}
@@ -204,8 +186,8 @@ def require_all_workers(inputs: Sequence[StreamInput], title: str) -> None:
 def total_content(contents: Sequence[ContentSummary]) -> ContentSummary:
     """The content of several streams together; times of one stream count once for each stream.
 
-    The fingerprint is the sum of theirs, as that of a tape is the sum of its records' hashes.
-    Workers are those of the first stream.
+    Fingerprints are added, as that of a tape is the sum of its records' hashes. Workers are
+    those of the first stream.
     """
     if len(contents) == 1:
         return contents[0]

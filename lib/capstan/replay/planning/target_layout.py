@@ -39,20 +39,12 @@ def column_type(schema: StructType, name: str) -> DataType:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of worker and time in a target.
+    """The columns of worker and time in a target."""
 
-    Attributes:
-        worker: The column of the worker's number or label; None when it is not kept.
-        time: The column of the time: a struct of coordinates, or a single coordinate; None when it
-            is not kept.
-        labels: Worker labels by number.
-        every: The step to which event times are truncated, in microseconds; 1 for none.
-    """
-
-    worker: str | None
-    time: str | None
+    worker: str | None  # The column of the worker's number or label; None when it is not kept.
+    time: str | None  # A struct of coordinates, or a single one; None when it is not kept.
     labels: Mapping[int, str]
-    every: int = 1
+    every: int = 1  # The step to which event times are truncated, in microseconds; 1 for none.
 
     def predicate(
         self,
@@ -61,13 +53,7 @@ class Layout:
         workers: Collection[int] | None,
         region: Region,
     ) -> str:
-        """The condition over the target's columns that a row belongs to these workers and times.
-
-        Args:
-            schema: The target's columns.
-            time_type: The stream's times.
-            region: The times.
-        """
+        """The condition over the target's columns that a row belongs to these workers and times."""
         parts = []
         if self.worker is not None and workers is not None:
             parts.append(self._workers(schema, workers))
@@ -141,10 +127,7 @@ def single(time_type: TimeType, holder: str) -> Coordinate:
 
 
 def _in_units(region: Region, unit: int, size: int) -> Region:
-    """A region of one coordinate with bounds rounded up to whole units, each counted as `size`.
-
-    A range that begins within a unit excludes that unit.
-    """
+    """A region with bounds rounded up to whole units, each counted as `size`."""
     box = region.simplified().box
 
     def rounded(bound: int | None) -> int | None:

@@ -30,11 +30,7 @@ if TYPE_CHECKING:
 
 
 def target_path(lake: Lake, config: ProjectConfig, into: str) -> tuple[str, Target | None]:
-    """The path of a target and its declaration, even when the target is named by its path.
-
-    A target that is named as in a catalog has that name in its declaration, whether somebody has
-    declared it or not.
-    """
+    """The path of a target and its declaration, which has the name in a catalog if it has one."""
     any_of_all = "/" in into or is_catalog_name(into)
     config.require_sound("targets", None if any_of_all else into)
     places = {name: declared_path(lake, name, target) for name, target in config.targets.items()}
@@ -77,8 +73,7 @@ def locate(
 ) -> None:
     """Find the target of a replay and the lookup tables of its pipeline, and record their places.
 
-    Without a session that is already there, names in a catalog that the lake has seen are taken to
-    be of the same tables.
+    Until there is a session, names that the lake has seen are taken to be of the same tables.
     """
     if isinstance(session, SparkSession):
         locate_again(session, lake, config, into, pipeline)
@@ -101,11 +96,7 @@ def locate_again(
     *,
     required: bool = True,
 ) -> bool:
-    """Ask the catalogs for all tables of a replay; returns whether a place is another than before.
-
-    Args:
-        required: Whether lookup tables must be there. A run that is rolled back does without them.
-    """
+    """Ask the catalogs for all tables of a replay; returns whether a place has changed."""
     moved = locate_target(spark, lake, config, into)
     return locate_lookups(spark, lake, config, pipeline, required=required) or moved
 
@@ -146,11 +137,7 @@ def locate_lookups(
     *,
     required: bool = True,
 ) -> bool:
-    """Find the lookup tables of a pipeline; returns whether a place has changed, and was recorded.
-
-    Args:
-        required: Whether they must be there.
-    """
+    """Find the lookup tables of a pipeline; returns whether a place has changed."""
     moved = False
     with nullcontext() if required else suppress(InvalidRequestError):
         for name in _lookup_names(config, pipeline):
@@ -201,14 +188,11 @@ def register_target(spark: SparkSession, lake: Lake, name: str, path: str) -> No
 
 
 def find_moved(lake: Lake, path: str) -> bool:
-    """Recognise the table at a path whose runs the ledgers have under another path.
+    """Recognise and record the table at a path whose runs the ledgers have under another path.
 
-    The transactions in its log prove which runs have published into it. A copy of a table that is
-    still in its place is a table of its own. In a lake that was moved or copied, the tables with
-    the same names are meant.
-
-    Returns:
-        Whether a place was recorded.
+    The transactions in its log prove which runs have published into it. A copy of a table that
+    is still in its place is a table of its own. In a lake that was moved or copied, the tables
+    with the same names are meant.
     """
     if not is_table(path) or not is_table(lake.ledger("runs")):
         return False

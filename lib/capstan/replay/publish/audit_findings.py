@@ -24,14 +24,7 @@ def record_findings(
     attempt: int = 0,
     target_version: int | None = None,
 ) -> None:
-    """Record the findings of an audit; a passed audit leaves no rows.
-
-    Args:
-        plan: The plan, with the audited stream, cut and target.
-        run: The run whose rows were audited; empty for a standalone audit.
-        attempt: The attempt of the run.
-        target_version: The audited version; None for staged output, or for the newest.
-    """
+    """Record the findings of an audit of a run, or of none; a passed audit leaves no rows."""
     if audit.passed:
         return
     subject = AuditSubject(

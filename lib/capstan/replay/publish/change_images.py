@@ -27,11 +27,7 @@ def kept_changes(spark: SparkSession, plan: Plan) -> DataFrame:
 def images_after(
     spark: SparkSession, owner: Ownership, rule: ChangeRule, rows: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows that the keys of a replay would have in the target, and those they have now.
-
-    Args:
-        rows: Its output, or its staged changes.
-    """
+    """The rows that the keys of a replay would have in the target, and those they have now."""
     plan = owner.plan
     changes = moved = named(rows if DELETED in rows.columns else changes_of(rule, rows), "")
     own = changes_of_plan(plan, "", "")

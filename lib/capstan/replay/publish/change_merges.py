@@ -33,14 +33,7 @@ def rows_to_merge(
     after: Collection[str],
     present: DataFrame,
 ) -> DataFrame:
-    """The rows to merge when other changes than before are to count.
-
-    Args:
-        kept: The kept changes of a table.
-        before: The attempts whose changes have counted.
-        after: Those whose changes are to count.
-        present: The rows of the table.
-    """
+    """The rows to merge when other changes than before are to count."""
     moved = of_runs(kept, {*before} ^ {*after})
     plain = not rule.history and rule.unchanged is None
     if {*before} < {*after} and plain and not _has_truncates(moved):
@@ -55,14 +48,9 @@ def after_images(
     moved: DataFrame,
     present: DataFrame,
 ) -> tuple[DataFrame, DataFrame]:
-    """The rows of keys whose changes in effect are others than before, and their present rows.
+    """The wanted and the present rows of keys of which other changes are in effect than before.
 
     A truncate that moves concerns all keys.
-
-    Args:
-        changes: All changes in effect.
-        moved: The changes that begin or cease to be in effect.
-        present: The rows of the table.
     """
     if _has_truncates(moved):
         moved = moved.unionByName(changes, allowMissingColumns=True)
@@ -72,11 +60,7 @@ def after_images(
 
 
 def merged_rows(rule: ChangeRule, wanted: DataFrame, present: DataFrame) -> DataFrame:
-    """The rows to merge so that the present rows of some keys become the wanted ones.
-
-    Returns:
-        The rows that are new or other than before, and those that are gone, by `_capstan_gone`.
-    """
+    """The rows to merge so that present rows become the wanted; those to go by `_capstan_gone`."""
     identity = [F.col(quoted(name)) for name in rule.identity]
     kept = wanted.select(*identity)
     gone = _without(present.select(*identity).distinct(), kept, rule.identity)
@@ -87,17 +71,9 @@ def merged_rows(rule: ChangeRule, wanted: DataFrame, present: DataFrame) -> Data
 
 
 def newest_rows(rule: ChangeRule, added: DataFrame, others: DataFrame) -> DataFrame:
-    """The rows to merge when changes are only added, and the table has the last of each key.
+    """The rows to merge, by `_capstan_gone`, when changes are only added, and there is no history.
 
     Of the other changes, only keys, sequences and hashes are read. The table is not.
-
-    Args:
-        rule: A rule without history.
-        added: The changes of one replay.
-        others: All other changes in effect.
-
-    Returns:
-        The changes that win, as rows by `_capstan_gone`.
     """
     placed = beside_truncates(rule, added, others)
     others = beside_truncates(rule, others, others)

@@ -49,8 +49,6 @@ class Difference:
     """The changes of a replay to the present rows of its target.
 
     Attributes:
-        added: The number of rows added.
-        removed: The number of rows removed.
         changed: The number of rows replaced by others: in a cell, or with declared keys by key in a
             cell.
         cells: The number of cells (worker, time) with rows before or after.
@@ -94,10 +92,7 @@ class Difference:
 
 
 def difference(spark: SparkSession, plan: Plan, staged: DataFrame | None = None) -> Difference:
-    """Compare the output of a replay with the present rows of its target.
-
-    Without staged rows, the output is computed for the comparison.
-    """
+    """Compare the output of a replay, staged or computed now, with the present rows."""
     owner = Ownership(plan)
     if staged is not None:
         return _compared(spark, owner, staged, from_index=False)

@@ -33,17 +33,10 @@ _SLACK: Final = 3
 def clear_old(
     spark: SparkSession, lake: Lake, pipeline: str, identity: str, *, slack: int = _SLACK
 ) -> list[str]:
-    """Delete snapshots of a followed replay from which no run will resume.
+    """Delete snapshots of a followed replay from which no run will resume; returns their names.
 
-    Its newest snapshots are kept, those of attempts that are active or may have published, and any
-    that are not known to belong to it.
-
-    Args:
-        identity: The identity of the followed replay.
-        slack: The number of obsolete snapshots to tolerate.
-
-    Returns:
-        The names of the deleted snapshots.
+    Its newest snapshots are kept, those of attempts that are active or may have published, and
+    any that are not known to belong to it.
     """
     parts = parts_of(lake, pipeline)
     if len(parts) <= slack:

@@ -13,21 +13,13 @@ from capstan.storage.ledger.runs import History
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A snapshot whose run has published.
-
-    Attributes:
-        snapshot: The snapshot, as the run's certificate has it.
-        history: The run.
-        rescaled: Rescaled snapshots by their number of replay workers.
-        newest: The number of replay workers of the newest rescaling, else its own.
-        cleared: Whether its rows were deleted.
-    """
+    """A snapshot whose run has published."""
 
     snapshot: Snapshot
     history: History
-    rescaled: Mapping[int, Snapshot]
-    newest: int
-    cleared: bool
+    rescaled: Mapping[int, Snapshot]  # Rescaled snapshots by their number of replay workers.
+    newest: int  # The number of replay workers of the newest rescaling, else its own.
+    cleared: bool  # Whether its rows were deleted.
 
     @property
     def name(self) -> str:
@@ -58,12 +50,7 @@ def snapshot_of(history: History) -> Snapshot | None:
 
 
 def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | None:
-    """The snapshot from which the next run resumes; None for none, or when it was deleted.
-
-    Args:
-        last: The last published run.
-        peers: The preferred number of replay workers; None for any.
-    """
+    """The snapshot, preferably for `peers`, from which the next run resumes; None without one."""
     snapshot = snapshot_of(last)
     if snapshot is None:
         return None
@@ -72,12 +59,7 @@ def find_snapshot(lake: Lake, last: History, peers: int | None) -> Snapshot | No
 
 
 def list_taken(lake: Lake, pipeline: str, **equal: object) -> list[Taken]:
-    """The snapshots of a pipeline's published runs, the newest of each target last.
-
-    Args:
-        pipeline: The pipeline's name.
-        equal: Values of the ledger's columns to filter runs by.
-    """
+    """The snapshots of a pipeline's published runs, the newest of each target last."""
     events = read_events(lake, pipeline)
     snapshots = []
     for history in runs.read_histories(lake, **equal).values():

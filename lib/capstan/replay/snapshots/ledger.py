@@ -37,37 +37,20 @@ class SnapshotAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The description of a snapshot, without its rows.
+    """The description of a snapshot, without its rows."""
 
-    Attributes:
-        name: The name of the attempt that took it: `hours-3f2a9c1b-4-1`; of a rescaled one with its
-            replay workers: `hours-3f2a9c1b-4-1@5`.
-        pipeline: The pipeline.
-        peers: The number of replay workers.
-        frontier: The common frontier of the captured workers; all times before it have been read.
-        last: The watermark that corresponds to the frontier.
-        parts: The number of its rows in the table of the pipeline's state.
-        rows: The number of rows of the operators' states.
-        waiting: The number of output rows of the sink that wait for their time to be written.
-        bytes: The size of the states.
-        held: The number of keys with state, by replay worker and operator.
-        before: The number of replay workers before the rescaling; None for one that was taken.
-        signatures: The settings that the states depend on, by operator; only the same operators
-            may resume from them. None in snapshots that are older than signatures.
-    """
-
-    name: str
+    name: str  # `RUN-ATTEMPT`, such as `hours-3f2a9c1b-4-1`; rescaled to 5 workers `..@5`.
     pipeline: str
     peers: int
-    frontier: Antichain
+    frontier: Antichain  # That of the captured workers: all times before it have been read.
     last: int
-    parts: int = 0
+    parts: int = 0  # The number of its rows in the table of the pipeline's state.
     rows: int = 0
-    waiting: int = 0
+    waiting: int = 0  # Output rows of the sink that wait for their time to be written.
     bytes: int = 0
-    held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    before: int | None = None
-    signatures: Mapping[str, Mapping[str, str]] | None = None
+    held: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # By worker and operator.
+    before: int | None = None  # The replay workers before the rescaling.
+    signatures: Mapping[str, Mapping[str, str]] | None = None  # Only the same resume.
 
     @property
     def keys(self) -> dict[str, int]:
@@ -107,25 +90,15 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEvent:
-    """An event of a snapshot, as a row of the ledger.
-
-    Attributes:
-        snapshot: The snapshot's name.
-        event: The event.
-        rescaled: The rescaled snapshot; None for other events.
-    """
+    """An event of a snapshot, as a row of the ledger."""
 
     snapshot: str
     event: SnapshotAction
-    rescaled: Snapshot | None = None
+    rescaled: Snapshot | None = None  # The rescaled snapshot; None for other events.
 
 
 def write_parts(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFrame) -> None:
-    """Append the rows of a snapshot to the table of its pipeline's state, in one commit.
-
-    Args:
-        rows: Rows with the columns `capstan.pipeline.spark.state_rows.COLUMNS`.
-    """
+    """Append the rows of a snapshot (`state_rows.COLUMNS`) in one commit."""
     path = lake.state(snapshot.pipeline)
     named = rows.select(F.lit(snapshot.name).alias("snapshot"), *rows.columns)
     # Not append-only: obsolete snapshots are deleted.

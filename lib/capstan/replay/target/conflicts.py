@@ -26,16 +26,10 @@ LOOK = "the table was replaced since: check whether the rows are there; if not, 
 
 @dataclass(frozen=True, slots=True)
 class _Published:
-    """A run of the same output, with rows in the target.
-
-    Attributes:
-        covered: Its entry in the coverage ledger.
-        history: Its history; None when the runs ledger does not have it.
-        same_table: Whether the target still is the table into which it has published.
-    """
+    """A run of the same output, with rows in the target."""
 
     covered: Covered
-    history: History | None
+    history: History | None  # Its history; None when the runs ledger does not have it.
     same_table: bool
 
     @property
@@ -58,11 +52,7 @@ class _Published:
 def require_no_clash(owner: Ownership, besides: Collection[str] = ()) -> None:
     """Check that a replay duplicates no row of its target, and merges none over a newer one.
 
-    Only rows of the same stream and computation count. A followed replay continues after the times
-    of its earlier runs.
-
-    Args:
-        besides: The runs of the replay itself.
+    Only rows of the same output count, and none of the runs `besides`.
     """
     plan = owner.plan
     require_one_rule(owner, besides)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def default_columns(path: str, schema: StructType) -> dict[str, Column]:
-    """Columns of a table that have a default value, each as an expression of that value.
-
-    Args:
-        schema: Its columns.
-    """
+    """Columns of a table that have a default value, each as an expression of that value."""
     defaults = delta.default_values(path)
     return {
         field.name: F.expr(defaults[field.name]).cast(field.dataType)

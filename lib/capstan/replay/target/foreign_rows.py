@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 
 def require_own_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> None:
-    """Check that a replay replaces no foreign row, and merges over none.
-
-    A merge into a target that keeps times is checked by its rows, once it has them; all others are
-    checked before.
-
-    Args:
-        rows: The rows to publish, if they were computed.
-    """
+    """Check that a replay replaces no foreign row; and with its rows, that it merges over none."""
     plan = owner.plan
     by_key = plan.request.mode is Mode.MERGE and plan.layout.time is not None
     if plan.request.adopt or by_key == (rows is None):
@@ -49,10 +42,7 @@ def require_own_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | No
 def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> int:
     """The number of rows of other outputs that a replay would replace or merge over.
 
-    Args:
-        owner: That of the replay; mode `append` replaces no rows.
-        rows: The rows to merge. Without them, or in a target without times, all foreign rows count,
-            as their range is unknown.
+    Without the rows to merge, or in a target without times, all foreign rows count.
     """
     plan = owner.plan
     if plan.request.mode is Mode.APPEND or not is_table(plan.target) or is_empty(plan.target):
@@ -96,10 +86,9 @@ def _others(owner: Ownership) -> str:
 def require_columns_kept(spark: SparkSession, owner: Ownership, schema: StructType) -> None:
     """Check that replacing rows empties no foreign column, and adds no dropped one again.
 
-    A column that no run of this output has written is foreign, and would be null in each replaced
-    row. A column that a run has written, and that is missing now, was dropped or renamed. As in
-    Delta, names are compared without regard to case. A job runs only when there are foreign
-    columns.
+    A column that no run of this output has written is foreign, and would be null in each
+    replaced row. A column that a run has written, and that is missing now, was dropped or
+    renamed. A job runs only when there are foreign columns.
     """
     plan, request = owner.plan, owner.plan.request
     if request.adopt or request.mode is not Mode.REPLACE or not is_table(plan.target):
@@ -182,11 +171,10 @@ def _lower(names: Iterable[object]) -> set[str]:
 
 
 def require_restorable(spark: SparkSession, plan: Plan) -> None:
-    """Check that a rollback of a replay would not have to write rows that Delta numbers itself.
+    """Check that a rollback would not have to write rows that Delta alone numbers.
 
-    Delta accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`, so rows that were
-    replaced cannot return as they were. A rollback that only takes rows away is possible. A job
-    runs only when the target has such columns.
+    It accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`. A rollback that
+    only takes rows away is possible. A job runs only when the target has such columns.
     """
     numbered = delta.identity_columns(plan.target) if is_table(plan.target) else []
     if not numbered:

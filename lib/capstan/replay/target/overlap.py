@@ -26,44 +26,26 @@ _ANY = -1
 
 @dataclass(frozen=True, slots=True)
 class PublishedOverlap:
-    """The records of a replay by whether they are already published in its target.
+    """The records of a replay by whether they are already published in its target."""
 
-    Attributes:
-        current: Records of cells that were last written by the same computation and code.
-        stale: Records of cells that were last written by another computation or code.
-        missing: Records of cells that no published run has written.
-        by_run: Records by the run that last wrote their cell.
-    """
-
-    current: int
-    stale: int
-    missing: int
-    by_run: Mapping[str, int]
+    current: int  # Records of cells that were last written by the same computation and code.
+    stale: int  # Records of cells that were last written by another computation or code.
+    missing: int  # Records of cells that no published run has written.
+    by_run: Mapping[str, int]  # Records by the run that last wrote their cell.
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerGaps:
-    """Labels of workers that are missing from a replay, or hold it back.
+    """Labels of workers that are missing from a replay, or hold it back."""
 
-    Attributes:
-        left_out: Workers on tape that were not chosen.
-        behind: Chosen workers whose frontier does not complete the range, with that frontier.
-        silent: Chosen workers without a record in the range.
-        not_on_tape: Declared workers that were never captured.
-    """
-
-    left_out: tuple[str, ...]
-    behind: Mapping[str, tuple[Time, ...]]
-    silent: tuple[str, ...]
-    not_on_tape: tuple[str, ...]
+    left_out: tuple[str, ...]  # Workers on tape that were not chosen.
+    behind: Mapping[str, tuple[Time, ...]]  # With the frontier, which does not complete the range.
+    silent: tuple[str, ...]  # Chosen workers without a record in the range.
+    not_on_tape: tuple[str, ...]  # Declared workers that were never captured.
 
 
 def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverlap:
-    """Count published records, from the tape's index and the coverage ledger.
-
-    Args:
-        covered: Published runs in the part of the target that it would change, the newest last.
-    """
+    """Count published records; of the runs `covered`, the newest is the last."""
     workers, times, records = (
         np.concatenate(parts)
         for parts in zip(*map(partial(_cells, plan), plan.inputs), strict=True)
@@ -114,12 +96,7 @@ def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
 def worker_gaps(
     plan: Plan, config: ProjectConfig, contents: Sequence[ContentSummary]
 ) -> WorkerGaps:
-    """Find workers that are missing, and how; those of several streams by source and label.
-
-    Args:
-        config: The declarations; the streams may be undeclared.
-        contents: The content that it reads of each stream.
-    """
+    """Find workers that are missing, and how; those of several streams by source and label."""
     left_out, silent, not_on_tape = list[str](), list[str](), list[str]()
     behind: dict[str, tuple[Time, ...]] = {}
     for stream, content in zip(plan.inputs, contents, strict=True):

@@ -39,15 +39,8 @@ def owned_rows_sql(
 ) -> str:
     """The condition that this output has written a row; null for a row without a time.
 
-    An output is a stream, and a copy, a transform or a sink of a pipeline. Rows that another output
-    has covered since no longer count.
-
-    Args:
-        plan: The plan, with the output.
-        schema: The target's columns.
-        covered: The published runs in the target, in the order they were published.
-        labels: The worker labels of other streams, as far as they are known.
-        within: The scope to look at; by default that of the plan.
+    Rows that another output has covered since no longer count. Runs are in the order in which
+    they were published; labels of other streams are those that are known.
     """
     parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}, within or plan.scope))
     terms = _Terms(plan, schema)
@@ -88,12 +81,9 @@ def _placed(
 def workers_here(
     plan: Plan, covered: Covered, labels: Labels, *, by_label: bool
 ) -> tuple[int, ...] | None:
-    """The workers that a published run has in a plan's target, by the plan's numbers; None for all.
+    """The workers of a run in a plan's target, by the plan's numbers; None for all.
 
-    Args:
-        covered: The published run.
-        labels: The worker labels of other streams, as far as they are known.
-        by_label: Whether the target keeps labels, which workers of other streams can share.
+    A target that keeps labels may have a worker of another stream in common.
     """
     workers = covered.scope.workers
     if covered.stream == plan.request.stream or not by_label:

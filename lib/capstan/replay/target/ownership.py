@@ -120,12 +120,7 @@ class Ownership:
         )
 
     def changes(self, covered: Sequence[Covered], since: int = 0) -> tuple[Change, ...]:
-        """Foreign changes to rows that runs have covered, and that no run has replaced since.
-
-        Args:
-            covered: The runs.
-            since: The version of the target after which changes count.
-        """
+        """Foreign changes after a version to rows that these runs were the last to write."""
         if not covered:
             return ()
         first = min(entry.target_version for entry in covered)
@@ -169,10 +164,7 @@ class Ownership:
         return isinstance(kind, PrimitiveType) and kind.type == "string"
 
     def is_disturbed(self, run: str) -> bool:
-        """Whether others may have been at the rows of the plan since its run published them.
-
-        What an audit has compared since does not count.
-        """
+        """Whether others may have been at the rows of the plan since its run published them."""
         scope, entries = self.plan.scope, self.regions
         own = [i for i, each in enumerate(entries) if each.run == run and each.covers(scope)]
         return not own or any(
@@ -215,14 +207,7 @@ def _is_newest(change: Change, covered: Sequence[Covered]) -> bool:
 
 
 def record_whole(plan: Plan, run: str, version: int) -> None:
-    """Record that an audit found the rows of a plan whole, if others have been there since.
-
-    The ledgers are read after the audit, which takes its time.
-
-    Args:
-        run: The run that has published them.
-        version: The version of the target that was audited.
-    """
+    """Record that an audit found the rows of a plan whole, if others have been there since."""
     owner = Ownership(plan)
     covered = owner.publish_of(run)
     if covered is None or not owner.is_disturbed(run):

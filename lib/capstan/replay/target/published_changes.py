@@ -29,10 +29,6 @@ def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[
     """The changes of the runs in effect in a target, in order of publication.
 
     A publish or rollback counts from its commit in the target on, before any ledger has it.
-
-    Args:
-        owner: That of a replay into the target, which merges by sequence.
-        besides: Runs to leave out.
     """
     # Read before the coverage: what another process records in between is then refused, not missed.
     plan, histories = owner.plan, owner.histories

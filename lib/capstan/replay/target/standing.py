@@ -30,41 +30,24 @@ _MAX_PLACES = 64
 
 
 class Effect(StrEnum):
-    """What an entry of a target's history does to the rows that are there.
+    """What an entry of a target's history does to the rows that are there."""
 
-    Attributes:
-        REPLACES: A run took all of them away; or an audit found those of a run to be all.
-        MERGES: A run put its rows over what others had changed, and beside rows of other outputs.
-        APPENDS: A run put its rows beside all others.
-        MIXES: A run of another output put its rows beside them, or over some.
-        CHANGES: Somebody else may have changed some.
-    """
-
-    REPLACES = "replaces"
-    MERGES = "merges"
-    APPENDS = "appends"
-    MIXES = "mixes"
-    CHANGES = "changes"
+    REPLACES = "replaces"  # A run took all of them away; or an audit found its rows to be all.
+    MERGES = "merges"  # A run put its rows over what others had changed, beside other outputs.
+    APPENDS = "appends"  # A run put its rows beside all others.
+    MIXES = "mixes"  # A run of another output put its rows beside them, or over some.
+    CHANGES = "changes"  # Somebody else may have changed some.
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRegion:
-    """A region of a target written by a run, or changed by somebody else.
+    """A region of a target written by a run, or changed by somebody else."""
 
-    Attributes:
-        run: The run; empty when its rows cannot be those of the output in question.
-        workers: The workers of the rows; None for all.
-        region: The times of the rows.
-        current: Whether the present code has written it.
-        changed: The name of a commit by somebody else, or of a run of another output.
-        effect: The effect on earlier rows.
-    """
-
-    run: str
-    workers: frozenset[int] | None
+    run: str  # The run; empty when its rows cannot be those of the output in question.
+    workers: frozenset[int] | None  # The workers of the rows; None for all.
     region: Region
-    current: bool = True
-    changed: str = ""
+    current: bool = True  # Whether the present code has written it.
+    changed: str = ""  # The name of a commit by somebody else, or of a run of another output.
     effect: Effect = Effect.REPLACES
 
     @property
@@ -98,19 +81,12 @@ class WrittenRegion:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A foreign commit to a target that may have changed its rows.
+    """A foreign commit to a target that may have changed its rows."""
 
-    Attributes:
-        version: The version of the target.
-        operation: Delta's name of the operation: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
-        at: The time of the commit.
-        scope: The rows that it may have changed, and possibly more.
-    """
-
-    version: int
-    operation: str
-    at: datetime
-    scope: Scope
+    version: int  # The version of the target.
+    operation: str  # Delta's name of the operation: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
+    at: datetime  # The time of the commit.
+    scope: Scope  # The rows that it may have changed, and possibly more.
 
     def __str__(self) -> str:
         return f"version {self.version} ({self.operation}, {self.at:%Y-%m-%d %H:%M:%S})"
@@ -121,9 +97,6 @@ def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
 
     They are found in the target's log without reading a row. Commits that the log has lost are
     included as far as maintenance has recorded them before.
-
-    Args:
-        since: The version after which commits count.
     """
     for commit in touched_since(plan.lake, plan.target, since):
         for scope in dict.fromkeys(scope_of(plan, bounds) for bounds in commit.files):

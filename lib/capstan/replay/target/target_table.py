@@ -131,12 +131,7 @@ def tagged(plan: Plan, rows: DataFrame) -> DataFrame:
 
 
 def output_shape(plan: Plan, schema: StructType, columns: Sequence[str]) -> Shape:
-    """The columns of worker, time and data in the output of a transform or pipeline.
-
-    Args:
-        schema: The columns of the output.
-        columns: The columns to compare.
-    """
+    """The columns of worker, time and data in the output of a transform or pipeline."""
     layout = plan.layout
     shape = shape_of(
         schema, plan.time_type, worker=layout.worker, time=layout.time, columns=columns
@@ -157,8 +152,8 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
 def require_inside(plan: Plan, rows: DataFrame) -> None:
     """Check that appended or merged rows lie within the workers and times of the replay.
 
-    Delta checks replacements as they are written. Rows outside the recorded range could neither be
-    rolled back nor audited.
+    Delta checks replacements as they are written. Rows outside the recorded range could neither
+    be rolled back nor audited.
     """
     if plan.request.mode is not Mode.REPLACE:
         _require_inside(plan, rows)
@@ -179,13 +174,7 @@ def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) ->
 
 
 def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> None:
-    """Exclude earlier attempts of a run from the target, by a commit without rows.
-
-    Args:
-        path: The target.
-        attempt: The first attempt that may still change the target.
-        by: The run that fences them: the same run, or one that has claimed the range since.
-    """
+    """Exclude attempts of a run before `attempt` from the target, by a commit without rows."""
     txn = run.fence(attempt)
     note = {"run": by, "fence": run.name, "attempt": attempt}
     # Delta accepts no column that it numbers itself, not even without rows.
