@@ -115,12 +115,12 @@ def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:
 
 def measured(bench: Bench) -> Iterator[list[Line]]:
     """The selected results, part by part."""
-    wanted = bench.options.only or frozenset(NAMES)
+    expected = bench.options.only or frozenset(NAMES)
     parts: list[tuple[frozenset[str], Callable[[], list[Line]]]] = [
         (frozenset({"capture"}), lambda: captures(bench)),
         (frozenset({"json"}), lambda: looks(bench)),
         (frozenset({"attach"}), lambda: attached(bench)),
-        (_REPLAYS, lambda: replays(bench, wanted)),
+        (_REPLAYS, lambda: replays(bench, expected)),
         (frozenset({"merge"}), lambda: merges(bench)),
         (frozenset({"join"}), lambda: joins(bench)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
@@ -138,7 +138,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (frozenset({"requests"}), lambda: requests(bench)),
         (frozenset({"airflow"}), lambda: scheduled(bench)),
     ]
-    return (part() for names, part in parts if names & wanted)
+    return (part() for names, part in parts if names & expected)
 
 
 def run(options: Options, output: Path, folder: Path) -> None:

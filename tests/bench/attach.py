@@ -83,10 +83,10 @@ def _require_all(table: str, rows: int) -> None:
     Raises:
         SystemFailureError: `CAP-BENCH`.
     """
-    found = count_rows(table)
-    if found != rows:
+    actual = count_rows(table)
+    if actual != rows:
         raise SystemFailureError(
             "CAP-BENCH",
-            f"{rows} bids were written, and {found} are in {table}",
+            f"{rows} bids were written, and {actual} are in {table}",
             "the sides of the benchmark would not do the same work; report this",
         )

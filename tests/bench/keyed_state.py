@@ -104,7 +104,7 @@ def states(bench: Bench) -> list[Line]:
         ("sessions, batch form", sessions, _VISITS, 0.1, "fold_window"),
         ("sessions of more keys, batch form", sessions, _MANY, 0.1, "fold_window"),
     ]
-    lines = [_line(bench, *each, theirs=theirs) for each in given]
+    lines = [_line(bench, *item, theirs=theirs) for item in given]
     bench.say(f"{_WHOLE.rows:,} rows of {_WHOLE.keys:,} keys")
     rows = _WHOLE.made()
     for name, spec in (("keyed sum", in_batches), ("sessions", sessions)):

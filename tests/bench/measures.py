@@ -108,7 +108,7 @@ def compared(samples: Sequence[Sample], ours: str, theirs: str, goal: float | No
         side: {
             str(rows): {
                 **_middle(samples, side, rows).to_json(),
-                "rounds": [each.to_json() for each in _costs(samples, side, rows)],
+                "rounds": [cost.to_json() for cost in _costs(samples, side, rows)],
             }
             for rows in sizes
         }

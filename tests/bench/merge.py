@@ -40,21 +40,21 @@ MERGING: dict[str, Any] = {
 
 def merges(bench: Bench) -> list[Line]:
     """The result `merge by sequence`."""
-    found: dict[tuple[str, int], int] = {}
+    actual: dict[tuple[str, int], int] = {}
     samples = interleave(
         {
-            MERGE: lambda rows, _: _merged(bench, rows, found),
-            BARE: lambda rows, _: _merged_bare(bench, rows, found),
+            MERGE: lambda rows, _: _merged(bench, rows, actual),
+            BARE: lambda rows, _: _merged_bare(bench, rows, actual),
         },
         bench.options.sizes,
         bench.options.rounds,
         bench.tell,
     )
     for rows in bench.options.sizes:
-        if found[MERGE, rows] != found[BARE, rows]:
+        if actual[MERGE, rows] != actual[BARE, rows]:
             raise SystemFailureError(
                 "CAP-BENCH",
-                f"of {rows} bids, {found[MERGE, rows]} and {found[BARE, rows]} auctions are left",
+                f"of {rows} bids, {actual[MERGE, rows]} and {actual[BARE, rows]} auctions are left",
                 "the sides of the benchmark would not do the same work; report this",
             )
     return [compared(samples, MERGE, BARE, None)]

@@ -73,7 +73,7 @@ class _Lake:
 
     def declared(self) -> ProjectConfig:
         """A daily replay of each of its first streams."""
-        found = {
+        actual = {
             f"replay_{number}": Replay(
                 name=f"replay_{number}",
                 stream=f"stream_{number}",
@@ -84,7 +84,7 @@ class _Lake:
             )
             for number in range(self.replays)
         }
-        return ProjectConfig(Path("streams.yaml"), {}, {}, {}, found)
+        return ProjectConfig(Path("streams.yaml"), {}, {}, {}, actual)
 
 
 _LAKES: Final = (

@@ -93,8 +93,8 @@ def _graphs() -> dict[str, Dag]:
         diamond.stateless_operator(name, _Passing()).connect("in", name)
     diamond.stateless_operator("both").connect("left", "both").connect("right", "both")
     diamond.sink_for("both", "out")
-    found = {"linear": chain(4), "fan-out 3": fan, "diamond": diamond, "deep chain": chain(12)}
-    return {name: builder.build() for name, builder in found.items()}
+    actual = {"linear": chain(4), "fan-out 3": fan, "diamond": diamond, "deep chain": chain(12)}
+    return {name: builder.build() for name, builder in actual.items()}
 
 
 def _executors(bench: Bench) -> list[Line]:
@@ -110,9 +110,9 @@ def _executors(bench: Bench) -> list[Line]:
             executor.take_all_sink_outputs()
 
         costs = _measured(bench, work)
-        each = [cost.cpu * 1e6 / _EVENTS / len(dag.nodes) for cost in costs]
+        item = [cost.cpu * 1e6 / _EVENTS / len(dag.nodes) for cost in costs]
         line = Line(
-            f"executor, {name}", "", median(each), None, "us/event/node", rounds=tuple(each),
+            f"executor, {name}", "", median(item), None, "us/event/node", rounds=tuple(item),
             detail={"nodes": len(dag.nodes), "events": _EVENTS},
         )  # fmt: skip
         lines.append(line)
@@ -173,8 +173,8 @@ def _nexmark(bench: Bench) -> list[Line]:
         line = rate(f"nexmark q{number}", "bids/s", table.num_rows, costs)
         if bids:
             others = _measured(bench, partial(in_bytewax, number, bids))
-            found = in_pipeline(number, table)
-            assert answers_of(number, found) == Counter(in_bytewax(number, bids)), number
+            actual = in_pipeline(number, table)
+            assert answers_of(number, actual) == Counter(in_bytewax(number, bids)), number
             middle = median(cost.cpu for cost in others)
             line = Line(
                 line.name, "bytewax", line.value, None, line.unit,

@@ -31,7 +31,7 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count(),
         "memory_bytes": memory,
         "system": platform.platform(),
-        "load": [round(each, 2) for each in os.getloadavg()],
+        "load": [round(item, 2) for item in os.getloadavg()],
     }
 
 
@@ -97,7 +97,7 @@ def table(lines: Sequence[Line]) -> Table:
             else f"{'>=' if line.least else '<='} {_number(line.goal, line.unit)}",
             met,
             _number(line.total),
-            " ".join(_number(each, line.unit).split(" ")[0] for each in line.rounds),
+            " ".join(_number(item, line.unit).split(" ")[0] for item in line.rounds),
         )
     return made
 

@@ -65,13 +65,13 @@ def scaling(bench: Bench) -> list[Line]:
     rows = bench.options.large
     for size in bench.options.sizes:
         bench.batches(size)
-    found: dict[int, list[Found]] = {1: [], 2: []}
+    actual: dict[int, list[Found]] = {1: [], 2: []}
     for number in range(bench.options.rounds):
-        for cores, rounds in found.items():
+        for cores, rounds in actual.items():
             rounds.append(_driver(bench, cores))
             walls = {name: round(cost.wall, 1) for name, cost in rounds[-1].costs.items()}
             bench.say(f"round {number + 1}: {cores} cores, {rows:,} rows: {walls} s")
-    return lines(found)
+    return lines(actual)
 
 
 def lines(found: Mapping[int, Sequence[Found]]) -> list[Line]:
@@ -80,7 +80,7 @@ def lines(found: Mapping[int, Sequence[Found]]) -> list[Line]:
 
 
 def _line(name: str, found: Mapping[int, Sequence[Found]]) -> Line:
-    walls = {cores: [each.costs[name].wall for each in found[cores]] for cores in found}
+    walls = {cores: [item.costs[name].wall for item in found[cores]] for cores in found}
     rounds = [ratio(one, two) for one, two in zip(walls[1], walls[2], strict=True)]
     return Line(
         f"{name}, 2 cores",
@@ -88,8 +88,8 @@ def _line(name: str, found: Mapping[int, Sequence[Found]]) -> Line:
         ratio(median(walls[1]), median(walls[2])),
         None,
         unit="times as fast",
-        rounds=tuple(each for each in rounds if each is not None),
-        detail={"drivers": [_as_json(each) for cores in found for each in found[cores]]},
+        rounds=tuple(item for item in rounds if item is not None),
+        detail={"drivers": [_as_json(item) for cores in found for item in found[cores]]},
     )
 
 
@@ -108,12 +108,12 @@ def _driver(bench: Bench, cores: int) -> Found:
     if ended.returncode:
         message = f"a driver on {cores} cores ended with {ended.returncode}"
         raise SystemFailureError("CAP-BENCH", message, "see its output above")
-    found = json.loads(ended.stdout.strip().rpartition("\n")[2])
+    actual = json.loads(ended.stdout.strip().rpartition("\n")[2])
     costs = {
         name: Cost(cost["jvm"], cost["python"], cost["wall"])
-        for name, cost in found["costs"].items()
+        for name, cost in actual["costs"].items()
     }
-    return Found(found["cores"], costs, Peaks(**found["peaks"]))
+    return Found(actual["cores"], costs, Peaks(**actual["peaks"]))
 
 
 def _as_json(found: Found) -> dict[str, object]:

@@ -109,10 +109,10 @@ def _require_rows(bench: Bench, table: str, wanted: int) -> None:
     Raises:
         SystemFailureError: `CAP-BENCH`.
     """
-    found = bench.spark.read.format("delta").load(table).count()
-    if found != wanted:
+    actual = bench.spark.read.format("delta").load(table).count()
+    if actual != wanted:
         raise SystemFailureError(
             "CAP-BENCH",
-            f"the replay has {found} rows, and the join {wanted}",
+            f"the replay has {actual} rows, and the join {wanted}",
             "the sides of the benchmark would not do the same work; report this",
         )

@@ -80,7 +80,7 @@ def rescales(bench: Bench) -> list[Line]:
         }
     finally:
         rows.unpersist()
-    lines = [_line(name, found, detail) for name, found in costs.items()]
+    lines = [_line(name, actual, detail) for name, actual in costs.items()]
     executors.clear()
     return [*lines, *_from_delta(bench, lake, pipeline, snapshot, detail)]
 

@@ -38,6 +38,6 @@ def requests(bench: Bench) -> list[Line]:
 
 
 def _line(name: str, counted: list[Counter[str]], goal: float) -> Line:
-    totals = tuple(float(each.total()) for each in counted)
+    totals = tuple(float(item.total()) for item in counted)
     most = max(counted, key=Counter.total)
     return Line(name, "", max(totals), goal, "requests", None, totals, {"kinds": dict(most)})

@@ -201,9 +201,9 @@ def whole(recorded: Callable[[], World]) -> Whole:
 @pytest.fixture(scope="session")
 def victim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     """A JVM that outlives the drivers attached to it."""
-    found = Victim(tmp_path_factory.mktemp("victim") / "jvm")
-    yield found
-    found.stop()
+    actual = Victim(tmp_path_factory.mktemp("victim") / "jvm")
+    yield actual
+    actual.stop()
 
 
 @pytest.fixture(scope="session")
@@ -237,14 +237,14 @@ def kill_whole(tmp_path_factory: pytest.TempPathFactory) -> Kill:
 @pytest.fixture(scope="session")
 def core(request: pytest.FixtureRequest, kill_whole: Kill) -> dict[str, World]:
     """Worlds of the selected core cases, interrupted by one driver that dies with its JVM."""
-    found, script = {}, []
+    actual, script = {}, []
     for item in request.session.items:
         work = item.callspec.params.get("work") if hasattr(item, "callspec") else None
         if work is not None and item.get_closest_marker("rest") is None:
-            found[item.nodeid] = request.getfixturevalue(work.world)()
-            script += work.script(found[item.nodeid])
+            actual[item.nodeid] = request.getfixturevalue(work.world)()
+            script += work.script(actual[item.nodeid])
     kill_whole(script)
-    return found
+    return actual
 
 
 @pytest.fixture

@@ -139,8 +139,8 @@ def at_once(world, requests: list[dict[str, object]], points: list[str]) -> None
         for thread in threads:
             thread.join()
     assert not failed, "\n".join(failed)
-    for each in ended:
-        lake_contents.require_published_once(world.lake, each)
+    for item in ended:
+        lake_contents.require_published_once(world.lake, item)
 
 
 def test_of_overlapping_runs_one_lands_and_the_other_names_it(recorded, hold, whole) -> None:

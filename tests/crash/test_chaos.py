@@ -75,4 +75,4 @@ def apps(home: Home) -> list[Process]:
     """The processes of Spark apps that an Airflow has at work."""
     # To ask for what runs there makes its secrets, which is for its launcher to do.
     there = home.left() if home.logs.exists() else []
-    return [each for each in there if "/spark_apps/" in command_of(each)]
+    return [item for item in there if "/spark_apps/" in command_of(item)]

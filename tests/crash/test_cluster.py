@@ -29,8 +29,8 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster") / "cluster") as found:
-        yield found
+    with cluster(tmp_path_factory.mktemp("cluster") / "cluster") as actual:
+        yield actual
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +38,21 @@ def streams(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
     """A file of the declarations that other drivers of these tests make in Python."""
     path = tmp_path_factory.mktemp("declared") / "streams.yaml"
     path.write_text(small_stream.declaration_text(source), encoding="utf-8")
-    found, meant = load_config(path, lake="/lake"), small_stream.declarations(source)
-    assert found.streams == meant.streams
-    assert found.pipelines["places"] == meant.pipelines["places"]
+    actual, meant = load_config(path, lake="/lake"), small_stream.declarations(source)
+    assert actual.streams == meant.streams
+    assert actual.pipelines["places"] == meant.pipelines["places"]
     return path
 
 
 @pytest.fixture(scope="module")
 def lake(at: Cluster, streams: Path) -> Lake:
     """A lake whose stream an app has captured that was submitted to the cluster."""
-    found, log = Lake.at(at.folder.parent / "lake"), at.folder.parent / "capture.log"
-    where = ["--lake", found.root, "--config", str(streams)]
-    asked = ["--request", json.dumps({"stream": small_stream.NAME})]
-    process = submit(at, APPS / "capture.py", [*asked, *where], log)
+    actual, log = Lake.at(at.folder.parent / "lake"), at.folder.parent / "capture.log"
+    where = ["--lake", actual.root, "--config", str(streams)]
+    requested = ["--request", json.dumps({"stream": small_stream.NAME})]
+    process = submit(at, APPS / "capture.py", [*requested, *where], log)
     assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
-    return found
+    return actual
 
 
 def test_what_a_cluster_captures_is_what_one_machine_captures(
@@ -65,8 +65,8 @@ def test_a_killed_executor_does_not_change_a_replay(
     at: Cluster, lake: Lake, streams: Path, whole: dict[str, dict[str, object]]
 ) -> None:
     """By the command line, through a pipeline: its operators run in Python on the executors."""
-    asked = small_stream.REQUESTS["piped"]
-    options = [part for key, value in asked.items() for part in (f"--{key}", str(value))]
+    requested = small_stream.REQUESTS["piped"]
+    options = [part for key, value in requested.items() for part in (f"--{key}", str(value))]
     log = at.folder.parent / "replay.log"
     where = ["--lake", lake.root, "--config", str(streams)]
     process = run_cli(at, [*where, "replay", small_stream.NAME, *options], log, CAPSTAN_LOG="json")
@@ -95,8 +95,8 @@ def _kill_one(at: Cluster, lake: Lake) -> None:
 
     until(staging, PATIENCE, every=0.02)
     executors = at.executors()
-    for each in executors:
-        send(each, signal.SIGSTOP)
+    for executor in executors:
+        send(executor, signal.SIGSTOP)
     assert len(executors) == 2
     assert not Path(lake.table("piped")).exists() or lake_contents.rows(lake.table("piped")) == []
     send(executors[0], signal.SIGKILL)

@@ -32,7 +32,7 @@ def tape(world, name: str) -> dict[str, list[str]]:
     assert verify(world.spark, world.lake, open_tape(world.lake, name), deep=True).valid
     paths = world.lake.stream(name)
     return {
-        each: lake_contents.rows(getattr(paths, each)) for each in ("workers", "records", "events")
+        item: lake_contents.rows(getattr(paths, item)) for item in ("workers", "records", "events")
     }
 
 

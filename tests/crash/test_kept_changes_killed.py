@@ -73,16 +73,16 @@ def paired(recorded: Callable[[], World], empty: Callable[[], World]) -> Callabl
 @pytest.fixture(scope="module")
 def wanted(request: pytest.FixtureRequest) -> dict[str, list[dict[str, object]]]:
     """The targets after the first and after both replays, when nothing is killed."""
-    found: dict[str, list[dict[str, object]]] = {}
+    actual: dict[str, list[dict[str, object]]] = {}
     for name, requests in REPLAYED_OVER.items():
         world = request.getfixturevalue(WORLDS[name])()
-        found[name] = []
-        for each in requests:
-            world.replay(each)
-            found[name].append(lake_contents.table(world.lake, name))
-        first, both = found[name]
+        actual[name] = []
+        for item in requests:
+            world.replay(item)
+            actual[name].append(lake_contents.table(world.lake, name))
+        first, both = actual[name]
         assert first["rows"] != both["rows"] != []
-    return found
+    return actual
 
 
 def require_stands(world: World, name: str, run: str) -> None:

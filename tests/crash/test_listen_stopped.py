@@ -30,11 +30,11 @@ def free_port() -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) -> None:
-    lake, port, said = tmp_path / "lake", free_port(), tmp_path / "said"
+    lake, port, printed = tmp_path / "lake", free_port(), tmp_path / "said"
     shell = str(Path(sys.executable).with_name("capstan"))
     words = ["listen", "heard", "--port", str(port), "--workers", "1", "--every", "600"]
     types = ["--time-type", "u64", "--record-type", "string"]
-    with said.open("wb") as errors:
+    with printed.open("wb") as errors:
         process = subprocess.Popen(
             [shell, "--lake", str(lake), *words, *types],
             stdout=subprocess.PIPE,
@@ -44,8 +44,8 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
 
         def wait_for(text: str) -> None:
             end = time.monotonic() + PATIENCE
-            while text not in said.read_text(encoding="utf-8"):
-                assert process.poll() is None, said.read_text(encoding="utf-8")
+            while text not in printed.read_text(encoding="utf-8"):
+                assert process.poll() is None, printed.read_text(encoding="utf-8")
                 assert time.monotonic() < end
                 time.sleep(0.1)
 
@@ -56,7 +56,7 @@ def test_what_was_received_is_on_tape(tmp_path: Path, number: signal.Signals) ->
         wait_for("worker 0 disconnected")
         process.send_signal(number)
         answer = process.communicate(timeout=PATIENCE)[0].decode()
-    assert process.returncode == 0, said.read_text(encoding="utf-8")
+    assert process.returncode == 0, printed.read_text(encoding="utf-8")
     tape = open_tape(Lake.at(lake), "heard")
     (state,) = index.worker_states(tape, newest_cut(tape))
     assert state.records > 0

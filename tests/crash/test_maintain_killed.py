@@ -29,7 +29,7 @@ RETIRING = [
 def layout(lake):
     """The files of a tape's records: their batches, workers and rows."""
     files = files_of(lake.stream(small_stream.NAME).records, "batch", by_worker=True)
-    return sorted((each.low, each.high, each.workers, each.rows) for each in files)
+    return sorted((file.low, file.high, file.workers, file.rows) for file in files)
 
 
 @pytest.fixture(scope="module")

@@ -111,10 +111,10 @@ def test_a_killed_replay_ends_in_the_same_target(killed, whole, work) -> None:
 @pytest.mark.parametrize("work", cases(PIPED))
 def test_a_killed_pipeline_publishes_one_attempt_s_side_outputs(killed, whole, work) -> None:
     certificate = require_same_target(killed, "piped", whole)
-    (said,) = certificate["pipeline"]["put_aside"]
+    (printed,) = certificate["pipeline"]["put_aside"]
     own = [("run", "=", certificate["run"]), ("attempt", "=", certificate["attempt"])]
     aside = delta.open_table(killed.lake.side_outputs("places")).to_pyarrow_table(filters=own)
-    assert aside.num_rows == said["rows"] > 0
+    assert aside.num_rows == printed["rows"] > 0
     metrics = delta.open_table(killed.lake.ledger("metrics")).to_pyarrow_table(filters=own)
     assert sorted(set(metrics["node"].to_pylist())) == ["by_hour", "hours", "odd", "rows"]
 
@@ -186,9 +186,9 @@ def test_a_killed_run_whose_audit_fails_leaves_nothing(killed, work) -> None:
     with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         killed.act("replay", **work.arguments)
     assert lake_contents.table(killed.lake, "wrong") == {"rows": [], "standing": []}
-    found = delta.open_table(killed.lake.ledger("findings")).to_pyarrow_table()
-    assert set(found["code"].to_pylist()) <= {"CAP-MISSING", "CAP-EXTRA", "CAP-CHANGED"}
-    assert found.num_rows > 0
+    actual = delta.open_table(killed.lake.ledger("findings")).to_pyarrow_table()
+    assert set(actual["code"].to_pylist()) <= {"CAP-MISSING", "CAP-EXTRA", "CAP-CHANGED"}
+    assert actual.num_rows > 0
     assert claims.active(killed.lake) == []
 
 
@@ -224,8 +224,8 @@ def test_a_publish_killed_after_its_lock_publishes_once(killed, whole, work) -> 
 @pytest.mark.parametrize("work", cases([FENCING, SHUTTING_OUT]))
 def test_who_was_killed_while_it_shut_others_out_goes_on(killed, whole, work) -> None:
     run = killed.act("replay", **work.arguments)["run"]
-    wanted = "before" if work is FENCING else "staged"
-    assert lake_contents.table(killed.lake, "staged") == whole[wanted]
+    expected = "before" if work is FENCING else "staged"
+    assert lake_contents.table(killed.lake, "staged") == whole[expected]
     lake_contents.require_published_once(killed.lake, run)
     assert children(f"{killed.lake.root}/staging") == []
 

@@ -63,7 +63,7 @@ def test_killed_and_rescaled_it_ends_as_one_run_through(world) -> None:
         world.lake.table("through")
     )
     assert lake_contents.rows(world.lake.table("through"))
-    *_, last = [each for each in list_taken(world.lake, "places") if "killed-" in each.name]
+    *_, last = [item for item in list_taken(world.lake, "places") if "killed-" in item.name]
     known = lake_contents.state(world.lake, "places", last.name)
     assert known == lake_contents.state(
         world.lake, "places", whole["pipeline"]["state"]["snapshot"]
@@ -72,15 +72,15 @@ def test_killed_and_rescaled_it_ends_as_one_run_through(world) -> None:
 
 
 def test_what_a_killed_attempt_has_kept_counts_for_nothing(world) -> None:
-    taken = [each for each in list_taken(world.lake, "places") if "killed-" in each.name]
-    assert [each.snapshot.peers for each in taken] == [3, 5, 2]
+    taken = [item for item in list_taken(world.lake, "places") if "killed-" in item.name]
+    assert [item.snapshot.peers for item in taken] == [3, 5, 2]
     # The first two were killed after they had written their state; the second had published.
-    assert [each.name.rpartition("-")[2] for each in taken] == ["2", "1", "2"]
+    assert [item.name.rpartition("-")[2] for item in taken] == ["2", "1", "2"]
     there = [name for name in parts_of(world.lake, "places") if "killed-" in name]
     # That of the first attempt of all was cleared away, and whoever did it was killed.
     assert len(there) == 3
-    said = [each.history.certificate.pipeline["resumed"] for each in taken]
-    assert said == [None, taken[0].name, taken[1].name]
+    printed = [item.history.certificate.pipeline["resumed"] for item in taken]
+    assert printed == [None, taken[0].name, taken[1].name]
 
 
 @pytest.mark.nightly
@@ -91,7 +91,7 @@ def test_thirty_randomly_killed_intervals_equal_one_run(growing, kill) -> None:
         part = rows(range(number * ROWS, (number + 1) * ROWS))
         lay(made.source, f"{number:02}", part, START + timedelta(days=number))
         third, first = divmod(number * len(WORKERS), INTERVALS)
-        asked = request("killed", WORKERS[third])
+        requested = request("killed", WORKERS[third])
         # Each time that the workers are others, and in every other interval besides.
         killed = first == 0 or chance.random() < 1 / 2
         action, point = chance.choice(POINTS) if killed else ("", "")
@@ -99,17 +99,17 @@ def test_thirty_randomly_killed_intervals_equal_one_run(growing, kill) -> None:
             kill([made.step("capture", point)])
         assert made.act("capture")["batches"] <= 1
         if action == "replay":
-            kill([made.step("replay", point, request=asked)])
+            kill([made.step("replay", point, request=requested)])
         kills += [(number, point)] * killed
-        done = made.replay(asked)["certificate"]
+        done = made.replay(requested)["certificate"]
         assert done["generation"] == number + 1, (SEED, kills)
     whole = made.replay(request("through", 2))["certificate"]
     assert whole["records"] > (INTERVALS - 1) * ROWS
-    found, wanted = (lake_contents.rows(made.lake.table(name)) for name in ("killed", "through"))
-    assert found == wanted != [], (SEED, kills)
-    found, wanted = (
-        lake_contents.state(made.lake, "places", each["pipeline"]["state"]["snapshot"])
-        for each in (done, whole)
+    actual, expected = (lake_contents.rows(made.lake.table(name)) for name in ("killed", "through"))
+    assert actual == expected != [], (SEED, kills)
+    actual, expected = (
+        lake_contents.state(made.lake, "places", item["pipeline"]["state"]["snapshot"])
+        for item in (done, whole)
     )
-    assert found == wanted != [], (SEED, kills)
+    assert actual == expected != [], (SEED, kills)
     lake_contents.require_sound(made.spark, made.lake)

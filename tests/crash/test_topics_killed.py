@@ -40,10 +40,10 @@ def recording(world) -> list[tuple[object, ...]]:
 def test_a_killed_import_goes_on_and_has_every_event_once(killed, point) -> None:
     worlds, origin, first, topics = killed
     world = worlds[point]
-    found = [world.act("import-topics", topics=topics) for _ in range(3)]
+    actual = [world.act("import-topics", topics=topics) for _ in range(3)]
     assert recording(world) == recording(origin)
     lake_contents.require_sound(world.spark, world.lake)
-    assert found[2]["unchanged"]
+    assert actual[2]["unchanged"]
     # What was written down with its records is finished as it was, whatever has come since.
     commits = pl.read_delta(world.lake.stream(small_stream.NAME).events).group_by("commit").len()
     sizes = dict(commits.iter_rows())

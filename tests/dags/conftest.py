@@ -160,11 +160,11 @@ class Place:
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A lake for one test, with nothing on tape."""
-    found = Place(tmp_path)
-    found.lake.mkdir()
-    found.streams.write_text(STREAMS, encoding="utf-8")
-    use(found, monkeypatch)
-    return found
+    actual = Place(tmp_path)
+    actual.lake.mkdir()
+    actual.streams.write_text(STREAMS, encoding="utf-8")
+    use(actual, monkeypatch)
+    return actual
 
 
 def use(place: Place, patch: pytest.MonkeyPatch) -> None:
@@ -232,8 +232,8 @@ class FakeSubmit:
 
     def answers(self, *answers: Mapping[str, object]) -> None:
         """The answers to the next calls: `exit`, `result`, `lines`, `signal`, `child`."""
-        told = json.dumps({"answers": list(answers)})
-        (self.folder / "told.json").write_text(told, encoding="utf-8")
+        reported = json.dumps({"answers": list(answers)})
+        (self.folder / "told.json").write_text(reported, encoding="utf-8")
 
     @property
     def calls(self) -> list[dict[str, object]]:

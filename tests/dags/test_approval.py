@@ -121,17 +121,17 @@ def test_without_a_result_nobody_is_asked(execute: Any, context: Any) -> None:
 def test_a_person_is_shown_certificate_checks_and_differences(
     monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
 ) -> None:
-    asked: dict[str, Any] = {}
-    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **told: asked.update(told))
+    requested: dict[str, Any] = {}
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **told: requested.update(told))
     where = context()
     where["task_instance"] = type("Instance", (), {"id": "7"})()
     with pytest.raises(TaskAwaitingInput) as caught:
         execute(approver(WAITS), where)
     assert caught.value.timeout is None
-    assert asked["options"] == ["Approve", "Reject"]
-    assert asked["subject"] == "Publish t-1234-1 into t?"
-    assert asked["params"]["reason"]["schema"]["type"] == ["string", "null"]
-    lines = asked["body"].splitlines()
+    assert requested["options"] == ["Approve", "Reject"]
+    assert requested["subject"] == "Publish t-1234-1 into t?"
+    assert requested["params"]["reason"]["schema"]["type"] == ["string", "null"]
+    lines = requested["body"].splitlines()
     assert lines[0] == "## Certificate of t-1234-1"
     for line in (
         "| audit | passed (copy, 7 cells) |",
@@ -156,8 +156,8 @@ def test_a_person_is_shown_certificate_checks_and_differences(
 def test_a_decision_is_the_request_of_the_publish(
     choice: str, user: object, by: str, context: Any
 ) -> None:
-    found = approver(WAITS).execute_complete(context(), answer(choice, "so it is", user))
-    assert found == {
+    actual = approver(WAITS).execute_complete(context(), answer(choice, "so it is", user))
+    assert actual == {
         "run": "t-1234-1", "approved": choice == "Approve", "by": by,
         "at": "2024-05-09T08:07:06+00:00", "reason": "so it is",
     }  # fmt: skip
@@ -212,35 +212,35 @@ def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
 def test_the_plan_skips_an_approval_that_is_not_required(
     tape: Place, execute: Any, context: Any
 ) -> None:
-    asked = {"stream": "little", "into": "t", "until": "2024-05-02", "workers": ["a"]}
+    requested = {"stream": "little", "into": "t", "until": "2024-05-02", "workers": ["a"]}
     where = context()
     with pytest.raises(DownstreamTasksSkipped) as caught:
-        execute(planned(asked), where)
+        execute(planned(requested), where)
     assert caught.value.tasks == ["approve", "publish"]
     left = where["ti"].pushed
     assert left["return_value"] == {key: left[key] for key in ("request", "records", "plan")}
     assert left["records"] == 24
     assert left["plan"]["standing"] == {"current": 0, "stale": 0, "missing": 24}
-    found = execute(planned({**asked, "approve": True}), context())
-    assert found["request"]["approve"] is True
-    assert found["plan"]["approve"] is True
+    actual = execute(planned({**requested, "approve": True}), context())
+    assert actual["request"]["approve"] is True
+    assert actual["plan"]["approve"] is True
     with pytest.raises(TaskRefusedError, match="CAP-DIRECT"):
-        execute(planned({**asked, "approve": True, "direct": True}), context())
+        execute(planned({**requested, "approve": True, "direct": True}), context())
 
 
 def test_the_certificate_comes_from_the_publish_if_there_was_one(
     execute: Any, context: Any
 ) -> None:
     first, last = {"run": "held"}, {"run": "done"}
-    for given, said in (([last, first], "done"), ([None, first], "held"), (first, "held")):
+    for given, printed in (([last, first], "done"), ([None, first], "held"), (first, "held")):
         task = CertificateOperator(task_id="certificate", result=given)
-        assert execute(task, context()).startswith(f"## Certificate of {said}\n")
+        assert execute(task, context()).startswith(f"## Certificate of {printed}\n")
 
 
 def states(run: Any) -> dict[str, str]:
     with create_session() as session:
-        found = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id))
-        return {each.task_id: str(each.state) for each in found}
+        actual = session.scalars(select(TaskInstance).where(TaskInstance.run_id == run.run_id))
+        return {item.task_id: str(item.state) for item in actual}
 
 
 def events(uri: str) -> list[Any]:
@@ -286,7 +286,7 @@ def respond(
     def wait() -> None:
         # On a busy machine the first task alone takes minutes, and nobody else ends the wait.
         end = time.monotonic() + seconds
-        asked = None
+        requested = None
         while time.monotonic() < end:
             # SQLite lets one write at a time, and gives up on others after a while.
             with contextlib.suppress(OperationalError), create_session() as session:
@@ -295,12 +295,12 @@ def respond(
                     .where(TaskInstance.state == TaskInstanceState.AWAITING_INPUT)
                 ).first()  # fmt: skip
                 if detail is not None:
-                    asked = detail.ti_id
+                    requested = detail.ti_id
                     look()
                     _answer(session, detail, choice)
                 # `dag.test` may write down that the task waits after it was answered, and so
                 # would wait for ever: who answers stays until it has gone on.
-                elif asked and session.get(TaskInstance, asked).state in State.finished:
+                elif requested and session.get(TaskInstance, requested).state in State.finished:
                     return
             time.sleep(0.2)
 
@@ -337,9 +337,9 @@ def test_a_run_waits_for_a_decision_and_follows_it(
     person.join(10)
     first, second = submit.calls
     assert first["request"]["approve"] is True  # type: ignore[index]
-    asked: Any = second["request"]
-    assert asked.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
-    assert asked == {
+    requested: Any = second["request"]
+    assert requested.pop("at").startswith(f"{datetime.now(UTC):%Y-}")
+    assert requested == {
         "run": "t-1234-1", "approved": choice == "Approve", "by": "ann", "reason": "looked at it",
     }  # fmt: skip
     ended = states(run)
@@ -457,10 +457,10 @@ def test_a_failure_notifies_and_ends_the_log_with_its_error(
     assert task.on_failure_callback[-1] is log_error_last
     # All tasks that can fail tell those of the variable.
     for dag in place.bag().dags.values():
-        for each in dag.tasks if dag.dag_id.startswith("capstan_") else ():
-            callbacks = each.on_failure_callback
-            assert callbacks[-1] is log_error_last, each
-            assert isinstance(callbacks[0], alerts.Keep), each
+        for item in dag.tasks if dag.dag_id.startswith("capstan_") else ():
+            callbacks = item.on_failure_callback
+            assert callbacks[-1] is log_error_last, item
+            assert isinstance(callbacks[0], alerts.Keep), item
     replay = place.bag().dags["capstan_backfill__by_day"]
     assert all(len(task.on_failure_callback) == 2 for task in replay.tasks)
 
@@ -473,10 +473,10 @@ def test_a_manual_run_calls_its_replay_s_notifiers(
         file.write("    notify: [alerts_of_test:ON_CALL]\n")
     error = {"error": "CAP-AUDIT", "message": "2 cells differ", "hint": "look"}
     submit.answers({"exit": 1, "result": error})
-    asked = {"into": "by_day", "transform": "by_day", "until": "2024-05-02"}
-    assert tape.run("capstan_replay", asked).state == "failed"
+    requested = {"into": "by_day", "transform": "by_day", "until": "2024-05-02"}
+    assert tape.run("capstan_replay", requested).state == "failed"
     assert alerts.told == []
-    assert tape.run("capstan_replay", {**asked, "replay": "by_day"}).state == "failed"
+    assert tape.run("capstan_replay", {**requested, "replay": "by_day"}).state == "failed"
     assert alerts.told == [("on call", "CAP-AUDIT: 2 cells differ (look)")]
 
 
@@ -502,8 +502,8 @@ def test_a_shared_task_notifies_only_the_concerned(
     declare(place, "[alerts_of_test:ON_CALL]")
     with place.streams.open("a", encoding="utf-8") as file:
         file.write("    notify: [alerts_of_test:Keep]\n")
-    told = json.loads(json.dumps(about).replace("{lake}", str(place.lake)))
-    error = failure(1, {"error": "CAP-AUDIT", "message": "no", "hint": "", **told})
+    reported = json.loads(json.dumps(about).replace("{lake}", str(place.lake)))
+    error = failure(1, {"error": "CAP-AUDIT", "message": "no", "hint": "", **reported})
     task = list(place.bag().dags[f"capstan_{dag}"].tasks)[-1]
     for callback in task.on_failure_callback:
         callback({"exception": error, "params": {}})
@@ -525,13 +525,13 @@ def test_the_plan_shows_which_rows_would_change_on_request(
         )
         return task, execute(task, context())
 
-    task, found = planned()
+    task, actual = planned()
     assert submit.calls == []
-    task, found = planned(diff=True)
+    task, actual = planned(diff=True)
     [call] = submit.calls
-    assert any(each.endswith("spark_apps/plan.py") for each in call["arguments"])  # type: ignore[attr-defined]
-    assert call["request"] == found["request"]
-    assert found["plan"]["diff"] == WAITS["diff"]
+    assert any(item.endswith("spark_apps/plan.py") for item in call["arguments"])  # type: ignore[attr-defined]
+    assert call["request"] == actual["request"]
+    assert actual["plan"]["diff"] == WAITS["diff"]
     assert "| rows added | 3 |" in task.plan
     assert "| changed | 0 | 2024-05-01 | note=a\\|b | note=c |" in task.plan
     # What the app answers is the task's, and its failures are Airflow's.
@@ -565,8 +565,8 @@ def test_an_invalid_notifier_is_refused_with_its_line(
 def test_a_stream_that_stands_still_fails_after_its_capture(
     tape: Place, submit: FakeSubmit, alerts: Any, execute: Any, context: Any
 ) -> None:
-    found = {"stream": "little", "cut": 0, "frontier": [], "records": 0, "batches": 0}
-    submit.answers({"exit": 0, "result": found})
+    actual = {"stream": "little", "cut": 0, "frontier": [], "records": 0, "batches": 0}
+    submit.answers({"exit": 0, "result": actual})
 
     def task() -> CaptureOperator:
         return CaptureOperator(
@@ -581,7 +581,7 @@ def test_a_stream_that_stands_still_fails_after_its_capture(
     ):
         execute(task(), where)
     # What had arrived is on tape, and the form knows of it.
-    assert where["ti"].pushed["return_value"] == found
+    assert where["ti"].pushed["return_value"] == actual
     run = tape.run("capstan_capture__little")
     assert run.state == "failed"
     assert [name for name, line in alerts.told if line.startswith("CAP-STALLED: ")] == ["on call"]

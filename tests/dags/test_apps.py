@@ -48,18 +48,18 @@ def extra(uri: str) -> Any:
 
 def xcom(run: Any, task: str, key: str = "return_value") -> Any:
     with create_session() as session:
-        found = session.scalars(
+        actual = session.scalars(
             select(XComModel).where(
                 XComModel.run_id == run.run_id, XComModel.task_id == task, XComModel.key == key
             )
         ).one()
-        return XComModel.deserialize_value(found)
+        return XComModel.deserialize_value(actual)
 
 
 def test_a_capture_emits_the_frontier_and_saves_labels(captured: Place) -> None:
-    told = extra("capstan://streams/little")
-    assert told["records"] + sum(told["late"].values()) == told["fed"] == 144
-    assert told["frontier"] == ["2024-05-03T21:00:00.000000Z"]
+    reported = extra("capstan://streams/little")
+    assert reported["records"] + sum(reported["late"].values()) == reported["fed"] == 144
+    assert reported["frontier"] == ["2024-05-03T21:00:00.000000Z"]
     known = json.loads((captured.lake / "labels.json").read_text(encoding="utf-8"))
     assert known == {"little": ["a", "b", "c"]}
     assert list(captured.work.rglob("result.json")) == []
@@ -67,16 +67,16 @@ def test_a_capture_emits_the_frontier_and_saves_labels(captured: Place) -> None:
 
 @pytest.mark.nightly
 def test_a_replay_by_hand(captured: Place) -> None:
-    asked = {"into": "copied", "workers": ["a", "c"], "until": "2024-05-02"}
-    first = captured.run("capstan_replay", asked)
+    requested = {"into": "copied", "workers": ["a", "c"], "until": "2024-05-02"}
+    first = captured.run("capstan_replay", requested)
     assert first.state == "success"
     certificate = xcom(first, "replay")
     assert certificate["records"] == 32
     assert certificate["audit"]["passed"]
     assert xcom(first, "certificate").startswith(f"## Certificate of {certificate['run']}\n")
     assert extra("capstan://tables/copied")["fingerprint"] == certificate["fingerprint"]
-    found = lineage("replay", str(captured.lake), certificate)
-    [tape], [table] = found.inputs, found.outputs
+    actual = lineage("replay", str(captured.lake), certificate)
+    [tape], [table] = actual.inputs, actual.outputs
     assert tape.name == str(captured.lake / "streams" / "little" / "events")
     assert table.name == str(captured.lake / "tables" / "copied")
     assert table.outputFacets["outputStatistics"].rowCount == 32  # type: ignore[attr-defined]
@@ -96,10 +96,10 @@ def test_a_day_is_backfilled_and_an_audit_finds_later_changes(captured: Place) -
     assert xcom(run, "replay")["until"] == "2024-05-02T00:00:00.000000Z"
     assert extra("capstan://tables/by_day")["records"] == 48
     table = captured.lake / "tables" / "by_day"
-    found = deltalake.DeltaTable(str(table)).to_pyarrow_table()
-    assert sorted(found["seen"].to_pylist()) == [16, 16, 16]
+    actual = deltalake.DeltaTable(str(table)).to_pyarrow_table()
+    assert sorted(actual["seen"].to_pylist()) == [16, 16, 16]
 
-    wrong = found.set_column(found.schema.get_field_index("seen"), "seen", pa.array([1, 16, 16]))
+    wrong = actual.set_column(actual.schema.get_field_index("seen"), "seen", pa.array([1, 16, 16]))
     deltalake.write_deltalake(str(table), wrong, mode="overwrite")
     refused = captured.run("capstan_audit", {"target": "by_day"})
     assert refused.state == "failed"
@@ -110,8 +110,8 @@ def test_a_day_is_backfilled_and_an_audit_finds_later_changes(captured: Place) -
     _, audited = lineage("audit", str(captured.lake), answer).inputs
     assert audited.name == str(table)
     assert audited.facets is not None
-    [told] = audited.facets["dataQualityAssertions"].assertions  # type: ignore[attr-defined]
-    assert (told.success, told.params) == (False, {"run": audit["run"]})
+    [reported] = audited.facets["dataQualityAssertions"].assertions  # type: ignore[attr-defined]
+    assert (reported.success, reported.params) == (False, {"run": audit["run"]})
 
 
 def test_missing_intervals_are_filled_by_one_run_each(
@@ -120,22 +120,22 @@ def test_missing_intervals_are_filled_by_one_run_each(
     declared = tmp_path / "streams.yaml"
     declared.write_text(captured.streams.read_text(encoding="utf-8") + FILLED, encoding="utf-8")
     monkeypatch.setenv("CAPSTAN_CONFIG", str(declared))
-    asked = {"fill": True, "replays": ["filled"], "chunk": 1}
-    filled = captured.run("capstan_gaps", asked)
+    requested = {"fill": True, "replays": ["filled"], "chunk": 1}
+    filled = captured.run("capstan_gaps", requested)
     assert filled.state == "success"
     [backfill] = xcom(filled, "fill")["backfills"]
     became = [(run["since"][:10], run["records"], run["published"]) for run in backfill["runs"]]
     assert became == [("2024-05-01", 48, True), ("2024-05-02", 48, True)]
-    found = deltalake.DeltaTable(str(captured.lake / "tables" / "filled")).to_pyarrow_table()
-    assert sorted(found["id"].to_pylist()) == list(range(96))
+    actual = deltalake.DeltaTable(str(captured.lake / "tables" / "filled")).to_pyarrow_table()
+    assert sorted(actual["id"].to_pylist()) == list(range(96))
     assert extra("capstan://tables/filled")["run"] == backfill["runs"][-1]["run"]
     # And then there is nothing to fill.
     task, where = captured.bag().dags["capstan_gaps"].get_task("gaps"), context()
-    where |= {"params": asked, "task": task}
+    where |= {"params": requested, "task": task}
     with pytest.raises(DownstreamTasksSkipped):
         execute(task, where)
-    [told] = where["ti"].pushed["return_value"]["replays"]
-    assert (told["counts"]["covered"], told["counts"]["gap"]) == (2, 0)
+    [reported] = where["ti"].pushed["return_value"]["replays"]
+    assert (reported["counts"]["covered"], reported["counts"]["gap"]) == (2, 0)
 
 
 @pytest.mark.nightly

@@ -95,7 +95,7 @@ def test_the_dag_file_defines_the_dag(place: Place) -> None:
 def test_gaps_are_reported_and_nothing_is_filled_by_default(look: Any) -> None:
     result, shown, goes_on = look()
     assert not goes_on
-    counts = {each["replay"]: each["counts"] for each in result["replays"]}
+    counts = {item["replay"]: item["counts"] for item in result["replays"]}
     none = dict.fromkeys(IntervalState, 0)
     # Of the replays that have a range or a schedule; the fifth of May has no end yet.
     assert counts == {
@@ -128,9 +128,9 @@ def test_fill_uses_one_app_at_a_pinned_cut(setting: Settings, look: Any) -> None
 @pytest.mark.parametrize("target", ["copy", "{lake}/tables/copy"])
 def test_a_table_with_approval_is_not_filled(setting: Settings, look: Any, target: str) -> None:
     """Also by none that asks for no approval itself, whatever it calls the table."""
-    said = target.format(lake=setting.lake)
+    printed = target.format(lake=setting.lake)
     with setting.config.open("a", encoding="utf-8") as file:
-        file.write(f"  strict: {{stream: little, target: '{said}', approve: true}}\n")
+        file.write(f"  strict: {{stream: little, target: '{printed}', approve: true}}\n")
     # What is declared is read anew.
     result, shown, goes_on = look(read_settings(DAGS / "any.py"), fill=True, replays=["copy"])
     assert (result["count"], goes_on) == (0, False)
@@ -151,7 +151,7 @@ def test_a_stream_without_a_tape_does_not_hide_the_others(setting: Settings, loo
     lake = Path(setting.lake)
     shutil.rmtree(lake / "streams")
     result, shown, _ = look(fill=True)
-    assert {each["error"] for each in result["replays"]} == {"CAP-STREAM"}
+    assert {item["error"] for item in result["replays"]} == {"CAP-STREAM"}
     assert "there is no stream little" in shown
 
 
@@ -173,10 +173,10 @@ def test_an_unreadable_tape_does_not_hide_the_others(
     where = {**context(), "params": {"fill": False}, "task": task}
     with pytest.raises(DownstreamTasksSkipped):
         execute(task, where)
-    told = {each["replay"]: each for each in where["ti"].pushed["return_value"]["replays"]}
-    assert told["torn"]["error"] == "CAP-TABLE"
-    assert told["copy"]["counts"]["gap"] == 2
-    assert f"| torn | torn | {told['torn']['message'][:40]}" in task.found
+    reported = {item["replay"]: item for item in where["ti"].pushed["return_value"]["replays"]}
+    assert reported["torn"]["error"] == "CAP-TABLE"
+    assert reported["copy"]["counts"]["gap"] == 2
+    assert f"| torn | torn | {reported['torn']['message'][:40]}" in task.found
 
 
 def test_an_undeclared_replay_is_refused(look: Any) -> None:
@@ -199,12 +199,14 @@ RESULT = {
 
 def test_each_published_run_emits_an_event(setting: Settings, context: Any) -> None:
     [dag] = gaps_dags(setting)
-    told: list[tuple[str, Any]] = []
-    event = type("Event", (), {"add": lambda _, asset, extra: told.append((asset.uri, extra))})()
+    reported: list[tuple[str, Any]] = []
+    event = type(
+        "Event", (), {"add": lambda _, asset, extra: reported.append((asset.uri, extra))}
+    )()
     where = {**context(), "outlet_events": dict.fromkeys(dag.get_task("fill").outlets, event)}
     task = dag.get_task("fill")
     task.kind.tell(task, where, RESULT)
-    assert [(uri, extra["run"]) for uri, extra in told] == [("capstan://tables/copy", "copy-1")]
+    assert [(uri, extra["run"]) for uri, extra in reported] == [("capstan://tables/copy", "copy-1")]
 
 
 def test_the_result_of_a_fill_is_shown() -> None:
@@ -221,8 +223,8 @@ def test_the_whole_dag_submits_one_app(
     place: Place, setting: Settings, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
-    found = place.run("capstan_gaps", {"fill": True, "replays": ["copy"]})
-    assert found.state == "success"
+    actual = place.run("capstan_gaps", {"fill": True, "replays": ["copy"]})
+    assert actual.state == "success"
     [call] = submit.calls
     assert call["request"]["backfills"][0]["replay"] == "copy"
     assert place.run("capstan_gaps", {"fill": False}).state == "success"

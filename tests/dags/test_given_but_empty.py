@@ -66,9 +66,9 @@ def test_no_field_renders_to_nothing(taped: Place, context: Any) -> None:
         with DAG("d", schedule=None):
             made = ReplayOperator(task_id="t", stream="little", target="t", fields=fields)
             filling = BackfillOperator(task_id="b", replay="by_day", fields=fields)
-        for each in (made, filling):
+        for item in (made, filling):
             with pytest.raises(TaskRefusedError, match=f"{name} renders to nothing"):
-                each.render_template_fields({**context(), "params": {"value": ""}})
+                item.render_template_fields({**context(), "params": {"value": ""}})
 
 
 def test_lake_and_declarations_render_to_something(taped: Place, context: Any) -> None:
@@ -142,9 +142,9 @@ def test_requests_of_apps_have_times_as_text(
 def test_a_blank_field_of_the_form_is_not_given(taped: Place) -> None:
     setting = read_settings(taped.root / "dags" / "any.py")
     blank = dict.fromkeys(replay_form(setting))
-    asked = filled({**blank, "stream": "little", "into": "t", "workers": [], "until": ""})
-    assert asked == {"stream": "little", "into": "t"}
-    plan = plan_request(setting, asked)
+    requested = filled({**blank, "stream": "little", "into": "t", "workers": [], "until": ""})
+    assert requested == {"stream": "little", "into": "t"}
+    plan = plan_request(setting, requested)
     assert plan is not None
     assert plan.request.until is None
 

@@ -247,12 +247,12 @@ def test_the_dag_of_the_documentation_replays_a_day_in_each_run(
     begin = datetime(2026, 1, 5, tzinfo=UTC)
     made: list[DataInterval] = []
     for _ in range(2):
-        found = timetable.next_dagrun_info(
+        actual = timetable.next_dagrun_info(
             last_automated_data_interval=made[-1] if made else None,
             restriction=TimeRestriction(coerce_datetime(begin), None, catchup=True),
         )
-        assert found is not None
-        made.append(found.data_interval)
+        assert actual is not None
+        made.append(actual.data_interval)
     by_hand = coerce_datetime(begin + timedelta(days=3, hours=5))
     made.append(timetable.infer_manual_data_interval(run_after=by_hand))
     assert [interval.start for interval in made] == [begin + timedelta(days=n) for n in range(3)]
@@ -379,7 +379,7 @@ def test_task_groups_hand_their_requests_on(
     }  # fmt: skip
     submit.answers({"exit": 0, "result": done})
     run = taped.bag(path).dags["groups"].test()
-    states = {each.task_id: each.state for each in run.get_task_instances()}
+    states = {task.task_id: task.state for task in run.get_task_instances()}
     for group in ("first", "second"):
         assert [states[f"{group}.{task}"] for task in ("plan", "replay", "certificate")] == [
             "success"
@@ -418,7 +418,7 @@ def test_declared_spark_settings_are_submitted(
     submit.answers({"exit": 0, "result": {"stream": "little", "runs": []}})
     execute(make(), context())
     arguments: Any = submit.calls[0]["arguments"]
-    confs = {arguments[n + 1] for n, each in enumerate(arguments) if each == "--conf"}
+    confs = {arguments[n + 1] for n, item in enumerate(arguments) if item == "--conf"}
     assert {"spark.executor.memory=3g", "spark.dynamicAllocation.enabled=true"} <= confs
     memory = make()
     memory.conf = {"spark.driver.memory": "5g"}
@@ -433,7 +433,7 @@ def test_names_of_spark_settings_and_assets_are_checked(place: Place) -> None:
         "by_day: {time: day}", "by_day: {time: day, asset: orders}"
     )
     place.streams.write_text(text, encoding="utf-8")
-    errors = [str(each.error) for each in load_sound(place.streams, lake="/l").mistakes]
+    errors = [str(mistake.error) for mistake in load_sound(place.streams, lake="/l").mistakes]
     assert len(errors) == 3
     assert "streams.little.spark.sparkle.memory: 'sparkle.memory' is no Spark setting" in errors[0]
     assert "targets.by_day.asset: 'orders' is not a URI" in errors[1] + errors[2]
@@ -577,8 +577,8 @@ def test_two_streams_replay_without_a_shared_folder(
     assert copied.num_rows == 32
     with create_session() as session:
         events = session.scalars(select(AssetEvent).order_by(AssetEvent.id.desc()).limit(2))
-        told = {event.uri: event.extra["audit"]["passed"] for event in events}
-    assert told == {uri: True, "capstan://tables/copied": True}
+        reported = {event.uri: event.extra["audit"]["passed"] for event in events}
+    assert reported == {uri: True, "capstan://tables/copied": True}
     assert len(list(tmp_path.glob("home-*"))) == 5
 
 

@@ -106,14 +106,14 @@ def rows(dataset: Mapping[str, Any]) -> int | None:
 
 
 def verdicts(dataset: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    found = dataset["facets"]["dataQualityAssertions"]["assertions"]
-    return [(each["assertion"], each["name"], each["success"]) for each in found]
+    actual = dataset["facets"]["dataQualityAssertions"]["assertions"]
+    return [(item["assertion"], item["name"], item["success"]) for item in actual]
 
 
 @pytest.mark.parametrize("app", ["replay", "publish"])
 def test_a_replay_reports_input_output_and_certificate(app: str) -> None:
-    found = told(app, CERTIFICATE)
-    [tape], [table] = found["inputs"], found["outputs"]
+    actual = told(app, CERTIFICATE)
+    [tape], [table] = actual["inputs"], actual["outputs"]
     assert (tape["namespace"], tape["name"], version(tape), rows(tape)) == ("file", TAPE, "7", 1800)
     assert (table["namespace"], table["name"], version(table), rows(table)) == (
         "file",
@@ -124,7 +124,7 @@ def test_a_replay_reports_input_output_and_certificate(app: str) -> None:
     assert set(tape["inputFacets"]) == {"inputStatistics"}
     assert set(table["outputFacets"]) == {"outputStatistics"}
     assert verdicts(table) == [("audit", "audit", True)]
-    facet = found["run"]["facets"]["capstan_certificate"]
+    facet = actual["run"]["facets"]["capstan_certificate"]
     assert facet["_schemaURL"] == "urn:capstan:openlineage:CertificateRunFacet:1"
     assert facet["_producer"]
     # Whole, but what is null and the samples of rows.
@@ -132,8 +132,8 @@ def test_a_replay_reports_input_output_and_certificate(app: str) -> None:
     whole = {**CERTIFICATE, "audit": audit}
     assert facet["certificate"] == {k: v for k, v in whole.items() if v is not None}
     for dataset in (tape, table):
-        for name, each in {**dataset["facets"], **dataset.get("outputFacets", {})}.items():
-            assert each["_schemaURL"].startswith("https://openlineage.io/spec/facets/"), name
+        for name, item in {**dataset["facets"], **dataset.get("outputFacets", {})}.items():
+            assert item["_schemaURL"].startswith("https://openlineage.io/spec/facets/"), name
 
 
 def test_an_audit_and_each_check_is_a_test_of_the_table() -> None:
@@ -147,19 +147,19 @@ def test_an_audit_and_each_check_is_a_test_of_the_table() -> None:
     whole, _, unique = table["facets"]["dataQualityAssertions"]["assertions"]
     assert whole["actual"] == "failed (transform): check one not met by 1,200 rows"
     assert (unique["description"], unique["actual"]) == ("unique: day", "not met by 1,200 rows")
-    assert {each["params"]["run"] for each in (whole, unique)} == {"r-1"}
+    assert {item["params"]["run"] for item in (whole, unique)} == {"r-1"}
 
 
 def test_an_unchanged_run_reports_zero_rows() -> None:
-    found = told("replay", {**CERTIFICATE, "unchanged": True})
-    assert [rows(each) for each in (*found["inputs"], *found["outputs"])] == [0, 0]
-    assert [version(each) for each in found["outputs"]] == ["3"]
+    actual = told("replay", {**CERTIFICATE, "unchanged": True})
+    assert [rows(item) for item in (*actual["inputs"], *actual["outputs"])] == [0, 0]
+    assert [version(item) for item in actual["outputs"]] == ["3"]
 
 
 def test_a_waiting_run_has_no_output() -> None:
-    found = told("replay", WAITING)
-    assert ([each["name"] for each in found["inputs"]], found["outputs"]) == ([TAPE], [])
-    certificate = found["run"]["facets"]["capstan_certificate"]["certificate"]
+    actual = told("replay", WAITING)
+    assert ([item["name"] for item in actual["inputs"]], actual["outputs"]) == ([TAPE], [])
+    certificate = actual["run"]["facets"]["capstan_certificate"]["certificate"]
     assert (certificate["published"], certificate["diff"]) == (False, {"added": 6})
 
 
@@ -184,15 +184,15 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
     ],
 )
 def test_apps_without_tables_report_nothing(app: str, answer: Any) -> None:
-    found = told(app, answer)
-    assert (found["inputs"], found["outputs"], found["run"]["facets"]) == ([], [], {})
+    actual = told(app, answer)
+    assert (actual["inputs"], actual["outputs"], actual["run"]["facets"]) == ([], [], {})
 
 
 def test_a_capture_reports_the_tape_and_its_frontier() -> None:
     answer = {"stream": "flights", "cut": 3, "frontier": ["2013-01-09"], "records": 70}
-    found = told("capture", answer)
-    [tape] = found["outputs"]
-    assert (found["inputs"], tape["name"], version(tape), rows(tape)) == ([], TAPE, "3", 70)
+    actual = told("capture", answer)
+    [tape] = actual["outputs"]
+    assert (actual["inputs"], tape["name"], version(tape), rows(tape)) == ([], TAPE, "3", 70)
     assert tape["facets"]["capstan_frontier"]["frontier"] == ["2013-01-09"]
     assert tape["facets"]["capstan_frontier"]["_schemaURL"].startswith("urn:capstan:")
     # One that is closed, and has nothing on tape.
@@ -202,9 +202,9 @@ def test_a_capture_reports_the_tape_and_its_frontier() -> None:
 
 
 def test_a_rollback_reports_the_table_with_the_previous_rows() -> None:
-    found = told("rollback", ROLLED_BACK)
-    [table] = found["outputs"]
-    assert (found["inputs"], table["name"], version(table)) == ([], TABLE, "4")
+    actual = told("rollback", ROLLED_BACK)
+    [table] = actual["outputs"]
+    assert (actual["inputs"], table["name"], version(table)) == ([], TABLE, "4")
     assert "dataQualityAssertions" not in table["facets"]
 
 
@@ -215,9 +215,9 @@ def test_audits_report_each_table_once() -> None:
         {**AUDIT, **about, "run": "r-2", "version": 5, "passed": False, "checks": CHECKS},
         {**REFUSED, **about, "run": "r-3", "version": 6},
     ]
-    found = told("audit", {**REFUSED, "audits": audits, "passed": False, "not_audited": ["r-3"]})
-    tape, table = found["inputs"]
-    assert found["outputs"] == []
+    actual = told("audit", {**REFUSED, "audits": audits, "passed": False, "not_audited": ["r-3"]})
+    tape, table = actual["inputs"]
+    assert actual["outputs"] == []
     assert [(tape["name"], version(tape)), (table["name"], version(table))] == [
         (TAPE, "7"),
         (TABLE, "5"),
@@ -237,13 +237,13 @@ def test_runs_of_backfills_are_reported_together() -> None:
     ]
     other = {**CERTIFICATE, "run": "r-3", "target_path": f"{LAKE}/tables/other"}
     answers = [{"runs": runs}, {"runs": [other]}, {"replay": "x", **REFUSED}]
-    found = told("backfill", {"backfills": answers})
-    [tape], [daily, more] = found["inputs"], found["outputs"]
+    actual = told("backfill", {"backfills": answers})
+    [tape], [daily, more] = actual["inputs"], actual["outputs"]
     assert (version(tape), rows(tape)) == ("7", 3 * 1800)
     assert (daily["name"], version(daily), rows(daily)) == (TABLE, "4", 12)
     assert (more["name"], version(more), rows(more)) == (f"{LAKE}/tables/other", "3", 6)
     assert len(verdicts(daily)) == 2
-    assert found["run"]["facets"] == {}
+    assert actual["run"]["facets"] == {}
 
 
 @pytest.mark.parametrize(
@@ -269,8 +269,8 @@ def test_a_tape_in_an_object_store_is_named_by_bucket_and_key() -> None:
 def extracted(task: Any, state: TaskInstanceState) -> dict[str, Any]:
     """What the provider itself takes of a task that has ended."""
     run: Any = type("Run", (), {"run_id": "r"})()
-    found = ExtractorManager().extract_metadata(run, task, state, None)
-    return written(found)
+    actual = ExtractorManager().extract_metadata(run, task, state, None)
+    return written(actual)
 
 
 def own(app: str) -> CapstanSubmitOperator:
@@ -291,12 +291,12 @@ def test_the_provider_collects_it_when_a_task_ends(
     assert extracted(task, TaskInstanceState.RUNNING)["outputs"] == []
     submit.answers({"exit": 0, "result": CERTIFICATE})
     execute(task, context())
-    found = extracted(task, TaskInstanceState.SUCCESS)
-    assert [each["name"] for each in found["outputs"]] == [TABLE]
+    actual = extracted(task, TaskInstanceState.SUCCESS)
+    assert [item["name"] for item in actual["outputs"]] == [TABLE]
     # The tape is the one of the lake that the task works on.
-    [tape] = found["inputs"]
+    [tape] = actual["inputs"]
     assert tape["name"] == str(place.lake / "streams" / "flights" / "events")
-    assert "capstan_certificate" in found["run"]["facets"]
+    assert "capstan_certificate" in actual["run"]["facets"]
 
 
 def test_a_failed_task_reports_its_findings(
@@ -320,11 +320,11 @@ def test_lineage_errors_are_only_logged(
         {"exit": 0, "result": {"stream": "flights", "target": "daily", "published": True}}
     )
     assert execute(task, context())["published"]
-    found = extracted(task, TaskInstanceState.SUCCESS)
-    assert (found["inputs"], found["outputs"]) == ([], [])
+    actual = extracted(task, TaskInstanceState.SUCCESS)
+    assert (actual["inputs"], actual["outputs"]) == ([], [])
     # Where it goes depends on what has set Airflow's log up before.
-    said = capsys.readouterr().out + caplog.text
-    assert "OpenLineage method failed to extract data" in said
+    printed = capsys.readouterr().out + caplog.text
+    assert "OpenLineage method failed to extract data" in printed
 
 
 @pytest.mark.rest

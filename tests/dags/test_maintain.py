@@ -94,8 +94,8 @@ def test_stalled_frontiers_are_reported_without_a_capture(
 
 def test_the_result_of_maintenance_is_shown() -> None:
     broken = {"error": "CAP-VIOLATION", "message": "worker 3 breaks seq", "hint": ""}
-    found = {**RESULT, "violations": [broken], "error": "CAP-TAPE", "message": "m"}
-    lines = maintained_markdown(found).splitlines()
+    actual = {**RESULT, "violations": [broken], "error": "CAP-TAPE", "message": "m"}
+    lines = maintained_markdown(actual).splitlines()
     assert lines[4:] == [
         "| little | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "|  | ledger runs | 40 | 3 | 70 | 90 | 2 |  |",
@@ -119,11 +119,11 @@ def test_values_from_data_are_shown_as_text() -> None:
     shown = r"worker !\[a\](https://x/y.png) \<b>\|\`z\`"
     broken = {"error": "CAP-VIOLATION", "message": f"{label}\nbreaks seq", "hint": ""}
     table = {**RESULT["tables"][0], "stream": label}
-    found = {
+    actual = {
         "tables": [table], "busy": [{"message": label}], "violations": [broken],
         "error": "CAP-TAPE", "message": label,
     }  # fmt: skip
-    assert maintained_markdown(found).splitlines()[4:] == [
+    assert maintained_markdown(actual).splitlines()[4:] == [
         f"| {shown} | records | 40 | 3 | 70 | 90 | 2 | 3 to 5 |",
         "",
         f"skipped: {shown}",

@@ -83,12 +83,12 @@ def run(place: Place, dag_id: str, monkeypatch: pytest.MonkeyPatch) -> DagRun:
 
 
 def states(run: DagRun) -> dict[str, str]:
-    return {each.task_id: str(each.state) for each in run.get_task_instances()}
+    return {task.task_id: str(task.state) for task in run.get_task_instances()}
 
 
 def xcom(run: DagRun, task: str) -> Any:
     with create_session() as session:
-        found = session.scalars(
+        actual = session.scalars(
             select(XComModel).where(
                 XComModel.run_id == run.run_id,
                 XComModel.dag_id == run.dag_id,
@@ -96,7 +96,7 @@ def xcom(run: DagRun, task: str) -> Any:
                 XComModel.key == "return_value",
             )
         ).one()
-        return XComModel.deserialize_value(found)
+        return XComModel.deserialize_value(actual)
 
 
 def broken(place: Place, command: str, monkeypatch: pytest.MonkeyPatch) -> DagRun:
@@ -115,7 +115,7 @@ def test_a_refused_job_is_not_retried(
     assert states(ended) == {"job": "failed", "result": "failed"}
     answer = xcom(ended, "result")
     assert answer["error"] == "CAP-STREAM"
-    [task] = [each for each in ended.get_task_instances() if each.task_id == "result"]
+    [task] = [task for task in ended.get_task_instances() if task.task_id == "result"]
     assert task.try_number == 1
     assert f"CAP-STREAM: {answer['message']}" in caplog.text
 

@@ -81,8 +81,8 @@ class Choosy(SimpleAuthManager):
 @pytest.fixture(scope="module")
 def auth() -> Iterator[Choosy]:
     before = airflow_app._AuthManagerState.instance
-    found = airflow_app._AuthManagerState.instance = Choosy()
-    yield found
+    actual = airflow_app._AuthManagerState.instance = Choosy()
+    yield actual
     airflow_app._AuthManagerState.instance = before
 
 
@@ -156,14 +156,14 @@ def test_pages_of_a_lake_on_s3_are_those_of_a_lake_in_a_folder(
         monkeypatch.setenv("CAPSTAN_LAKE", there)
         monkeypatch.setattr(s3_connection, "_read", None)
         s3_connection.use()
-        for path, wanted in pages.items():
+        for path, expected in pages.items():
             answer = client.get(f"{PREFIX}{path}")
             assert answer.status_code == 200, (path, answer.text)
             assert "m4rk" not in answer.text
-            found = timeless(answer.text)
+            actual = timeless(answer.text)
             for form in (str, partial(quote, safe="")):
-                found = found.replace(form(there), form(str(place.lake)))
-            assert found == wanted, path
+                actual = actual.replace(form(there), form(str(place.lake)))
+            assert actual == expected, path
 
 
 def timeless(page: str) -> str:
@@ -173,8 +173,8 @@ def timeless(page: str) -> str:
 
 def routes() -> list[str]:
     """A path of every route that the application has."""
-    found = [route.path for route in make_app().routes]  # type: ignore[attr-defined]
-    return [re.sub(r"\{[^}]*\}", "little", path) for path in found]
+    actual = [route.path for route in make_app().routes]  # type: ignore[attr-defined]
+    return [re.sub(r"\{[^}]*\}", "little", path) for path in actual]
 
 
 def test_every_route_requires_a_login(client: TestClient) -> None:
@@ -304,8 +304,10 @@ def test_what_is_out_of_sight_is_not_mentioned(
     assert plan.count("a run that you may not see") == 2
     # Who sees the stream sees all of it.
     client = seeing(*ALL, capture_dag("secret"))
-    found = {word for path in pages for word in words if word in client.get(f"{PREFIX}{path}").text}
-    assert found == set(words)
+    actual = {
+        word for path in pages for word in words if word in client.get(f"{PREFIX}{path}").text
+    }
+    assert actual == set(words)
 
 
 def test_runs_of_a_declared_replay_need_access_to_its_dag(
@@ -381,8 +383,8 @@ def test_every_field_of_the_form_rejects_invalid_values(
         assert answer.status_code == 200, (value, answer.text)
         assert RUN not in answer.text
         assert "<script>alert" not in answer.text
-    laid = {"streams", "ledger", "tables"}
-    assert {each.name for each in Path(place.lake).iterdir()} == laid
+    stored = {"streams", "ledger", "tables"}
+    assert {path.name for path in Path(place.lake).iterdir()} == stored
 
 
 @pytest.mark.parametrize(
@@ -441,17 +443,18 @@ def test_a_gap_leads_to_a_form_for_its_declared_replay(
     # What the DAG's first task makes of it, and hands to the app.
     plan = dag.get_task("plan")
     plan.without_approval = ()
-    asked = execute(plan, where)["request"]
+    requested = execute(plan, where)["request"]
     declared = read_settings(place.root / "any.py").declarations.replay("by_day")
-    assert {name: asked[name] for name in ("replay", "stream", "into", "transform", "mode")} == {
+    names = ("replay", "stream", "into", "transform", "mode")
+    assert {name: requested[name] for name in names} == {
         "replay": "by_day", "stream": declared.stream, "into": declared.target,
         "transform": declared.transform, "mode": "replace",
     }  # fmt: skip
-    assert (asked["since"], asked["until"]) == ("2024-05-02", "2024-05-03")
-    assert set(asked["workers"]) == {"north", "<b>south</b>"}
+    assert (requested["since"], requested["until"]) == ("2024-05-02", "2024-05-03")
+    assert set(requested["workers"]) == {"north", "<b>south</b>"}
     # The declared replay's own checks go with it.
     assert preview_request(
-        read_settings(place.root / "any.py"), Request.from_json(asked)
+        read_settings(place.root / "any.py"), Request.from_json(requested)
     ).plan.checks
 
 
@@ -467,8 +470,8 @@ def test_the_form_has_every_field_of_the_dag(
 
 @pytest.mark.parametrize("count", ["--5", "-", "5-", "1.5", "\u0663", "\u00b2"])
 def test_a_non_number_is_refused_on_the_page(seeing: Callable[..., TestClient], count: str) -> None:
-    asked = {"stream": "little", "into": "t", "peers": count}
-    answer = seeing(*ALL).get(f"{PREFIX}/fill", params=asked)
+    requested = {"stream": "little", "into": "t", "peers": count}
+    answer = seeing(*ALL).get(f"{PREFIX}/fill", params=requested)
     assert (answer.status_code, "CAP-REQUEST" in answer.text) == (200, True), answer.text
 
 
@@ -575,11 +578,11 @@ def test_the_dags_that_are_asked_about_are_those_that_are_there(place: Place) ->
         for name, more in (("pairs", ""), ("daily", ', schedule: "@daily"')):
             about = f"pipeline: places, sink: pairs, target: {name}, follow: {name}{more}"
             file.write(f"  {name}: {{stream: little, {about}}}\n")
-    found = read_settings(place.root / "any.py").declarations
+    actual = read_settings(place.root / "any.py").declarations
     dags = set(place.bag().dags)
     assert capture_dag("little") in dags
     assert REPLAY_DAG in dags
-    assert {replay_dag(each) for each in found.replays.values()} <= dags
+    assert {replay_dag(replay) for replay in actual.replays.values()} <= dags
 
 
 def test_airflow_takes_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,58 +58,58 @@ def test_each_field_of_a_request_is_in_the_form(setting: Settings) -> None:
 
 
 def test_what_is_left_empty_is_as_declared(setting: Settings) -> None:
-    found = resolve(setting, filled({**DAY, "replay": "by_day", "workers": [], "transform": None}))
-    assert found == read_request({**DAY, "replay": "by_day", "transform": "by_day"})
-    found = resolve(setting, filled({**SOME, "workers": None, "keys": [], "approve": False}))
-    assert (found.workers, found.keys, found.approve) == (("a", "b"), ("id",), True)
+    actual = resolve(setting, filled({**DAY, "replay": "by_day", "workers": [], "transform": None}))
+    assert actual == read_request({**DAY, "replay": "by_day", "transform": "by_day"})
+    actual = resolve(setting, filled({**SOME, "workers": None, "keys": [], "approve": False}))
+    assert (actual.workers, actual.keys, actual.approve) == (("a", "b"), ("id",), True)
     assert resolve(setting, {**SOME, "workers": ["b"]}).workers == ("b",)
 
 
 def test_the_rule_of_a_merge_is_always_as_declared(setting: Settings) -> None:
     fields = {"stream": "little", "into": "changed", "mode": "merge", "replay": "changed"}
-    found = resolve(setting, fields)
-    assert (found.sequence_by, found.delete_when) == (("amount",), "amount = 0")
-    assert (found.keys, found.history) == (("id",), True)
+    actual = resolve(setting, fields)
+    assert (actual.sequence_by, actual.delete_when) == (("amount",), "amount = 0")
+    assert (actual.keys, actual.history) == (("id",), True)
 
 
 def test_a_declared_pipeline_is_what_is_played(setting: Settings) -> None:
-    asked = {"stream": "little", "into": "place_hours", "replay": "hours"}
-    found = resolve(setting, asked)
-    assert (found.transform, found.pipeline, found.sink) == (None, "places", "hours")
+    requested = {"stream": "little", "into": "place_hours", "replay": "hours"}
+    actual = resolve(setting, requested)
+    assert (actual.transform, actual.pipeline, actual.sink) == (None, "places", "hours")
     for more, key in (({"pipeline": "other", "sink": "hours"}, "pipeline"),
                       ({"pipeline": "places", "sink": "other"}, "sink")):  # fmt: skip
         with pytest.raises(InvalidRequestError) as caught:
-            resolve(setting, {**asked, **more})
+            resolve(setting, {**requested, **more})
         assert (caught.value.code, caught.value.fields["key"]) == ("CAP-REQUEST", key)
 
 
 def test_a_run_without_times_of_a_replay_that_follows_does_so(setting: Settings) -> None:
-    asked = {"stream": "little", "into": "pairs", "replay": "pairs"}
-    found = resolve(setting, {**asked, "peers": 3})
-    assert (found.follow, found.peers, found.since) == ("f", 3, "2024-05-01T00:00:00+00:00")
-    assert (found.pipeline, found.sink, found.until) == ("places", "pairs", None)
-    assert resolve(setting, {**asked, "follow": "f"}) == resolve(setting, asked)
+    requested = {"stream": "little", "into": "pairs", "replay": "pairs"}
+    actual = resolve(setting, {**requested, "peers": 3})
+    assert (actual.follow, actual.peers, actual.since) == ("f", 3, "2024-05-01T00:00:00+00:00")
+    assert (actual.pipeline, actual.sink, actual.until) == ("places", "pairs", None)
+    assert resolve(setting, {**requested, "follow": "f"}) == resolve(setting, requested)
     # A part is repaired as by any other replay.
-    part = resolve(setting, {**asked, "since": "2024-05-01", "until": "2024-05-02"})
+    part = resolve(setting, {**requested, "since": "2024-05-01", "until": "2024-05-02"})
     assert (part.follow, part.since) == (None, "2024-05-01")
-    for name, other in ((asked, "g"), (DAY | {"replay": "by_day", "until": None}, "f")):
+    for name, other in ((requested, "g"), (DAY | {"replay": "by_day", "until": None}, "f")):
         with pytest.raises(InvalidRequestError, match=f"has follow (f|none), not {other}"):
             resolve(setting, {**name, "follow": other})
 
 
 @pytest.mark.parametrize("into", ["some", "{lake}/tables/some"])
 def test_a_table_that_a_person_decides_on_is_so_for_every_run(setting: Settings, into: str) -> None:
-    asked = {**DAY, "into": into.format(lake=setting.lake)}
-    assert resolve(setting, asked).approve
-    assert not resolve(setting, {**asked, "into": "other"}).approve
+    requested = {**DAY, "into": into.format(lake=setting.lake)}
+    assert resolve(setting, requested).approve
+    assert not resolve(setting, {**requested, "into": "other"}).approve
     # Nobody knows yet which table has this name.
-    assert resolve(setting, {**asked, "into": "shop.other"}).approve
+    assert resolve(setting, {**requested, "into": "shop.other"}).approve
     deltalake.DeltaTable.create(
         f"{setting.lake}/tables/shop.other", pa.schema([("id", pa.int64())])
     )
-    assert not resolve(setting, {**asked, "into": "shop.other"}).approve
+    assert not resolve(setting, {**requested, "into": "shop.other"}).approve
     with pytest.raises(InvalidRequestError, match="CAP-NAME"):
-        resolve(setting, {**asked, "into": "../some"})
+        resolve(setting, {**requested, "into": "../some"})
 
 
 def test_without_a_declared_replay_nothing_is_added(setting: Settings) -> None:
@@ -161,15 +161,15 @@ def test_a_table_of_others_is_held_against_a_stream(
     foreign: Settings, execute: Any, context: Any
 ) -> None:
     def listed(**params: object) -> Any:
-        asked = {"stream": "little", "target": "old", "runs": None, **params}
+        requested = {"stream": "little", "target": "old", "runs": None, **params}
         task = ListAuditsOperator(task_id="plan", settings=foreign)
-        return execute(task, {**context(), "params": asked})
+        return execute(task, {**context(), "params": requested})
 
     columns = {"worker_column": "house", "time_column": "at"}
-    found = listed(**columns)
-    assert found["request"] == {"stream": "little", "table": "old", **columns}
+    actual = listed(**columns)
+    assert actual["request"] == {"stream": "little", "table": "old", **columns}
     more = {"columns": ["id"], "version": 0}
-    assert listed(**columns, **more)["request"] == {**found["request"], **more}
+    assert listed(**columns, **more)["request"] == {**actual["request"], **more}
     for given, code in (
         ({**columns, "version": 7}, "CAP-VERSION"),
         ({}, "CAP-AUDIT-COLUMNS"),
@@ -203,22 +203,22 @@ def test_an_unpublished_target_has_nothing_to_audit(
 
 
 def test_all_that_stands_in_every_table_is_audited(published: Settings) -> None:
-    found = list_audits(published, None, None, None)
-    assert found.left_out == ()
-    names = [each["run"] for each in found.audits]
+    actual = list_audits(published, None, None, None)
+    assert actual.left_out == ()
+    names = [audit["run"] for audit in actual.audits]
     assert names == [*(f"aaa-{day}" for day in (3, 2, 1, 0)), *(f"zzz-{day}" for day in (2, 1, 0))]
-    assert {each["version"] for each in found.audits} == {None}
+    assert {audit["version"] for audit in actual.audits} == {None}
 
 
 def test_what_is_left_out_of_audits_is_named(
     published: Settings, execute: Any, context: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = {**context(), "params": {"target": None, "runs": None, "newest": 2}}
-    found = execute(ListAuditsOperator(task_id="plan", settings=published), where)
-    runs = [each["run"] for each in found["request"]["audits"]]
+    actual = execute(ListAuditsOperator(task_id="plan", settings=published), where)
+    runs = [item["run"] for item in actual["request"]["audits"]]
     # So many of each table: none is passed over for another.
     assert runs == ["aaa-3", "aaa-2", "zzz-2", "zzz-1"]
-    assert (found["count"], found["left_out"]) == (4, ["aaa-1", "aaa-0", "zzz-0"])
+    assert (actual["count"], actual["left_out"]) == (4, ["aaa-1", "aaa-0", "zzz-0"])
     assert "`newest` leaves out 3 more: aaa-1, aaa-0, zzz-0" in capsys.readouterr().out
 
 
@@ -235,10 +235,10 @@ def test_audits_are_of_what_stands(place: Place, execute: Any, context: Any) -> 
         answer = execute(ListAuditsOperator(task_id="plan", settings=setting), where)
         return answer["request"]["audits"]
 
-    found = listed(target="twice")
-    assert found == [{"run": "second", "version": None}, {"run": "first", "version": 1}]
-    assert listed(target="twice", newest=1) == found[:1]
-    assert listed(runs=["first"]) == found[1:]
+    actual = listed(target="twice")
+    assert actual == [{"run": "second", "version": None}, {"run": "first", "version": 1}]
+    assert listed(target="twice", newest=1) == actual[:1]
+    assert listed(runs=["first"]) == actual[1:]
     with pytest.raises(TaskRefusedError, match="CAP-TARGET: no replay has published into 'by_dya'"):
         listed(target="by_dya")
     with pytest.raises(TaskRefusedError, match="CAP-RUN: run 'none' has no published rows"):

@@ -38,9 +38,9 @@ def attempt(place: Place, name: str = "a") -> JobAttempt:
 
 
 def operator(**more: Any) -> ResultOperator:
-    found = ResultOperator(task_id="result", **{"attempt": "a", **more})
-    found.upstream_task_ids.add("job")
-    return found
+    actual = ResultOperator(task_id="result", **{"attempt": "a", **more})
+    actual.upstream_task_ids.add("job")
+    return actual
 
 
 def instance(dag: str, run: str, index: int = -1) -> Any:
@@ -63,8 +63,8 @@ def test_a_name_is_of_a_task_in_a_run() -> None:
         attempt_name(instance("-", "-"), "-"),
     ]
     assert len({name, *others}) == 1 + len(others)
-    for each in (name, *others):
-        assert check_attempt(each) == each
+    for item in (name, *others):
+        assert check_attempt(item) == item
     assert attempt_template('a"b') == '{{ macros.capstan.attempt_name(ti, "a\\"b") }}'
 
 

@@ -43,13 +43,13 @@ def test_one_app_takes_the_run_back_and_the_table_is_told(
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")
-    told: list[tuple[object, Any]] = []
+    reported: list[tuple[object, Any]] = []
     where = {**context(), "params": {"run": " t-0a0a0a0a-1 "}}
     [alias] = task.outlets
-    where["outlet_events"][alias].add = lambda asset, extra: told.append((asset, extra))
+    where["outlet_events"][alias].add = lambda asset, extra: reported.append((asset, extra))
     assert execute(task, where) == RESULT
     assert [call["request"] for call in submit.calls] == [{"run": "t-0a0a0a0a-1"}]
-    assert told == [(table_asset("t"), RESULT)]
+    assert reported == [(table_asset("t"), RESULT)]
     assert "| target | t: version 4 has the previous rows |" in task.shown
 
 

@@ -92,7 +92,7 @@ def test_a_connection_that_cannot_be_used_is_refused(
 def test_a_profile_or_a_region_alone_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"profile_name": "shop", "service_config": {"s3": {"endpoint_url": "https://store"}}}
     connect(monkeypatch, extra=extra)
-    wanted = {"AWS_PROFILE": "shop", "AWS_ENDPOINT_URL": "https://store"}
-    assert s3_access.variables() == wanted
+    expected = {"AWS_PROFILE": "shop", "AWS_ENDPOINT_URL": "https://store"}
+    assert s3_access.variables() == expected
     monkeypatch.delenv(s3_connection.VARIABLE)
     assert s3_access.variables() == {}

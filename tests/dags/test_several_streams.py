@@ -77,11 +77,11 @@ def setting(place: Place) -> Settings:
 
 
 def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None:
-    wanted = Request.of_streams(STREAMS, "joined", pipeline="paid", follow="f", replay="joined")
+    expected = Request.of_streams(STREAMS, "joined", pipeline="paid", follow="f", replay="joined")
     named = {"into": "joined", "replay": "joined"}
     for stream in (None, "sold", "paid", "sold+paid"):
-        assert resolve(setting, {**named, "stream": stream, "pipeline": None}) == wanted
-    assert resolve(setting, {**named, "streams": STREAMS, "pipeline": "paid"}) == wanted
+        assert resolve(setting, {**named, "stream": stream, "pipeline": None}) == expected
+    assert resolve(setting, {**named, "streams": STREAMS, "pipeline": "paid"}) == expected
     with pytest.raises(InvalidRequestError, match="has stream sold.paid, not little"):
         resolve(setting, {"into": "joined", "replay": "joined", "stream": "little"})
     free = {"streams": STREAMS, "into": "other", "pipeline": "paid"}
@@ -89,11 +89,11 @@ def test_a_form_that_names_the_replay_has_its_streams(setting: Settings) -> None
 
 
 def test_a_form_names_streams_of_no_declared_replay(setting: Settings) -> None:
-    asked = {"stream": "little", "streams": "payments=paid, orders=sold", "into": "t"}
-    request = resolve(setting, {**asked, "pipeline": "paid", "replay": None})
+    requested = {"stream": "little", "streams": "payments=paid, orders=sold", "into": "t"}
+    request = resolve(setting, {**requested, "pipeline": "paid", "replay": None})
     assert request == Request.of_streams(STREAMS, "t", pipeline="paid")
     assert preview_request(setting, request).plan.request.streams == STREAMS
-    declared = {**asked, "into": "joined", "replay": "joined"}
+    declared = {**requested, "into": "joined", "replay": "joined"}
     assert resolve(setting, declared) == resolve(setting, {"into": "joined", "replay": "joined"})
     other = {**declared, "streams": "orders=paid,payments=sold", "pipeline": "paid"}
     with pytest.raises(InvalidRequestError, match="CAP-REQUEST: replay joined has stream"):
@@ -108,7 +108,7 @@ def test_a_form_names_streams_of_no_declared_replay(setting: Settings) -> None:
         "a/b=sold,payments=paid": "CAP-STREAMS",
     }.items():
         with pytest.raises(InvalidRequestError, match=code):
-            resolve(setting, {**asked, "streams": text, "pipeline": "paid"})
+            resolve(setting, {**requested, "streams": text, "pipeline": "paid"})
 
 
 def test_the_page_plans_streams_that_all_may_be_seen(
@@ -144,15 +144,15 @@ def test_a_form_can_choose_other_workers_than_the_declared_ones(setting: Setting
     assert preview_request(setting, declared).plan.scope.workers == (0,)
     other = resolve(setting, {**named, "workers": ["b"]})
     assert (other.workers, other.workers_of) == (("b",), {})
-    each = resolve(setting, {**named, "workers_of": {"orders": ["b"]}})
-    assert (each.workers, each.workers_of) == (None, {"orders": ("b",)})
+    item = resolve(setting, {**named, "workers_of": {"orders": ["b"]}})
+    assert (item.workers, item.workers_of) == (None, {"orders": ("b",)})
 
 
 def test_a_task_pins_all_cuts(setting: Settings) -> None:
-    asked = resolve(
+    requested = resolve(
         setting, {"into": "hourly", "replay": "hourly", "until": "1970-01-01T05:00:00Z"}
     )
-    pinned = pin_cut(preview_request(setting, asked))
+    pinned = pin_cut(preview_request(setting, requested))
     assert pinned.cuts == {"orders": 0, "payments": 0}
     again = Request.from_json(json.loads(json.dumps(pinned.to_json())))
     go_on(Lake.at(setting.lake), "paid", [], (9 * HOUR,))
@@ -199,13 +199,13 @@ def test_lineage_has_a_tape_for_each_stream() -> None:
         "published": True,
         "audit": {"passed": True, "kind": "pipeline", "records": 4},
     }
-    found = lineage("replay", "/lake", certificate)
+    actual = lineage("replay", "/lake", certificate)
     assert {
-        each.name: (
-            each.facets["version"].datasetVersion,
-            each.inputFacets["inputStatistics"].rowCount,
+        item.name: (
+            item.facets["version"].datasetVersion,
+            item.inputFacets["inputStatistics"].rowCount,
         )
-        for each in found.inputs
+        for item in actual.inputs
     } == {
         "/lake/streams/sold/events": ("3", 10),
         "/lake/streams/paid/events": ("7", 5),
@@ -213,7 +213,7 @@ def test_lineage_has_a_tape_for_each_stream() -> None:
     audit = {"passed": True, "stream": "sold+paid", "cut": 3, "cuts": {"payments": 7, "orders": 3}}
     audit |= {"target_path": "/lake/tables/joined", "kind": "pipeline", "records": 4}
     read = lineage("audit", "/lake", audit).inputs
-    assert [(each.name, each.facets["version"].datasetVersion) for each in read[:2]] == [
+    assert [(item.name, item.facets["version"].datasetVersion) for item in read[:2]] == [
         ("/lake/streams/sold/events", "3"),
         ("/lake/streams/paid/events", "7"),
     ]

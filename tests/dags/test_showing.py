@@ -54,8 +54,8 @@ def test_what_comes_out_of_data_is_text_and_nothing_else() -> None:
 
 def test_a_followed_pipeline_s_certificate_names_its_states() -> None:
     state = {"keys": {"a": 2, "b": 3}, "peers": 4}
-    said = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
-    text = certificate_markdown({**CERTIFICATE, "pipeline": said})
+    printed = {"name": "p", "sink": "s", "resumed": "march-1-1", "state": state}
+    text = certificate_markdown({**CERTIFICATE, "pipeline": printed})
     assert "| p, sink s; resumed from march-1-1; 5 keys kept on 4 replay workers |" in text
 
 
@@ -87,8 +87,8 @@ PLAN = {
 
 def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
     console = Console(width=200, file=StringIO())
-    for each in plan_tables(PLAN):
-        console.print(each)
+    for part in plan_tables(PLAN):
+        console.print(part)
     shell = console.file.getvalue()  # type: ignore[attr-defined]
     page = unescape(render(
         "fill.html", base="", airflow="", here="", lake="/lake", replay="r", problem={}, plan=PLAN,
@@ -112,12 +112,12 @@ def test_a_plan_is_told_in_the_same_words_everywhere() -> None:
 
 
 def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
-    found = {"audits": [
+    actual = {"audits": [
         {"run": "a", "target": "t", "version": None, "kind": "copy", "passed": False,
          "cells": 7, "differing": 2},
         {"run": "b", "target": "t", "version": 3, "error": "CAP-CODE", "message": "changed"},
     ]}  # fmt: skip
-    lines = audits_markdown(found).splitlines()
+    lines = audits_markdown(actual).splitlines()
     assert lines[-2] == "| a | t | newest | copy | failed (copy): 2 of 7 cells differ |"
     assert lines[-1] == "| b | t | 3 |  | not audited: changed |"
     assert len(audits_markdown({}).splitlines()) == 4
@@ -128,11 +128,11 @@ def test_audits_say_what_differs_and_what_could_not_be_audited() -> None:
 
 
 def test_events_carry_no_samples_of_rows() -> None:
-    told = certified(Certificate.from_json(CERTIFICATE), unchanged=True)
-    assert told["audit"] == {"kind": "copy", "passed": True, "cells": 9, "differing": 0}
-    assert told["unchanged"] is True
-    assert told["not_covered"]["workers"] == ["JFK"]
-    assert told["late"] == {"late": 3}
+    reported = certified(Certificate.from_json(CERTIFICATE), unchanged=True)
+    assert reported["audit"] == {"kind": "copy", "passed": True, "cells": 9, "differing": 0}
+    assert reported["unchanged"] is True
+    assert reported["not_covered"]["workers"] == ["JFK"]
+    assert reported["late"] == {"late": 3}
 
 
 def test_a_replay_with_nothing_to_do_changes_no_asset() -> None:

@@ -210,11 +210,11 @@ def test_approval_asks_only_for_a_reason(dags: dict[str, DAG]) -> None:
 
 
 def test_the_form_takes_a_replay(dags: dict[str, DAG]) -> None:
-    found = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
-    assert (found["stream"], found["mode"], found["since"]) == ("little", "replace", None)
+    actual = validated(dags["capstan_replay"], {"into": "t", "workers": ["a"], "as_of": 3})
+    assert (actual["stream"], actual["mode"], actual["since"]) == ("little", "replace", None)
     for text in (None, "", "orders=sold+resold, payments=paid"):
-        asked = {"into": "t", "streams": text}
-        assert validated(dags["capstan_replay"], asked)["streams"] == text
+        requested = {"into": "t", "streams": text}
+        assert validated(dags["capstan_replay"], requested)["streams"] == text
     assert validated(dags["capstan_backfill__by_day"], {})["workers"] is None
     assert validated(dags["capstan_audit"], {"newest": 1})["target"] is None
     assert validated(dags["capstan_audit"], {})["newest"] is None
@@ -298,8 +298,8 @@ def test_a_wrong_declaration_is_an_import_error_with_its_place(
     )
     [(file, text)] = place.bag().import_errors.items()
     assert file.endswith("capstan_declarations.py")
-    told = f"CAP-DECLARE: {place.streams}:{line}: {key}: "
-    assert told in text.strip().splitlines()[-1]
+    reported = f"CAP-DECLARE: {place.streams}:{line}: {key}: "
+    assert reported in text.strip().splitlines()[-1]
 
 
 OTHER = """
@@ -362,8 +362,8 @@ def test_a_replay_that_follows_has_a_dag_of_its_own(place: Place, schedule: str 
     dag = bag.dags["capstan_follow__pairs"]
     tasks = [task.task_id for task in dag.topological_sort()]
     assert tasks == ["plan", "replay", "approve", "publish", "certificate"]
-    wanted = CronTriggerTimetable("@daily", timezone="UTC") if schedule else None
-    assert (dag.timetable == wanted) if schedule else (dag.schedule is None)
+    expected = CronTriggerTimetable("@daily", timezone="UTC") if schedule else None
+    assert (dag.timetable == expected) if schedule else (dag.schedule is None)
     # A run goes on from the one before.
     assert (dag.max_active_runs, dag.catchup) == (1, False)
     assert set(dag.params) == {"peers", "adopt", "direct", "dry_run", "diff"}
@@ -387,23 +387,23 @@ def test_intervals_of_epochs_are_refused_with_their_place(place: Place) -> None:
 
 
 def test_dag_files_parse_fast_and_load_no_spark(place: Place) -> None:
-    found = [parse(place.streams, place.root)]
+    actual = [parse(place.streams, place.root)]
     # Of processor time, and the best of three: other work on the machine does not count.
-    while max(spent for spent, _, _ in found[-1].values()) >= 0.5 and len(found) < 3:
-        found.append(parse(place.streams, place.root))
-    best = {name: min(each[name][0] for each in found) for name in FILES}
+    while max(spent for spent, _, _ in actual[-1].values()) >= 0.5 and len(actual) < 3:
+        actual.append(parse(place.streams, place.root))
+    best = {name: min(item[name][0] for item in actual) for name in FILES}
     assert set(best) == {"capstan_dags.py", "capstan_declarations.py", "example_follow_flights.py"}
     assert max(best.values()) < 0.5, best
-    assert {loaded for _, _, loaded in found[-1].values()} == {()}
+    assert {loaded for _, _, loaded in actual[-1].values()} == {()}
 
 
 @pytest.mark.rest
 def test_a_hundred_streams_make_a_hundred_dags_and_load_no_spark(place: Place) -> None:
     place.streams.write_text(many_streams(100), encoding="utf-8")
-    found = parse(place.streams, place.root)
+    actual = parse(place.streams, place.root)
     # Of a hundred streams and ten replays; the rest does not grow with them.
-    assert found["capstan_dags.py"][1] == 115
-    assert {loaded for _, _, loaded in found.values()} == {()}
+    assert actual["capstan_dags.py"][1] == 115
+    assert {loaded for _, _, loaded in actual.values()} == {()}
 
 
 def test_the_package_imports_neither_airflow_nor_spark() -> None:

@@ -91,14 +91,14 @@ def test_the_driver_starts_lean_and_on_loopback(
     plain, short, large = (call["arguments"] for call in submit.calls)
     settings = conf(plain)  # type: ignore[arg-type]
     assert settings["spark.driver.bindAddress"] == settings["spark.driver.host"] == "127.0.0.1"
-    found = settings["spark.driver.extraClassPath"].split(os.pathsep)
-    assert found == [str(jar) for jar in spark_jars()]
-    assert {*map(str, delta_jars())} <= {*found}
+    actual = settings["spark.driver.extraClassPath"].split(os.pathsep)
+    assert actual == [str(jar) for jar in spark_jars()]
+    assert {*map(str, delta_jars())} <= {*actual}
     assert "--packages" not in plain  # type: ignore[operator]
-    options = [conf(each)["spark.driver.extraJavaOptions"] for each in (plain, short, large)]  # type: ignore[arg-type]
-    assert ["TieredStopAtLevel=1" in each for each in options] == [False, True, False]
-    assert all("-Dcapstan.log.level=WARN" in each for each in options)
-    generated = [conf(each).get("spark.sql.codegen.factoryMode") for each in (plain, short, large)]  # type: ignore[arg-type]
+    options = [conf(item)["spark.driver.extraJavaOptions"] for item in (plain, short, large)]  # type: ignore[arg-type]
+    assert ["TieredStopAtLevel=1" in item for item in options] == [False, True, False]
+    assert all("-Dcapstan.log.level=WARN" in item for item in options)
+    generated = [conf(item).get("spark.sql.codegen.factoryMode") for item in (plain, short, large)]  # type: ignore[arg-type]
     assert generated == [None, "NO_CODEGEN", None]
     environment: Any = submit.calls[0]["environment"]
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
@@ -259,9 +259,9 @@ def test_a_connection_that_is_wrong_is_an_error_and_never_yarn(
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
     with pytest.raises(TaskRefusedError) as caught:
         execute(operator(), context())
-    said = str(caught.value)
-    assert said.startswith(f"CAP-CONNECTION: connection spark_default {problem}")
-    assert """AIRFLOW_CONN_SPARK_DEFAULT='{"conn_type": "spark", "host": "local[*]"}'""" in said
+    printed = str(caught.value)
+    assert printed.startswith(f"CAP-CONNECTION: connection spark_default {problem}")
+    assert """AIRFLOW_CONN_SPARK_DEFAULT='{"conn_type": "spark", "host": "local[*]"}'""" in printed
     assert submit.calls == []
 
 
@@ -329,7 +329,7 @@ def test_a_kill_ends_all_that_was_started(
     # First the task: whoever waits for a child of this process takes its exit code away.
     thread.join(60)
     _, alive = psutil.wait_procs(family, timeout=60)
-    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+    assert [item for item in alive if item.status() != psutil.STATUS_ZOMBIE] == []
     assert len(ended) == 1
     assert "spark-submit ended with -9" in ended[0]
 
@@ -353,13 +353,13 @@ def test_the_error_is_the_last_line(
 
 def instance(dag_id: str, task_id: str) -> TaskInstance:
     with create_session() as session:
-        found = session.scalars(
+        actual = session.scalars(
             select(TaskInstance)
             .where(TaskInstance.dag_id == dag_id, TaskInstance.task_id == task_id)
             .order_by(TaskInstance.start_date.desc())
         ).first()
-        assert found is not None
-        return found
+        assert actual is not None
+        return actual
 
 
 @pytest.mark.parametrize(

@@ -71,12 +71,12 @@ class Store(dict[str, object]):
 def test_a_plan_pins_the_cut(setting: Settings, execute: Any, context: Any) -> None:
     task, where = planner(setting, fields(until="2024-05-02", dry_run=False, keys=[])), context()
     where["task_state_store"] = store = Store()
-    found = execute(task, where)
-    assert found["request"]["as_of"] == 1
-    assert found["records"] == found["plan"]["records"] == 48
+    actual = execute(task, where)
+    assert actual["request"]["as_of"] == 1
+    assert actual["records"] == actual["plan"]["records"] == 48
     assert task.plan.startswith("## Plan: little into planned\n")
-    assert list(store.values()) == [found["request"]]
-    assert read_request(found["request"]) == read_request(fields(until="2024-05-02", as_of=1))
+    assert list(store.values()) == [actual["request"]]
+    assert read_request(actual["request"]) == read_request(fields(until="2024-05-02", as_of=1))
 
 
 def test_a_dry_run_ends_after_the_plan(setting: Settings, execute: Any, context: Any) -> None:
@@ -127,8 +127,8 @@ def test_a_plan_waits_where_it_is_asked_to(setting: Settings, execute: Any, cont
     where["ti"].since = datetime.now(UTC) - timedelta(days=8)
     with pytest.raises(TaskRefusedError, match="^CAP-INCOMPLETE: "):
         execute(planner(setting, fields(until="2024-05-09", wait=True)), where)
-    found = execute(planner(setting, fields(until="2024-05-09", partial=True)), context())
-    assert found["plan"]["complete"] is False
+    actual = execute(planner(setting, fields(until="2024-05-09", partial=True)), context())
+    assert actual["plan"]["complete"] is False
 
 
 CLAIMS = pa.schema(
@@ -171,12 +171,12 @@ def test_a_cleared_run_resumes_at_its_locked_cut(
     shutil.copytree(taped.lake, tmp_path / "lake")
     monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))
     setting, store = read_settings(DAGS / "any.py"), Store()
-    asked = fields(until="2024-05-01T12:00:00Z")
+    requested = fields(until="2024-05-01T12:00:00Z")
 
     def planned() -> object:
         where = context()
         where["task_state_store"] = store
-        return execute(planner(setting, asked), where)["request"]["as_of"]
+        return execute(planner(setting, requested), where)["request"]["as_of"]
 
     def begun_at(cut: int) -> None:
         """What a try has kept that began when the tape was shorter."""
@@ -187,16 +187,16 @@ def test_a_cleared_run_resumes_at_its_locked_cut(
     begun_at(0)
     assert planned() == 1
     begun_at(0)
-    claim(setting, {**asked, "as_of": 0})
+    claim(setting, {**requested, "as_of": 0})
     assert planned() == 0
-    asked["until"] = "2024-05-01T11:00:00Z"
+    requested["until"] = "2024-05-01T11:00:00Z"
     assert planned() == 1
 
 
 def test_the_pinned_request_is_the_same_run(setting: Settings) -> None:
-    asked = read_request(fields(until="2024-05-02"))
-    found = preview_request(setting, asked)
-    assert preview_request(setting, pin_cut(found)).plan.identity == found.plan.identity
+    requested = read_request(fields(until="2024-05-02"))
+    actual = preview_request(setting, requested)
+    assert preview_request(setting, pin_cut(actual)).plan.identity == actual.plan.identity
     followed = read_request(fields(follow="nightly"))
     assert pin_cut(preview_request(setting, followed)) == followed
 

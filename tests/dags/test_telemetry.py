@@ -48,11 +48,11 @@ def told(server: socket.socket, monkeypatch: pytest.MonkeyPatch):
     def arrived() -> dict[str, str]:
         # The last one: what was sent before it is here, as loopback keeps the order.
         stats.gauge("end", 1)
-        found = {}
-        while "airflow.end" not in found:
+        actual = {}
+        while "airflow.end" not in actual:
             name, _, value = server.recv(65_536).decode().partition(":")
-            found[name] = value
-        return found
+            actual[name] = value
+        return actual
 
     def begin() -> None:
         stats.initialize(factory=get_stats_factory(), export_legacy_names=True)
@@ -79,11 +79,11 @@ def tell(place: Place, stream: object = "little") -> None:
 def test_figures_of_a_stream_arrive(place: Place, told) -> None:
     lay(place)
     tell(place)
-    found = told()
-    assert found["airflow.capstan.events_total.little"] == f"{2 + 3 * 2 * (6 + 4)}|g"
-    assert found["airflow.capstan.late_records_total.little.late"] == "4|g"
-    assert found["airflow.capstan.unverified_commits.little"] == "1|g"
-    assert "airflow.capstan.worker_frontier_lag_seconds.little.a_b_c" in found
+    actual = told()
+    assert actual["airflow.capstan.events_total.little"] == f"{2 + 3 * 2 * (6 + 4)}|g"
+    assert actual["airflow.capstan.late_records_total.little.late"] == "4|g"
+    assert actual["airflow.capstan.unverified_commits.little"] == "1|g"
+    assert "airflow.capstan.worker_frontier_lag_seconds.little.a_b_c" in actual
 
 
 def test_where_tags_are_kept_they_tell_streams_apart(place: Place, told, monkeypatch) -> None:
@@ -135,18 +135,18 @@ def test_open_telemetry_has_them_by_their_tags(place: Place, told, collector, mo
     provider = otel.get_meter_provider()
     provider.force_flush()
     provider.shutdown()
-    found = {}
+    actual = {}
     for path, sent in collector.sent:
         assert path == "/v1/metrics"
         for resource in ExportMetricsServiceRequest.FromString(sent).resource_metrics:
-            for metric in (each for scope in resource.scope_metrics for each in scope.metrics):
+            for metric in (item for scope in resource.scope_metrics for item in scope.metrics):
                 for point in metric.gauge.data_points:
                     tags = {tag.key: tag.value.string_value for tag in point.attributes}
                     value = point.as_double or point.as_int
-                    found[metric.name, frozenset(tags.items())] = value
+                    actual[metric.name, frozenset(tags.items())] = value
     own = ("stream", "little")
-    assert found["airflow.capstan.files", frozenset({own, ("table", "events")})] == 3
-    assert found["airflow.capstan.late_records_total", frozenset({own, ("reason", "late")})] == 4
+    assert actual["airflow.capstan.files", frozenset({own, ("table", "events")})] == 3
+    assert actual["airflow.capstan.late_records_total", frozenset({own, ("reason", "late")})] == 4
 
 
 def test_a_task_tells_them_when_its_app_has_ended(place: Place, told, submit) -> None:

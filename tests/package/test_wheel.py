@@ -47,17 +47,17 @@ def test_it_holds_the_package_and_its_data_alone(names: list[str]) -> None:
 def test_its_metadata_says_what_it_needs(wheel: Path, names: list[str]) -> None:
     [metadata] = [name for name in names if name.endswith(".dist-info/METADATA")]
     with zipfile.ZipFile(wheel) as archive:
-        told = message_from_string(archive.read(metadata).decode())
-    assert (told["Name"], told["License-Expression"]) == (INDEX_NAME, "Apache-2.0")
+        reported = message_from_string(archive.read(metadata).decode())
+    assert (reported["Name"], reported["License-Expression"]) == (INDEX_NAME, "Apache-2.0")
     assert metadata.replace("METADATA", "licenses/LICENSE") in names
-    extras = set(told.get_all("Provides-Extra") or ())
+    extras = set(reported.get_all("Provides-Extra") or ())
     assert extras >= {"spark", "airflow", "kafka", "s3", "demo"}
-    needed = [line for line in told.get_all("Requires-Dist") or () if "extra ==" not in line]
+    needed = [line for line in reported.get_all("Requires-Dist") or () if "extra ==" not in line]
     # Who reads a lake needs no Spark, and nobody gets the tools of the tests.
     heavy = ("pyspark", "airflow", "duckdb", "pytest", "bytewax", "pgserver", "playwright")
     assert not [line for line in needed if line.startswith(heavy)]
     for version in PYTHONS:
-        assert f"Programming Language :: Python :: {version}" in told.get_all("Classifier")
+        assert f"Programming Language :: Python :: {version}" in reported.get_all("Classifier")
 
 
 def test_in_an_empty_folder_it_needs_no_repository(wheel: Path, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_in_an_empty_folder_it_needs_no_repository(wheel: Path, tmp_path: Path) 
         return done.stdout
 
     main = "import sys; from capstan.cli import main; sys.exit(main(sys.argv[1:]))"
-    asked = "import capstan, capstan.spark.project_home as h; print(capstan.__file__, "
-    place, home, cache = run("-c", f"{asked}h.checkout(), h.cache_folder())").split()
+    requested = "import capstan, capstan.spark.project_home as h; print(capstan.__file__, "
+    place, home, cache = run("-c", f"{requested}h.checkout(), h.cache_folder())").split()
     assert Path(place).is_relative_to(packages)
     assert home == "None"
     assert Path(cache).is_relative_to(tmp_path / "home")

@@ -52,14 +52,14 @@ def grid(width: int) -> list[Time]:
 
 
 def writers(width: int) -> st.SearchStrategy[list[WrittenRegion]]:
-    each = st.builds(
+    item = st.builds(
         WrittenRegion,
         st.text("xyz", min_size=1, max_size=2),
         st.none(),
         regions(width),
         st.booleans(),
     )
-    return st.lists(each, max_size=4)  # fmt: skip
+    return st.lists(item, max_size=4)  # fmt: skip
 
 
 @given(st.integers(1, 2).flatmap(lambda width: st.tuples(regions(width), writers(width))))
@@ -75,23 +75,25 @@ def test_what_is_judged_cell_by_cell_holds_for_every_time(
         if region.contains(time)
     }
 
-    found = region_owner(region, minimum, written)
+    actual = region_owner(region, minimum, written)
 
-    assert found.covered == all(index >= 0 for index in winners.values())
-    assert found.touched == any(index >= 0 for index in winners.values())
-    assert found.stale == any(i >= 0 and not written[i].current for i in winners.values())
-    assert set(found.runs) == {written[i].run for i in winners.values() if i >= 0}
+    assert actual.covered == all(index >= 0 for index in winners.values())
+    assert actual.touched == any(index >= 0 for index in winners.values())
+    assert actual.stale == any(i >= 0 and not written[i].current for i in winners.values())
+    assert set(actual.runs) == {written[i].run for i in winners.values() if i >= 0}
 
 
 @given(st.integers(-50, 50), st.integers(-50, 50), st.integers(1, 9), st.integers(-20, 20))
 def test_intervals_of_a_length_partition_the_range(
     since: int, until: int, every: int, anchor: int
 ) -> None:
-    found = cut(Even(every, anchor), since, until)
+    actual = cut(Even(every, anchor), since, until)
 
-    assert [value for low, high in found for value in range(low, high)] == list(range(since, until))
-    assert all(low < high <= low + every for low, high in found)
-    assert all((low - anchor) % every == 0 for low, _ in found[1:])
+    assert [value for low, high in actual for value in range(low, high)] == list(
+        range(since, until)
+    )
+    assert all(low < high <= low + every for low, high in actual)
+    assert all((low - anchor) % every == 0 for low, _ in actual[1:])
 
 
 MOMENTS = st.datetimes(datetime(2012, 1, 1), datetime(2026, 1, 1)).map(  # noqa: DTZ001
@@ -109,16 +111,16 @@ def test_intervals_of_a_schedule_partition_the_range(
     until = since + length // timedelta(microseconds=1)
     scheduled = Scheduled(schedule)
 
-    found = cut(scheduled, since, until)
+    actual = cut(scheduled, since, until)
 
-    ends = [since, *(high for _, high in found)]
-    assert [low for low, _ in found] == ends[:-1]
-    assert ends[-1] == (until if found else since)
-    assert bool(found) == (since < until)
-    for low, high in found:
+    ends = [since, *(high for _, high in actual)]
+    assert [low for low, _ in actual] == ends[:-1]
+    assert ends[-1] == (until if actual else since)
+    assert bool(actual) == (since < until)
+    for low, high in actual:
         assert scheduled.after(low) >= high
         assert scheduled.at_or_before(high - 1) <= low
-    for low, _ in found[1:]:
+    for low, _ in actual[1:]:
         assert scheduled.at_or_before(low) == low
 
 
@@ -183,8 +185,8 @@ def survey_of(
     )
     minimum = Antichain.of([(0,)])
     judge_ = IntervalClassifier(plan, Evidence(tuple(written), ()), dict.fromkeys(LABELS, minimum))
-    found = classify_intervals(judge_, cut(Even(every), 0, 9))
-    return Survey(Replay(name="r", stream="s", target="t"), plan, found)
+    actual = classify_intervals(judge_, cut(Even(every), 0, 9))
+    return Survey(Replay(name="r", stream="s", target="t"), plan, actual)
 
 
 def run(request: Request, number: int, *, keeps_worker: bool = True) -> WrittenRegion:
@@ -196,19 +198,19 @@ def run(request: Request, number: int, *, keeps_worker: bool = True) -> WrittenR
 
 
 def last_writer(written: list[WrittenRegion], worker: int, time: int) -> WrittenRegion | None:
-    found = [w for w in written if w.holds(worker) and w.region.contains(Time((time,)))]
-    return found[-1] if found else None
+    actual = [w for w in written if w.holds(worker) and w.region.contains(Time((time,)))]
+    return actual[-1] if actual else None
 
 
 @given(works, frontier_times, st.integers(1, 4))
 def test_the_state_of_an_interval_is_that_of_its_times(
     written: list[WrittenRegion], frontier: int, every: int
 ) -> None:
-    found = survey_of(written, frontier, every)
+    actual = survey_of(written, frontier, every)
 
-    assert [t for i in found.intervals for t in range(int(i.since), int(i.until))] == [*range(9)]
-    for each in found.intervals:
-        times = range(int(each.since), int(each.until))
+    assert [t for i in actual.intervals for t in range(int(i.since), int(i.until))] == [*range(9)]
+    for interval in actual.intervals:
+        times = range(int(interval.since), int(interval.until))
         last = {
             (worker, time): last_writer(written, worker, time)
             for worker in LABELS
@@ -216,15 +218,15 @@ def test_the_state_of_an_interval_is_that_of_its_times(
         }
         lacking = {worker for (worker, _), writer in last.items() if writer is None}
         old = {worker for (worker, _), writer in last.items() if writer and not writer.current}
-        assert each.missing == tuple(LABELS[w] for w in sorted(lacking))
-        assert each.stale == tuple(LABELS[w] for w in sorted(old))
-        assert set(each.runs) == {writer.run for writer in last.values() if writer}
+        assert interval.missing == tuple(LABELS[w] for w in sorted(lacking))
+        assert interval.stale == tuple(LABELS[w] for w in sorted(old))
+        assert set(interval.runs) == {writer.run for writer in last.values() if writer}
         if times[-1] >= frontier:
-            assert each.state is IntervalState.INCOMPLETE
+            assert interval.state is IntervalState.INCOMPLETE
         elif lacking:
-            assert each.state is IntervalState.GAP
+            assert interval.state is IntervalState.GAP
         else:
-            assert each.state is (IntervalState.STALE if old else IntervalState.COVERED)
+            assert interval.state is (IntervalState.STALE if old else IntervalState.COVERED)
 
 
 @given(works, frontier_times, st.integers(1, 4), asks, st.booleans())
@@ -236,21 +238,21 @@ def test_backfills_cover_gaps_and_leave_valid_runs(
     keeps_worker: bool,
 ) -> None:
     if not keeps_worker:
-        written = [replace(each, workers=None) for each in written]
+        written = [replace(item, workers=None) for item in written]
     before = survey_of(written, frontier, every, keeps_worker=keeps_worker)
     requests = plan_replays(before, asked)
     ran = [run(r, n, keeps_worker=keeps_worker) for n, r in enumerate(requests)]
 
     after = survey_of([*written, *ran], frontier, every, keeps_worker=keeps_worker)
 
-    wanted = {
+    expected = {
         BackfillMode.GAPS: {IntervalState.GAP},
         BackfillMode.STALE: {IntervalState.STALE},
         BackfillMode.FAILED: set(),
     }.get(asked.what, {IntervalState.GAP, IntervalState.STALE})
-    assert wanted.isdisjoint(each.state for each in after.intervals)
+    assert expected.isdisjoint(item.state for item in after.intervals)
     for old, new in zip(before.intervals, after.intervals, strict=True):
-        if asked.what is not BackfillMode.ALL and old.state not in wanted:
+        if asked.what is not BackfillMode.ALL and old.state not in expected:
             assert old == new
     if asked.what is not BackfillMode.ALL:
         assert plan_replays(after, asked) == []
@@ -278,13 +280,13 @@ def test_runs_are_chunks_of_adjacent_intervals_in_order(
 
     starts = [int(str(request.since)) for request in requests]
     assert starts == sorted(starts, reverse=asked.order is Order.NEWEST)
-    known = {int(each.since): each for each in before.intervals}
+    known = {int(item.since): item for item in before.intervals}
     for request in requests:
         since, until = int(str(request.since)), int(str(request.until))
-        own = [each for start, each in known.items() if since <= start < until]
+        own = [item for start, item in known.items() if since <= start < until]
         assert own[-1].until == request.until
         assert asked.chunk is None or len(own) <= asked.chunk
-        assert IntervalState.INCOMPLETE not in {each.state for each in own}
+        assert IntervalState.INCOMPLETE not in {item.state for item in own}
         assert request.as_of == 3
     if asked.chunk is None:
         # One run over each stretch: no two that could be one.

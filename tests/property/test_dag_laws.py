@@ -236,19 +236,19 @@ def test_the_first_row_of_each_key_passes(given, within):
         if last is None or (within is not None and row[0] >= last + within):
             seen[row[1]] = row[0]
             passed.append((row[0], row[1]))
-    found = whole(given, Deduplicate(("key",), within=within))
-    assert sorted(row[:2] for row in found) == sorted(passed)
-    assert {row[:3] for row in found} <= {row[:3] for row in given}
+    actual = whole(given, Deduplicate(("key",), within=within))
+    assert sorted(row[:2] for row in actual) == sorted(passed)
+    assert {row[:3] for row in actual} <= {row[:3] for row in given}
 
 
 @given(st.lists(st.integers(0, 400), max_size=300), st.integers(1, 60))
 def test_many_rows_of_one_key_pass_one_after_another(times, within):
-    wanted = []
+    expected = []
     for time in sorted(times):
-        if not wanted or time >= wanted[-1] + within:
-            wanted.append(time)
-    found = whole([(time, "a", 0, 0.0) for time in times], Deduplicate(("key",), within=within))
-    assert sorted(row[0] for row in found) == wanted
+        if not expected or time >= expected[-1] + within:
+            expected.append(time)
+    actual = whole([(time, "a", 0, 0.0) for time in times], Deduplicate(("key",), within=within))
+    assert sorted(row[0] for row in actual) == expected
 
 
 @given(rows(), st.integers(1, 4), st.booleans())
@@ -262,8 +262,8 @@ def test_the_first_rows_are_those_before_which_fewer_come(given, n, with_ties):
             expected += [(key, value) for value in group if group.index(value) < n]
         else:
             expected += [(key, value) for value in group[:n]]
-    found = [(row[1], (row[2] is None, row[2] or 0)) for row in whole(given, spec)]
-    assert sorted(found) == sorted(expected)
+    actual = [(row[1], (row[2] is None, row[2] or 0)) for row in whole(given, spec)]
+    assert sorted(actual) == sorted(expected)
 
 
 @given(rows(8), rows(8), st.integers(-4, 4), st.integers(0, 4), st.booleans())
@@ -281,8 +281,8 @@ def test_interval_joins_pair_what_their_definition_says(left, right, lower, leng
     dag = graph_of(spec, SOURCES, timed=False)
     steps = [("left", event_of([row], timed=False)) for row in left]
     steps += [("right", event_of([row], timed=False)) for row in right]
-    found = run(dag, [*steps, ("left", END), ("right", END)]).rows
-    short = [(row[0], row[1], row[2], row[4], row[5]) for row in found]
+    actual = run(dag, [*steps, ("left", END), ("right", END)]).rows
+    short = [(row[0], row[1], row[2], row[4], row[5]) for row in actual]
     assert sorted(short, key=repr) == sorted(expected, key=repr)
 
 
@@ -297,8 +297,8 @@ def test_window_joins_pair_what_their_definition_says(left, right, size):
     dag = graph_of(WindowJoin(("key",), ("key",), size, prefix="r_"), SOURCES, timed=False)
     steps = [("left", event_of([row], timed=False)) for row in left]
     steps += [("right", event_of([row], timed=False)) for row in right]
-    found = run(dag, [*steps, ("left", END), ("right", END)]).rows
-    short = [(row[0], row[1], row[2], row[5]) for row in found]
+    actual = run(dag, [*steps, ("left", END), ("right", END)]).rows
+    short = [(row[0], row[1], row[2], row[5]) for row in actual]
     assert sorted(short, key=repr) == sorted(expected, key=repr)
 
 
@@ -371,12 +371,12 @@ def test_what_a_sink_puts_out_is_a_valid_recording(data):
 @given(st.data())
 def test_a_cascade_does_not_depend_on_batches(data):
     given = data.draw(rows())
-    found = []
+    actual = []
     for _ in range(2):
         executor = DagExecutor.from_dag(cascade(timed=True))
         feed(executor, data.draw(feedings({"left": given}, timed=True)))
-        found.append({k: multiset(v) for k, v in executor.take_all_sink_outputs().items()})
-    assert found[0] == found[1]
+        actual.append({k: multiset(v) for k, v in executor.take_all_sink_outputs().items()})
+    assert actual[0] == actual[1]
 
 
 @pytest.mark.parametrize("query", ["SELECT key, number * 2 AS twice, _time FROM input"])
@@ -384,9 +384,9 @@ def test_a_cascade_does_not_depend_on_batches(data):
 @given(data=st.data())
 def test_sql_row_by_row_does_not_depend_on_batches(query, data):
     given = data.draw(rows())
-    found = whole(given, Sql(query), timed=True)
+    actual = whole(given, Sql(query), timed=True)
     expected = [(row[0], row[1], None if row[2] is None else row[2] * 2) for row in given]
-    assert found == sorted(expected, key=repr)
+    assert actual == sorted(expected, key=repr)
 
 
 def staged(plan, inputs, peers):

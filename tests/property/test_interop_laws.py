@@ -123,13 +123,13 @@ def read(encoding, data, piece=1 << 20):
 def test_values_of_any_type_come_back_from_bytes_and_from_json(name, data):
     codec = codec_of(name)
     assert codec_of(codec.name) == codec
-    each = data.draw(st.lists(values(codec), max_size=3))
+    item = data.draw(st.lists(values(codec), max_size=3))
     out = bytearray()
-    codec.encode_many(each, out)
-    assert len(out) >= codec.least * len(each)
-    found, end = codec.decode_many(bytes(out), 0, len(each))
-    assert (found, end) == (tuple(each), len(out))
-    texts = json.dumps([codec.to_json(value) for value in each], allow_nan=False)
+    codec.encode_many(item, out)
+    assert len(out) >= codec.least * len(item)
+    actual, end = codec.decode_many(bytes(out), 0, len(item))
+    assert (actual, end) == (tuple(item), len(out))
+    texts = json.dumps([codec.to_json(value) for value in item], allow_nan=False)
     again = bytearray()
     codec.encode_many(codec.from_json_many(json.loads(texts)), again)
     assert again == out
@@ -166,10 +166,10 @@ def test_events_round_trip_in_both_forms_and_any_chunks(typed, piece):
     for encoding in (Frames(types), Lines.of(types, 3)):
         data = written(encoding, events)
         reader = read(encoding, data, piece)
-        found = list(reader)
-        assert found == events
+        actual = list(reader)
+        assert actual == events
         assert (reader.seq, reader.offset, reader.torn) == (len(events), len(data), None)
-        assert written(encoding, found) == data
+        assert written(encoding, actual) == data
 
 
 @given(typed_events(), st.data())
@@ -179,15 +179,15 @@ def test_a_cut_keeps_what_is_whole_and_tells_the_rest(typed, data):
     whole = b"".join(frames)
     cut = data.draw(st.integers(0, len(whole)))
     reader = read(Frames(types), whole[:cut])
-    found = list(reader)
-    start = sum(map(len, frames[: len(found)]))
-    assert found == events[: len(found)]
+    actual = list(reader)
+    start = sum(map(len, frames[: len(actual)]))
+    assert actual == events[: len(actual)]
     assert start <= cut
     if cut == start:
         assert reader.torn is None
     else:
         assert (reader.torn.offset, reader.torn.bytes) == (start, cut - start)
-        assert cut < start + len(frames[len(found)])
+        assert cut < start + len(frames[len(actual)])
 
 
 @given(typed_events(), st.data())
@@ -200,24 +200,24 @@ def test_damage_raises_and_keeps_what_preceded_it(typed, data):
         removed = data.draw(st.integers(0, 9))
         damaged[at : at + removed] = data.draw(st.binary(max_size=20))
         reader = read(encoding, bytes(damaged))
-        found = []
+        actual = []
         try:
             for event in reader:
-                found.append(event)  # noqa: PERF402
+                actual.append(event)  # noqa: PERF402
         except CapstanError as error:
             assert error.code in {
                 "CAP-FRAME-LENGTH", "CAP-FRAME-TAG", "CAP-FRAME-TYPES", "CAP-TRANSCRIPT",
             }  # fmt: skip
             assert error.fields["file"] == "x"
-            assert error.fields["seq"] == len(found)
+            assert error.fields["seq"] == len(actual)
         ends = 0
         for number, event in enumerate(events):
             ends += len(encoding.encode(event, number))
             if ends <= at:
-                assert found[number] == event
+                assert actual[number] == event
         if isinstance(encoding, Frames):
             # Whatever was read is what the bytes say.
-            assert written(encoding, found) == bytes(damaged[: reader.offset])
+            assert written(encoding, actual) == bytes(damaged[: reader.offset])
         faults = [item for item in read(encoding, bytes(damaged)).items() if _is_fault(item)]
         assert len(faults) <= (1 if isinstance(encoding, Frames) else len(damaged) + 1)
 
@@ -238,9 +238,9 @@ def test_any_bytes_are_read_or_refused(data, name, piece):
 def test_what_is_valid_in_one_form_is_valid_in_the_other(data, width):
     events = [_with_data(event) for event in data.draw(recordings(width))]
     types = EventTypes.of(_time_name(width), "u64")
-    found = [list(read(e, written(e, events))) for e in (Frames(types), Lines.of(types))]
-    assert found[0] == found[1] == events
-    assert check(found[0], types.minimum) == check_all(StreamChecker(types.minimum), events)
+    actual = [list(read(e, written(e, events))) for e in (Frames(types), Lines.of(types))]
+    assert actual[0] == actual[1] == events
+    assert check(actual[0], types.minimum) == check_all(StreamChecker(types.minimum), events)
 
 
 def _time_name(width):
@@ -316,9 +316,9 @@ def test_a_recaptured_replay_is_valid_and_equal(data, width, peers):
 @given(st.floats())
 def test_every_double_is_kept(value):
     codec = codec_of("f64")
-    found = codec.from_json(json.loads(json.dumps(codec.to_json(value), allow_nan=False)))
-    assert math.copysign(1, found) == math.copysign(1, value)
+    actual = codec.from_json(json.loads(json.dumps(codec.to_json(value), allow_nan=False)))
+    assert math.copysign(1, actual) == math.copysign(1, value)
     out, again = bytearray(), bytearray()
     codec.encode(value, out)
-    codec.encode(found, again)
+    codec.encode(actual, again)
     assert out == again

@@ -73,8 +73,8 @@ def by_sql(query, tables, meet):
     for name, rows in tables.items():
         connection.register(name, rows)
     given = {"meet": meet} if "$meet" in SQL[query] else {}
-    found = connection.execute(SQL[query], given).fetchall()
-    return Counter(tuple(map(str, row)) for row in found)
+    actual = connection.execute(SQL[query], given).fetchall()
+    return Counter(tuple(map(str, row)) for row in actual)
 
 
 def shown(rows):

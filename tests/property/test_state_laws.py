@@ -147,7 +147,7 @@ class Quiet(StatefulLogic):
 
 def seen(key, value, time, entries):
     """What a key has seen in the last three units, as text, and `value` among it from now on."""
-    known = sorted(repr(each) for each, _ in entries.values())
+    known = sorted(repr(item) for item, _ in entries.values())
     return " ".join(known), {**entries, (time, repr(value)): (value, time + 3)}
 
 
@@ -223,7 +223,7 @@ def test_the_batch_form_is_the_per_record_form(timed, data):
 @given(rows(), st.integers(1, 5))
 def test_steps_show_changed_keys_with_all_rows_so_far(given_rows, every):
     dag = graph_of(KeyedAggregate(EXACT, ("key",), every=every), ["left"], timed=True)
-    found = run(
+    actual = run(
         dag, [("left", event_of([row], timed=True)) for row in given_rows] + [("left", END)]
     )
     expected, so_far = [], defaultdict(list)
@@ -237,7 +237,7 @@ def test_steps_show_changed_keys_with_all_rows_so_far(given_rows, every):
             total = sum(numbers) if numbers else None
             least, most = min(numbers, default=None), max(numbers, default=None)
             expected.append((end - 1, key, len(part), len(numbers), total, least, most, mean))
-    assert found.rows == sorted(expected, key=repr)
+    assert actual.rows == sorted(expected, key=repr)
 
 
 @pytest.mark.parametrize("name", MINE)
@@ -253,8 +253,8 @@ def test_a_restored_run_is_the_uninterrupted_one(name, data):
     first = before.take_sink_outputs("out")
     after.restore(DagCheckpoint.from_bytes(before.checkpoint().to_bytes()))
     feed(after, steps[place:])
-    found = [*first, *after.take_sink_outputs("out")]
-    assert multiset(found) == multiset(through.take_sink_outputs("out"))
+    actual = [*first, *after.take_sink_outputs("out")]
+    assert multiset(actual) == multiset(through.take_sink_outputs("out"))
     assert after.checkpoint_watermarks() == through.checkpoint_watermarks()
 
 
@@ -299,13 +299,13 @@ class Crew:
             executor.take_all_sink_outputs()
 
     def checkpoints(self):
-        return {worker: each.checkpoint() for worker, each in self.executors.items()}
+        return {worker: item.checkpoint() for worker, item in self.executors.items()}
 
 
 def by_chunks(data, stage, checkpoints, after):
     """Checkpoints cut up, dealt chunk by chunk, and put together from chunks in any order."""
     size, before = data.draw(st.integers(1, 4)), len(checkpoints)
-    cut = {worker: split(stage, worker, each, size) for worker, each in checkpoints.items()}
+    cut = {worker: split(stage, worker, item, size) for worker, item in checkpoints.items()}
     heads = {worker: StateHeader.from_json(head.to_json()) for worker, (head, _) in cut.items()}
     for worker, checkpoint in checkpoints.items():
         own = data.draw(st.permutations(cut[worker][1]))
@@ -458,7 +458,7 @@ def typed(value):
     if isinstance(value, dict):
         return dict, [(typed(k), typed(v)) for k, v in value.items()]
     if isinstance(value, list | tuple):
-        return type(value), [typed(each) for each in value]
+        return type(value), [typed(item) for item in value]
     if isinstance(value, set | frozenset):
         return type(value), sorted(map(repr, value))
     return type(value), repr(value)
@@ -475,10 +475,10 @@ STATES = st.dictionaries(
 
 
 def snapshot_of(states, workers, placement):
-    found = {worker: {7: {}} for worker in workers}
+    actual = {worker: {7: {}} for worker in workers}
     for key, state in states.items():
-        found[placement.owner(key, workers)][7][key] = state
-    return KeyedSnapshot(4, found, 9, frozenset([7]))
+        actual[placement.owner(key, workers)][7][key] = state
+    return KeyedSnapshot(4, actual, 9, frozenset([7]))
 
 
 @given(STATES, WORKERS, WORKERS, st.sampled_from([Rendezvous(), Modulo()]))

@@ -38,8 +38,8 @@ def scopes(width: int) -> st.SearchStrategy[Scope]:
 
 def points(several: Iterable[Region], width: int) -> set[tuple[int, ...]]:
     grid = [(n,) for n in NUMBERS] if width == 1 else [(n, m) for n in NUMBERS for m in NUMBERS]
-    found = list(several)
-    return {time for time in grid if any(each.contains(Time(time)) for each in found)}
+    actual = list(several)
+    return {time for time in grid if any(item.contains(Time(time)) for item in actual)}
 
 
 @given(widths.flatmap(lambda width: st.lists(regions(width), max_size=6)))
@@ -52,21 +52,21 @@ def test_united_regions_have_the_same_times(several: list[Region]) -> None:
 @given(widths.flatmap(lambda width: st.lists(scopes(width), max_size=6)))
 def test_strips_have_the_same_rows(several: list[Scope]) -> None:
     width = len(several[0].region.box.since) if several else 1
-    found = merge_scopes(several)
+    actual = merge_scopes(several)
     for worker in WORKERS:
-        before = [each.region for each in several if worker in (each.workers or WORKERS)]
+        before = [item.region for item in several if worker in (item.workers or WORKERS)]
         after = [
-            each
-            for strip in found
+            item
+            for strip in actual
             if strip.workers is None or worker in strip.workers
-            for each in strip.regions
+            for item in strip.regions
         ]
         assert points(after, width) == points(before, width)
 
 
 @given(widths.flatmap(lambda width: st.lists(regions(width), max_size=6)))
 def test_the_regions_of_a_strip_are_in_order_with_gaps(several: list[Region]) -> None:
-    for strip in merge_scopes(Scope("t", (0,), each) for each in several):
+    for strip in merge_scopes(Scope("t", (0,), item) for item in several):
         for one, other in zip(strip.regions, strip.regions[1:], strict=False):
             ends, begins = one.box.until[-1], other.box.since[-1]
             assert ends is not None
@@ -101,14 +101,14 @@ def test_a_replay_that_was_followed_is_one_region() -> None:
 def test_a_frontier_past_the_box_bounds_nothing() -> None:
     passed, begun = Antichain.of([(4, 0), (0, 9)]), Antichain.of([(0, 0)])
     boxes = [Box((0, n), (4, n + 1)) for n in range(9)]
-    told = [Region(box, passed, begun) for box in boxes]
-    assert merge_regions(told) == [Region(Box((0, 0), (4, 9)))]
+    reported = [Region(box, passed, begun) for box in boxes]
+    assert merge_regions(reported) == [Region(Box((0, 0), (4, 9)))]
 
 
 def test_workers_with_equal_coverage_are_grouped() -> None:
     days = [Region(Box((day,), (day + 1,))) for day in range(10)]
-    found = merge_scopes(Scope("t", (worker,), day) for worker in range(50) for day in days)
-    assert [(strip.workers, strip.regions) for strip in found] == [
+    actual = merge_scopes(Scope("t", (worker,), day) for worker in range(50) for day in days)
+    assert [(strip.workers, strip.regions) for strip in actual] == [
         (frozenset(range(50)), (Region(Box((0,), (10,))),))
     ]
     whole = merge_scopes([Scope("t", (1,), days[0]), Scope("t", None, days[0])])

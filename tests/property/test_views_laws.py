@@ -42,8 +42,8 @@ def lay(lake, time_type, workers):
                 updates = [{"time": struct(t), "diff": d} for t, d in event.updates]
                 rows.append({**row, "kind": "progress", "updates": updates})
             else:
-                said = {"time": struct(event.time), "records": event.records}
-                rows.append({**row, "kind": "messages", **said})
+                printed = {"time": struct(event.time), "records": event.records}
+                rows.append({**row, "kind": "messages", **printed})
     properties = {"capstan.format": "1", "capstan.time": json.dumps(time_type.to_json())}
     paths = lake.stream("s")
     roster = {"worker": range(len(workers)), "label": [str(n) for n in range(len(workers))]}
@@ -79,10 +79,10 @@ def test_a_line_is_the_frontier_after_each_commit(data, width):
     assert progress.commits == tuple(range(cut + 1))
     assert [state.worker for state in progress.workers] == list(range(len(workers)))
     for state, events in zip(progress.workers, workers, strict=True):
-        told = tuple(held_after(time_type, events, commit) for commit in progress.commits)
-        assert progress.frontiers[state.worker] == told
-        assert least_held(state) == told[-1]
+        reported = tuple(held_after(time_type, events, commit) for commit in progress.commits)
+        assert progress.frontiers[state.worker] == reported
+        assert least_held(state) == reported[-1]
         kept = [event for commit, event in events if commit <= cut]
         assert state.events == len(kept)
         assert state.records == sum(e.records for e in kept if not isinstance(e, Progress))
-    assert sum(each.events for each in progress.newest) == sum(s.events for s in progress.workers)
+    assert sum(item.events for item in progress.newest) == sum(s.events for s in progress.workers)

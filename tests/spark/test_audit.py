@@ -216,10 +216,10 @@ def totals(audit: Audit) -> dict[str, int]:
 
 def kinds(audit: Audit) -> dict[str, int]:
     """Findings by kind."""
-    found: dict[str, int] = {}
+    actual: dict[str, int] = {}
     for finding in audit.findings:
-        found[finding.kind] = found.get(finding.kind, 0) + 1
-    return found
+        actual[finding.kind] = actual.get(finding.kind, 0) + 1
+    return actual
 
 
 def copy_of(made: Made, frame: DataFrame, shape: Shape | None = None, limit: int = 20) -> Audit:
@@ -250,13 +250,13 @@ def test_a_copy_fails(made: Made, held: DataFrame, way: str) -> None:
 
 def test_findings_say_where_and_what(made: Made, held: DataFrame) -> None:
     audit = copy_of(made, altered(held))
-    (found,) = audit.to_json(EVENT)["findings"]
-    assert found["worker"] == 0
-    assert found["time"] == "1970-01-01T03:00:00.000000Z"
-    assert found["kind"] == "changed"
-    assert found["expected"]["at"] == "1970-01-01T00:00:00.000004Z"
-    assert found["expected"]["tick`s"] is None
-    assert found["actual"]["tick`s"] == 77
+    (actual,) = audit.to_json(EVENT)["findings"]
+    assert actual["worker"] == 0
+    assert actual["time"] == "1970-01-01T03:00:00.000000Z"
+    assert actual["kind"] == "changed"
+    assert actual["expected"]["at"] == "1970-01-01T00:00:00.000004Z"
+    assert actual["expected"]["tick`s"] is None
+    assert actual["actual"]["tick`s"] == 77
     assert json.loads(json.dumps(audit.to_json(EVENT))) == audit.to_json(EVENT)
     with pytest.raises(CheckFailedError) as caught:
         audit.require_passed("table march")
@@ -542,9 +542,9 @@ def test_cells_of_a_table_equal_those_of_the_index(made: Made, held: DataFrame) 
     stored = view_cells(table_view(held, shape, EVENT), {"h": fields})
     assert promised.columns == stored.columns == ["worker", "t0", "records", "h1", "h2"]
     assert sorted(promised.collect()) == sorted(stored.collect())
-    found = compare(promised, stored.where("worker <> 1"), 2)
-    assert (found.cells, found.differing) == (12, 4)
-    assert [(cell.worker, cell.time, cell.kind) for cell in found.sample] == [
+    actual = compare(promised, stored.where("worker <> 1"), 2)
+    assert (actual.cells, actual.differing) == (12, 4)
+    assert [(cell.worker, cell.time, cell.kind) for cell in actual.sample] == [
         (1, (0,), "missing"),
         (1, (HOUR,), "missing"),
     ]
@@ -553,8 +553,8 @@ def test_cells_of_a_table_equal_those_of_the_index(made: Made, held: DataFrame) 
 def test_cells_without_records_equal_absent_ones(made: Made) -> None:
     promised = promised_cells(made.spark, made.tape, made.cut, made.workers, made.region)
     hollow = promised.selectExpr("worker + 7 AS worker", "t0", "0L AS records", "h1", "h2")
-    found = compare(promised.unionByName(hollow), promised, 5)
-    assert (found.cells, found.differing) == (12, 0)
+    actual = compare(promised.unionByName(hollow), promised, 5)
+    assert (actual.cells, actual.differing) == (12, 0)
 
 
 def test_an_earlier_cut_has_fewer_cells(made: Made) -> None:

@@ -51,7 +51,9 @@ class Days:
         return backfill(self.spark, self.lake, self.declarations, request)
 
     def states(self, name: str) -> list[str]:
-        return [str(each.state) for each in survey(self.lake, self.declarations, name).intervals]
+        return [
+            str(interval.state) for interval in survey(self.lake, self.declarations, name).intervals
+        ]
 
     def version(self, target: str) -> int | None:
         return delta.version_of(self.lake.table(target))
@@ -86,7 +88,7 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
         named("added", mode=Mode.APPEND),
     )
     known = declared(stream, (SUM_BY_DAY,), {})
-    return Days(spark, lake, replace(known, replays={each.name: each for each in replays}))
+    return Days(spark, lake, replace(known, replays={item.name: item for item in replays}))
 
 
 def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> None:
@@ -100,10 +102,10 @@ def test_chunks_are_one_run_over_all_and_twice_changes_nothing(days: Days) -> No
     with instrumentation.subscribe(
         lambda p, facts: points.append(facts) if p == "backfill.run" else None
     ):
-        found = days.fill("chunks", chunk=2)
+        actual = days.fill("chunks", chunk=2)
 
-    assert found.error is None
-    value = found.to_json()
+    assert actual.error is None
+    value = actual.to_json()
     assert (value["done"], value["unchanged"], value["failed"], value["left"]) == (3, 0, 0, 0)
     assert [(point["number"], point["of"]) for point in points] == [(1, 3), (2, 3), (3, 3)]
     json.dumps(value)
@@ -131,15 +133,15 @@ def test_what_was_killed_goes_on_with_the_chunk_that_is_missing(days: Days, poin
 
     target = f"killed_{point.rpartition('.')[2]}"
     declarations = replace(days.declarations, replays={name: named(name, target=target)})
-    asked = BackfillRequest(name, order=Order.NEWEST, chunk=3)
+    requested = BackfillRequest(name, order=Order.NEWEST, chunk=3)
     with instrumentation.subscribe(kill), pytest.raises(Killed):
-        backfill(days.spark, days.lake, declarations, asked)
+        backfill(days.spark, days.lake, declarations, requested)
 
-    found = backfill(days.spark, days.lake, declarations, asked)
+    actual = backfill(days.spark, days.lake, declarations, requested)
 
-    assert found.error is None
-    assert found.to_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
-    since = [str(each.since)[:10] for each in found.replays]
+    assert actual.error is None
+    assert actual.to_json()["runs"][0]["run"] == seen[0]  # type: ignore[index]
+    since = [str(item.since)[:10] for item in actual.replays]
     assert since == ["2024-05-04", "2024-05-01"]
     assert lake_contents.publishes(days.lake, target, str(seen[0])) == 1
     ids = [json.loads(row)["id"] for row in days.rows(target)]
@@ -162,9 +164,9 @@ def test_changed_code_makes_everything_stale_and_stale_mends_it(days: Days) -> N
     version = later.version("stale")
 
     assert later.fill("stale").replays == ()
-    found = later.fill("stale", what=BackfillMode.STALE, chunk=3)
+    actual = later.fill("stale", what=BackfillMode.STALE, chunk=3)
 
-    assert (found.error, found.to_json()["done"]) == (None, 2)
+    assert (actual.error, actual.to_json()["done"]) == (None, 2)
     assert later.states("stale") == ["covered"] * 6
     assert later.version("stale") == (version or 0) + 2
     assert all(json.loads(row)["amount"] <= 0 for row in later.rows("stale"))
@@ -181,13 +183,13 @@ def test_a_failed_interval_stops_unless_told_to_keep_going(days: Days) -> None:
         f", id, place, at, amount, note FROM {table}"
     )
 
-    found = days.fill("guarded", chunk=1)
+    actual = days.fill("guarded", chunk=1)
 
-    assert found.error is not None
-    assert (found.error.code, found.error.exit_code) == ("CAP-ADOPT", 2)
-    value = found.to_json()
+    assert actual.error is not None
+    assert (actual.error.code, actual.error.exit_code) == ("CAP-ADOPT", 2)
+    value = actual.to_json()
     assert (value["done"], value["failed"], value["left"]) == (1, 1, 3)
-    assert [each.get("error") for each in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
+    assert [item.get("error") for item in value["runs"]][:2] == [None, "CAP-ADOPT"]  # type: ignore[attr-defined]
 
     answer = handlers.fill_all(
         DeclaredContext(days.lake, days.declarations, days.spark),
@@ -206,8 +208,8 @@ def test_a_failed_interval_stops_unless_told_to_keep_going(days: Days) -> None:
 
 
 def test_what_a_person_approves_is_not_published(days: Days) -> None:
-    found = days.fill("asked").to_json()
-    [run] = found["runs"]  # type: ignore[misc]
+    actual = days.fill("asked").to_json()
+    [run] = actual["runs"]  # type: ignore[misc]
     assert (run["published"], run["target_version"]) == (False, None)
     assert days.states("asked") == ["waiting"] * 6
     # Somebody has to decide: nothing is staged anew.
@@ -235,8 +237,8 @@ def test_the_command_fills_and_prints_one_object(
 
     out, err = capsys.readouterr()
     assert (err, out.count("\n")) == ("", 1)
-    found = json.loads(out)
-    assert (found["done"], found["left"], found["runs"][0]["records"]) == (1, 0, 48)
+    actual = json.loads(out)
+    assert (actual["done"], actual["left"], actual["runs"][0]["records"]) == (1, 0, 48)
     assert main(["gaps", "typed", *shared]) == 0
     assert main(["backfill", "typed", "--all", "--every", "1 day", *shared]) == 0
     assert "already published" in capsys.readouterr().out

@@ -68,8 +68,8 @@ def test_nothing_is_late_and_a_range_completes_by_what_was_known(
     assert replay(spark, lake, declared(stream), then).to_json()["records"] == 10
     assert ids(lake, "early") == list(range(10))
     now = replace(then, known_at=2)
-    found = replay(spark, lake, declared(stream), now).to_json()
-    assert (found["records"], found["published"], found["audit"]["passed"]) == (12, True, True)
+    actual = replay(spark, lake, declared(stream), now).to_json()
+    assert (actual["records"], actual["published"], actual["audit"]["passed"]) == (12, True, True)
     assert ids(lake, "early") == [*range(10), 100, 101]
     assert replay(spark, lake, declared(stream), now).unchanged
 

@@ -120,28 +120,28 @@ def shuffled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> S
     """The same rows captured in one batch, in a few, and in many."""
     root = tmp_path_factory.mktemp("shuffled")
     lake = Lake.at(root / "lake")
-    streams = {each: in_batches(root / f"in_{each}", each) for each in BATCHES}
-    done = {each: capture(spark, lake, stream) for each, stream in streams.items()}
+    streams = {item: in_batches(root / f"in_{item}", item) for item in BATCHES}
+    done = {item: capture(spark, lake, stream) for item, stream in streams.items()}
     return Shuffled(lake, streams, done)
 
 
 def test_only_lateness_depends_on_batch_boundaries(spark: SparkSession, shuffled: Shuffled) -> None:
-    late = {each: late_in(each) for each in BATCHES}
+    late = {item: late_in(item) for item in BATCHES}
     assert late[1] == []
     assert set(late[5]) < set(late[17])
-    assert [shuffled.done[each].batches for each in BATCHES] == list(BATCHES)
+    assert [shuffled.done[item].batches for item in BATCHES] == list(BATCHES)
     assert len({str(done.frontier) for done in shuffled.done.values()}) == 1
     by_id = {row[0]: dict(zip(SCHEMA.names, row, strict=True)) for row in SHUFFLED}
-    for each, done in shuffled.done.items():
-        assert (done.fed, done.late.get("late", 0)) == (50, len(late[each]))
-        tape = open_tape(shuffled.lake, f"in_{each}")
-        assert ids(pl.read_delta(tape.paths.late)) == late[each]
+    for item, done in shuffled.done.items():
+        assert (done.fed, done.late.get("late", 0)) == (50, len(late[item]))
+        tape = open_tape(shuffled.lake, f"in_{item}")
+        assert ids(pl.read_delta(tape.paths.late)) == late[item]
         labels = index.worker_labels(tape, newest_cut(tape))
         on_tape = pl.read_delta(tape.paths.records).iter_rows(named=True)
-        found = {row["data"]["id"]: (labels[row["worker"]], row["time"], row) for row in on_tape}
+        actual = {row["data"]["id"]: (labels[row["worker"]], row["time"], row) for row in on_tape}
         # All that is in time is there once: with its worker, its time and every column.
-        assert sorted(found) == [number for number in range(50) if number not in late[each]]
-        for number, (label, time, row) in found.items():
+        assert sorted(actual) == [number for number in range(50) if number not in late[item]]
+        for number, (label, time, row) in actual.items():
             own = by_id[number]
             assert row["data"] == own
             hour = START + (own["at"] - START) // HOUR * HOUR  # type: ignore[operator]
@@ -259,9 +259,9 @@ def test_advance_sends_late_records_at_the_frontier(
     done = capture(spark, lake, little_stream(source, late=LatePolicy.ADVANCE))
 
     assert (done.records, done.late) == (41, {})
-    came = records_of(lake).filter(pl.col("batch") == 1).to_dicts()[0]
-    assert came["time"] == {"event": START + 17 * HOUR}
-    assert came["data"]["at"] == START
+    received = records_of(lake).filter(pl.col("batch") == 1).to_dicts()[0]
+    assert received["time"] == {"event": START + 17 * HOUR}
+    assert received["data"]["at"] == START
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
 

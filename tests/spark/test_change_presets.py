@@ -76,16 +76,16 @@ def history(random: Random, length: int, *, truncates: bool, partial: bool) -> l
 def model(changes: list[Change]) -> list[tuple[int, str | None, str | None]]:
     """The rows that changes result in."""
     rows: dict[int, tuple[str | None, str | None]] = {}
-    for each in changes:
-        if each.kind == "t":
+    for change in changes:
+        if change.kind == "t":
             rows.clear()
             continue
-        before = rows.get(each.was) if each.was is not None else None
-        if each.was is not None:
-            rows.pop(each.was, None)
-        if each.now is not None:
-            name = before[0] if before and each.name == MARKER else each.name
-            rows[each.now] = (name, each.city)
+        before = rows.get(change.was) if change.was is not None else None
+        if change.was is not None:
+            rows.pop(change.was, None)
+        if change.now is not None:
+            name = before[0] if before and change.name == MARKER else change.name
+            rows[change.now] = (name, change.city)
     return sorted((key, *values) for key, values in rows.items())
 
 
@@ -127,7 +127,7 @@ def envelopes(database: str, change: Change, number: int, at: int, random: Rando
         identity: Row = {"id": str(key)} if database == "mongodb" else {"id": key}
         if number % 2:
             value, identity = (
-                {"schema": {"type": "struct"}, "payload": each} for each in (value, identity)
+                {"schema": {"type": "struct"}, "payload": item} for item in (value, identity)
             )
         return None if key is None else json.dumps(identity), json.dumps(value)
 

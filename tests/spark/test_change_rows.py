@@ -126,8 +126,8 @@ class Table:
         moving = self.frame(self.of({k: [v] for k, v in moved.items()})[columns], stored)
         if back or self.rule.history:
             present = self.frame(self.table, table_of(self.rule))
-            wanted, rows = after_images(self.rule, changes, moving, present)
-            merged = merged_rows(self.rule, wanted.drop("cut"), rows)
+            expected, rows = after_images(self.rule, changes, moving, present)
+            merged = merged_rows(self.rule, expected.drop("cut"), rows)
         else:
             others = self.frame(self.of(before)[columns], stored)
             merged = newest_rows(self.rule, moving, others).drop("cut")

@@ -63,13 +63,13 @@ def changes(random: Random, count: int, *, partial: bool) -> list[Change]:
 
 def whole_where_needed(made: list[Change]) -> list[Change]:
     """The changes, whole where no earlier one has a value: all of them together are a table."""
-    told, alive = [], set()
+    reported, alive = [], set()
     for key, n, op, a, b in sorted(made, key=lambda c: (c[1], c[2] != "t")):
         if op == "u" and key not in alive:
             a, b = ("new" if value == MARKER else value for value in (a, b))
         alive = set() if op == "t" else alive - {key} if op == "d" else alive | {key}
-        told.append((key, n, op, a, b))
-    return told
+        reported.append((key, n, op, a, b))
+    return reported
 
 
 def rows_after(made: list[Change], *, history: bool) -> set[tuple[object, ...]] | None:
@@ -79,7 +79,7 @@ def rows_after(made: list[Change], *, history: bool) -> set[tuple[object, ...]] 
     # A truncate removes what is before its sequence, and not what is at it.
     for key, n, op, a, b in sorted(made, key=lambda c: (c[1], c[2] != "t")):
         gone = list(live) if op == "t" else [key] if key in live else []
-        last = {each: live.pop(each) for each in gone}
+        last = {item: live.pop(item) for item in gone}
         ended += [[*row, n] for row in last.values()]
         if op == "u":
             before = last.get(key, [key, n, "u", LOST, LOST])
@@ -115,12 +115,12 @@ class Table:
         schema = table_schema(self.rule, self.spark.createDataFrame([], SCHEMA).schema)
         present = self.spark.createDataFrame(self.rows, schema)
         merged = rows_to_merge(self.rule, kept, self.counted, counting, present)
-        found = merged.select(*self.names, GONE).collect()
+        actual = merged.select(*self.names, GONE).collect()
         at = [self.names.index(name) for name in self.rule.identity]
-        changed = [tuple(row[i] for i in at) for row in found]
+        changed = [tuple(row[i] for i in at) for row in actual]
         assert len(set(changed)) == len(changed)
         left = [row for row in self.rows if tuple(row[i] for i in at) not in set(changed)]
-        self.rows = left + [tuple(row)[:-1] for row in found if not row[GONE]]
+        self.rows = left + [tuple(row)[:-1] for row in actual if not row[GONE]]
         self.counted = counting
 
 
@@ -151,16 +151,16 @@ def test_any_cuts_and_rollbacks_give_the_counting_rows(
     steps = [set(order[:1]), set(order[:2]), set(order), set(order[1:]), set(order)]
     for counting in steps:
         counted = [change for name in counting for change in parts[name]]
-        wanted = rows_after(counted, history=rule.history)
-        if wanted is None:
+        expected = rows_after(counted, history=rule.history)
+        if expected is None:
             before = list(table.rows)
             with pytest.raises(CheckFailedError, match="CAP-SEQUENCE: a change of id .* unchanged"):
                 table.to(counting)
             assert table.rows == before
             continue
         table.to(counting)
-        assert set(table.rows) == wanted
-        assert len(table.rows) == len(wanted)
+        assert set(table.rows) == expected
+        assert len(table.rows) == len(expected)
     assert table.counted == {*parts}
 
 
@@ -257,8 +257,8 @@ def test_text_is_ordered_as_what_it_holds(spark: SparkSession, kind: str) -> Non
     frame = spark.createDataFrame([*enumerate(texts)], "n INT, text STRING")
     [order] = orders(rule, frame.schema)
     other = frame.select(F.col("n").alias("m"), order.alias("other"))
-    found = frame.withColumn("mine", order).crossJoin(other)
-    pairs = found.select("n", "m", F.expr("mine < other"), F.expr("mine = other")).collect()
+    actual = frame.withColumn("mine", order).crossJoin(other)
+    pairs = actual.select("n", "m", F.expr("mine < other"), F.expr("mine = other")).collect()
     for n, m, less, equal in pairs:
         one, two = model(texts[n]), model(texts[m])
         if one is None or two is None:
@@ -347,8 +347,8 @@ def inside(*ranges: dict[str, str]) -> list[Row]:
     return [
         row
         for row in ROWS
-        for each in ranges
-        if each["since"] <= f"{row[2]:%Y-%m-%dT%H:%M:%SZ}" < each["until"]
+        for item in ranges
+        if item["since"] <= f"{row[2]:%Y-%m-%dT%H:%M:%SZ}" < item["until"]
     ]
 
 
@@ -385,7 +385,7 @@ def test_a_table_by_text_and_truncates_is_that_of_its_ranges(play: Play) -> None
         before = pairs(play, into, "customer") if runs else []
         runs[n] = play.run(into, **RANGES[n], **merging)
         after = pairs(play, into, "customer")
-        assert after == wanted(*(RANGES[each] for each in done))
+        assert after == wanted(*(RANGES[item] for item in done))
         assert shown.added - shown.removed == len(after) - len(before)
     # The truncate took a row that no change of its own range has.
     assert {key for key, _ in wanted(RANGES[0], RANGES[2])} > {key for key, _ in wanted(*RANGES)}
@@ -404,8 +404,8 @@ def test_a_merge_without_a_sequence_keeps_the_latest_time(play: Play) -> None:
     assert pairs(play, "at_once") == last
     record = read_history(play.lake, run)
     assert audit_run(play.spark, play.lake, play.declarations, record).audit.passed
-    for each in RANGES:
-        play("in_parts", **each, **merging)
+    for item in RANGES:
+        play("in_parts", **item, **merging)
     assert pairs(play, "in_parts") == last
 
     version = play.version("in_parts")

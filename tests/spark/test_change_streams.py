@@ -268,25 +268,25 @@ def test_a_killed_publish_completes_before_the_next_run(play: Play, point: str) 
 @pytest.mark.nightly
 @pytest.mark.parametrize("kept", ["latest", "history"])
 def test_all_orders_of_all_cuts_give_the_table_of_one_replay(play: Play, kept: str) -> None:
-    asked = HISTORY if kept == "history" else TIMELESS
+    requested = HISTORY if kept == "history" else TIMELESS
     read = history if kept == "history" else lambda p, t: values(p, t, "customer", "op")
     once = f"once_{kept}"
-    play(once, since=RANGES[0][0], until=RANGES[3][1], **asked)
-    wanted = read(play, once)
-    assert wanted == (versions(RANGES) if kept == "history" else latest(RANGES))
+    play(once, since=RANGES[0][0], until=RANGES[3][1], **requested)
+    expected = read(play, once)
+    assert expected == (versions(RANGES) if kept == "history" else latest(RANGES))
     random = Random(1)
     for number, order in enumerate(random.sample([*permutations(RANGES)], 3)):
         into = f"order_{kept}_{number}"
-        runs = [play.run(into, since=a, until=b, **asked) for a, b in order]
-        assert read(play, into) == wanted
+        runs = [play.run(into, since=a, until=b, **requested) for a, b in order]
+        assert read(play, into) == expected
         taken = random.sample(range(4), 2)
         for n in taken:
             play.rollback(runs[n])
-        rest = [each for n, each in enumerate(order) if n not in taken]
+        rest = [item for n, item in enumerate(order) if n not in taken]
         assert read(play, into) == (versions(rest) if kept == "history" else latest(rest))
         for n in taken[:1]:
-            play(into, since=order[n][0], until=order[n][1], **asked)
+            play(into, since=order[n][0], until=order[n][1], **requested)
         # A longer range over some that are there, and one of its parts again.
-        play(into, since=RANGES[0][0], until=RANGES[3][1], **asked)
-        assert read(play, into) == wanted
+        play(into, since=RANGES[0][0], until=RANGES[3][1], **requested)
+        assert read(play, into) == expected
         assert DeltaTable(play.lake.table(into)).version() < 20

@@ -61,9 +61,11 @@ class Play:
         self, into: str, checks: tuple[Check, ...], own: tuple[Check, ...] = ()
     ) -> ProjectConfig:
         transforms = (SUM_BY_DAY, Transform(name="nothing", sql="SELECT * FROM records"))
-        found = declared(self.stream, transforms, {into: Target(name=into, checks=checks)})
+        actual = declared(self.stream, transforms, {into: Target(name=into, checks=checks)})
         replays = {"own": Replay("own", "little", into, checks=own)}
-        return ProjectConfig(found.path, found.streams, found.transforms, found.targets, replays)
+        return ProjectConfig(
+            actual.path, actual.streams, actual.transforms, actual.targets, replays
+        )
 
     def __call__(self, into: str, checks: tuple[Check, ...], **asked: object) -> ReplayResult:
         more = {"since": DAY2, "until": DAY4, **asked}
@@ -79,7 +81,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 def checks_of(outcome: ReplayResult) -> list[tuple[str, int]]:
     audit = outcome.certificate.audit
     assert isinstance(audit, dict)
-    return [(each["name"], each["failing"]) for each in audit["checks"]]
+    return [(item["name"], item["failing"]) for item in audit["checks"]]
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["staged", "direct"])
@@ -96,10 +98,10 @@ def scans(play: Play, into: str, checks: tuple[Check, ...], **asked: object) -> 
     """The tables that a replay reads rows of, once for each scan, without those of the ledgers."""
     with Watch(play.spark) as watch:
         play(into, checks, **asked)
-    found = [scan.path.removeprefix("file:") for e in watch.executions for scan in e.scans]
+    actual = [scan.path.removeprefix("file:") for e in watch.executions for scan in e.scans]
     root = play.lake.root
     # A scan names the table, or the first of its files: `streams/s/records/...`, `staging/run/...`.
-    places = [path.removeprefix(f"{root}/").split("/") for path in found]
+    places = [path.removeprefix(f"{root}/").split("/") for path in actual]
     return sorted(
         f"{parts[0]}/{parts[2 if parts[0] == 'streams' else 1].replace(into, 'T')}"
         for parts in places
@@ -111,7 +113,7 @@ def scans(play: Play, into: str, checks: tuple[Check, ...], **asked: object) -> 
 def test_checks_cost_no_second_scan(play: Play, direct: bool) -> None:
     name = f"scans_{direct}".lower()
     without, those = (
-        [each.rsplit("-", 3)[0] for each in scans(play, f"{name}_{n}", checks, direct=direct)]
+        [scan.rsplit("-", 3)[0] for scan in scans(play, f"{name}_{n}", checks, direct=direct)]
         for n, checks in enumerate(((), GOOD))
     )
     assert those == without
@@ -140,8 +142,10 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
         play("bad", (*GOOD, *BAD))
     error = caught.value
     assert error.exit_code == 1
-    said = f"check low (amount < 50) fails for {expected['low']} of 96 rows; also failed: noted, "
-    assert said in error.message
+    printed = (
+        f"check low (amount < 50) fails for {expected['low']} of 96 rows; also failed: noted, "
+    )
+    assert printed in error.message
     assert error.fields["failing"] == expected["low"]
     sample = error.fields["sample"]
     assert isinstance(sample, list)
@@ -151,13 +155,13 @@ def test_failed_checks_publish_nothing_and_are_noted(play: Play) -> None:
     assert history.last.step is Step.FAILED
     assert history.last.detail["error"] == "CAP-CHECK"
 
-    found = read_rows(play.lake, "findings", run=history.last.run)
-    assert {row["code"] for row in found} == {"CAP-CHECK"}
-    assert {row["check_name"]: row["total"] for row in found} == expected
-    shown = Counter(row["check_name"] for row in found)
+    result_found = read_rows(play.lake, "findings", run=history.last.run)
+    assert {row["code"] for row in result_found} == {"CAP-CHECK"}
+    assert {row["check_name"]: row["total"] for row in result_found} == expected
+    shown = Counter(row["check_name"] for row in result_found)
     assert shown == {name: min(count, 5) for name, count in expected.items()}
     by_name = {check.title: wrong for check, wrong in BAD.items()}
-    for row in found:
+    for row in result_found:
         actual = json.loads(str(row["actual"]))
         assert json.loads(str(row["sample"])) == actual
         assert by_name[str(row["check_name"])](ROWS[actual["id"]])
@@ -207,9 +211,9 @@ def test_nothing_is_staged_for_a_check_that_does_not_fit(play: Play) -> None:
 def test_a_replay_s_checks_add_to_its_target_s(play: Play) -> None:
     own = Check(name="few", sql="rows < 16")
     declarations = play.declared("by_day", (Check(not_null=("day",)),), (own,))
-    asked = Request("little", "by_day", transform="sum_by_day", replay="own")
+    requested = Request("little", "by_day", transform="sum_by_day", replay="own")
     with pytest.raises(CheckFailedError, match=r"check few \(rows < 16\) fails for 12 of 12 rows"):
-        replay(play.spark, play.lake, declarations, asked)
+        replay(play.spark, play.lake, declarations, requested)
     plain = Request("little", "by_day", transform="sum_by_day")
     done = replay(play.spark, play.lake, declarations, plain)
     assert checks_of(done) == [("not_null_day", 0)]
@@ -244,28 +248,28 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
         audit.require_passed("it")
 
     shown = audit.to_json(report.time_type)
-    assert {each["kind"] for each in shown["findings"]} == {  # type: ignore[attr-defined]
+    assert {item["kind"] for item in shown["findings"]} == {  # type: ignore[attr-defined]
         "changed", "missing", "extra", "check",
     }  # fmt: skip
-    found = read_rows(play.lake, "findings", run=run)
-    totals = {(row["kind"], row["check_name"]): row["total"] for row in found}
+    actual = read_rows(play.lake, "findings", run=run)
+    totals = {(row["kind"], row["check_name"]): row["total"] for row in actual}
     assert totals == {
         ("changed", None): 2, ("missing", None): 1, ("extra", None): 1,
         ("check", "range_amount"): 2, ("check", "unique_id"): 2,
     }  # fmt: skip
-    changed = next(row for row in found if row["kind"] == "changed")
+    changed = next(row for row in actual if row["kind"] == "changed")
     assert json.loads(str(changed["sample"]))["amount"][1] == 1000
     assert list(json.loads(str(changed["sample"]))) == ["amount"]
-    assert len({row["at"] for row in found}) == 1
+    assert len({row["at"] for row in actual}) == 1
     assert "ledger/findings" in lake_contents.read_by_others(play.lake)
     # Nothing is ever changed in it.
     ledger = deltalake.DeltaTable(play.lake.ledger("findings"))
     assert ledger.metadata().configuration["delta.appendOnly"] == "true"
 
     # The same again as a table that stands for itself, and from a version that was sound.
-    asked = TableAudit("little", "damaged", since=DAY2, until=DAY4)
-    planned = plan_against(play.lake, play.declared("damaged", GOOD), asked)
-    assert not audit_against(play.spark, planned, asked).passed
+    requested = TableAudit("little", "damaged", since=DAY2, until=DAY4)
+    planned = plan_against(play.lake, play.declared("damaged", GOOD), requested)
+    assert not audit_against(play.spark, planned, requested).passed
     own = read_rows(play.lake, "findings", run="", target=table)
     assert {row["code"] for row in own} == {
         "CAP-CHANGED", "CAP-MISSING", "CAP-EXTRA", "CAP-CHECK",
@@ -273,7 +277,7 @@ def test_an_audit_tells_differences_and_failed_checks_at_once(play: Play) -> Non
     version = int(str(done.certificate.target_version))
     declarations = play.declared("damaged", GOOD)
     assert audit_run(play.spark, play.lake, declarations, history, version).audit.passed
-    assert len(read_rows(play.lake, "findings", run=run)) == len(found)
+    assert len(read_rows(play.lake, "findings", run=run)) == len(actual)
 
 
 def test_rows_are_read_only_of_cells_that_differ(play: Play) -> None:
@@ -299,9 +303,9 @@ def test_rows_are_read_only_of_cells_that_differ(play: Play) -> None:
     original = module.Side.rows
 
     def counted(self: module.Side, cells: DataFrame, sign: int) -> DataFrame:
-        found = original(self, cells, sign)
-        seen.append(found.count())
-        return found
+        actual = original(self, cells, sign)
+        seen.append(actual.count())
+        return actual
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Side, "rows", counted)
@@ -327,6 +331,6 @@ def test_any_frame_may_be_tallied_and_a_null_place_is_a_place(spark: SparkSessio
     assert sorted((row["worker"] or 0, row["records"]) for row in cells) == [(0, 2), (1, 2), (2, 1)]
     failing = {name: sum(row[name] or 0 for row in cells) for name in ("c0", "c1", "c2")}
     assert failing == {"c0": 4, "c1": 2, "c2": 4}
-    found = results(checks, view, failing)
-    assert [len(each.findings) for each in found] == [4, 2, 4]
-    assert {each.check for each in found[1].findings} == {"not_null_key"}
+    actual = results(checks, view, failing)
+    assert [len(item.findings) for item in actual] == [4, 2, 4]
+    assert {item.check for item in actual[1].findings} == {"not_null_key"}

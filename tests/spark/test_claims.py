@@ -51,8 +51,8 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 def declare_dead(play: Play) -> None:
     """Declare whoever holds something dead."""
-    for each in claims.active(play.lake):
-        unlock(play.lake, each.run)
+    for item in claims.active(play.lake):
+        unlock(play.lake, item.run)
 
 
 @contextmanager
@@ -161,7 +161,7 @@ def test_a_run_with_an_expired_lock_gives_way(play: Play, monkeypatch: pytest.Mo
     with meanwhile("replay.audit", take), pytest.raises(FencedError, match="lost its claim"):
         play("gave_way", **MORNING)
     assert play.column("gave_way") == []
-    assert [each.run for each in claims.active(play.lake, scope.target)] == [other.name]
+    assert [item.run for item in claims.active(play.lake, scope.target)] == [other.name]
     declare_dead(play)
 
 

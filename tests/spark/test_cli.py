@@ -95,28 +95,28 @@ def run(place, spark, capsys):
 
 
 def replay(run, *options):
-    code, found = run("replay", "bids", "--into", "table", *options)
-    assert code == 0, found
-    return found
+    code, actual = run("replay", "bids", "--into", "table", *options)
+    assert code == 0, actual
+    return actual
 
 
 def test_verify_ends_with_1_where_a_recording_is_not_valid(run, spark, place, capsys):
-    code, found = run("verify", "bids", "--deep")
-    assert (code, found["valid"], found["cut"]) == (0, True, 0)
-    assert [each["label"] for each in found["workers"]] == ["north", "south"]
-    assert {each["records"] for each in found["workers"]} == {8}
-    code, found = run("verify", "bids", "--workers", "south")
-    assert [each["worker"] for each in found["workers"]] == [1]
+    code, actual = run("verify", "bids", "--deep")
+    assert (code, actual["valid"], actual["cut"]) == (0, True, 0)
+    assert [item["label"] for item in actual["workers"]] == ["north", "south"]
+    assert {item["records"] for item in actual["workers"]} == {8}
+    code, actual = run("verify", "bids", "--workers", "south")
+    assert [item["worker"] for item in actual["workers"]] == [1]
     path = str(place / "streams" / "bids" / "events")
     events = spark.read.format("delta").load(path)
     first = events.where("kind = 'messages' AND worker = 1").orderBy("time").limit(1)
     late = first.withColumn("commit", F.lit(1).cast("bigint")).withColumn(
-        "seq", F.lit(found["workers"][0]["events"]).cast("bigint")
+        "seq", F.lit(actual["workers"][0]["events"]).cast("bigint")
     )
     late.write.format("delta").mode("append").save(path)
-    code, found = run("verify", "bids")
-    assert (code, found["valid"]) == (1, False)
-    violation = found["workers"][1]["violation"]
+    code, actual = run("verify", "bids")
+    assert (code, actual["valid"]) == (1, False)
+    violation = actual["workers"][1]["violation"]
     assert (violation["rule"], violation["time"]) == ("message", "2013-03-01T00:00:00.000000Z")
     assert main(["verify", "bids"]) == 1
     assert "1 of 2 recordings are not valid" in capsys.readouterr().out
@@ -126,40 +126,50 @@ def test_verify_ends_with_1_where_a_recording_is_not_valid(run, spark, place, ca
 
 
 def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, capsys):
-    found = replay(run, "--workers", "north", "--until", UNTIL)
-    assert set(found) >= REPLAY_KEYS
-    assert (found["workers"], found["records"], found["unchanged"]) == (["north"], 6, False)
-    assert (found["complete"], found["published"], found["target"]) == (True, True, "table")
-    audit = found["audit"]
+    actual = replay(run, "--workers", "north", "--until", UNTIL)
+    assert set(actual) >= REPLAY_KEYS
+    assert (actual["workers"], actual["records"], actual["unchanged"]) == (["north"], 6, False)
+    assert (actual["complete"], actual["published"], actual["target"]) == (True, True, "table")
+    audit = actual["audit"]
     assert (audit["kind"], audit["passed"], audit["differing"]) == ("copy", True, 0)
     again = replay(run, "--workers", "north", "--until", UNTIL)
-    assert again == {**found, "unchanged": True}
+    assert again == {**actual, "unchanged": True}
     assert main(["replay", "bids", "--into", "table", "--workers", "north", "--until", UNTIL]) == 0
-    assert f"nothing to do: run {found['run']} is still published" in capsys.readouterr().out
+    assert f"nothing to do: run {actual['run']} is still published" in capsys.readouterr().out
 
-    code, checked = run("audit", found["run"])
-    assert (code, checked["passed"], checked["run"]) == (0, True, found["run"])
+    code, checked = run("audit", actual["run"])
+    assert (code, checked["passed"], checked["run"]) == (0, True, actual["run"])
     spark.sql(f"UPDATE delta.`{place}/tables/table` SET price = 7 WHERE price = 110")
-    code, checked = run("audit", found["run"])
+    code, checked = run("audit", actual["run"])
     assert (code, checked["passed"], checked["differing"]) == (1, False, 1)
     (finding,) = checked["findings"]
     assert {key: finding[key] for key in ("worker", "time", "kind")} == {
         "worker": 0, "time": "2013-03-01T01:00:00.000000Z", "kind": "changed",
     }  # fmt: skip
     assert (finding["expected"]["price"], finding["actual"]["price"]) == (110, 7)
-    assert main(["audit", found["run"]]) == 1
+    assert main(["audit", actual["run"]]) == 1
     assert "price=110" in capsys.readouterr().out
-    version = str(found["target_version"])
-    assert run("audit", found["run"], "--version", version)[0] == 0
+    version = str(actual["target_version"])
+    assert run("audit", actual["run"], "--version", version)[0] == 0
 
-    asked = ("plan", "bids", "--into", "table", "--workers", "north", "--until", UNTIL, "--diff")
-    code, plan = run(*asked)
+    requested = (
+        "plan",
+        "bids",
+        "--into",
+        "table",
+        "--workers",
+        "north",
+        "--until",
+        UNTIL,
+        "--diff",
+    )
+    code, plan = run(*requested)
     diff = plan["diff"]
-    assert (code, plan["stands"], plan["complete"]) == (0, found["run"], True)
+    assert (code, plan["stands"], plan["complete"]) == (0, actual["run"], True)
     assert (diff["added"], diff["removed"], diff["changed"], diff["differing"]) == (0, 0, 1, 1)
     [row] = diff["sample"]
     assert (row["kind"], row["worker"], row["before"]["price"]) == ("changed", 0, 7)
-    assert main([*asked]) == 0
+    assert main([*requested]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("rows changed", "1 of 3 change", "price=110", "mode"))
     # The same from the submitted app.
@@ -179,18 +189,19 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert (code, error["error"]) == (2, "CAP-NOT-PUBLISHED")
     code, listed = run("runs", "--target", "table")
     states = {row["run"]: row["state"] for row in listed["runs"]}
-    assert states == {found["run"]: "published", mended["run"]: "rolled back"}
+    assert states == {actual["run"]: "published", mended["run"]: "rolled back"}
     assert run("runs", "--limit", "1")[1]["total"] == 2
 
-    told = handlers.rollback({"run": found["run"]}, where).value
-    assert {name: told[name] for name in ("stream", "target", "workers", "until", "unchanged")} == {
+    reported = handlers.rollback({"run": actual["run"]}, where).value
+    names = ("stream", "target", "workers", "until", "unchanged")
+    assert {name: reported[name] for name in names} == {
         "stream": "bids", "target": "table", "workers": ["north"],
         "until": "2013-03-01T03:00:00.000000Z", "unchanged": False,
     }  # fmt: skip
-    assert told["target_version"] > back["target_version"]
+    assert reported["target_version"] > back["target_version"]
     assert spark.read.format("delta").load(str(place / "tables" / "table")).count() == 0
-    again = handlers.rollback({"run": found["run"]}, where).value
-    assert again == {**told, "unchanged": True}
+    again = handlers.rollback({"run": actual["run"]}, where).value
+    assert again == {**reported, "unchanged": True}
 
 
 @pytest.mark.nightly
@@ -201,19 +212,19 @@ def test_a_run_is_held_and_published(run):
     assert run("runs")[1]["runs"][0]["state"] == "audited"
     code, checked = run("audit", held["run"])
     assert (code, checked["passed"]) == (0, True)
-    code, found = run("publish", held["run"])
-    assert (code, found["published"], found["unchanged"]) == (0, True, False)
+    code, actual = run("publish", held["run"])
+    assert (code, actual["published"], actual["unchanged"]) == (0, True, False)
     assert run("publish", held["run"])[1]["unchanged"] is True
     code, plan = run("plan", "bids", "--into", "table")
     assert plan["stands"] == held["run"]
-    assert [each["run"] for each in plan["covered"]] == [held["run"]]
+    assert [item["run"] for item in plan["covered"]] == [held["run"]]
 
 
 @pytest.mark.nightly
 def test_a_transform_is_audited_as_one(run):
-    found = replay(run, "--transform", "by_hour")
-    assert found["audit"]["kind"] == "transform"
-    code, checked = run("audit", found["run"])
+    actual = replay(run, "--transform", "by_hour")
+    assert actual["audit"]["kind"] == "transform"
+    code, checked = run("audit", actual["run"])
     assert (code, checked["kind"], checked["passed"]) == (0, "transform", True)
 
 
@@ -221,13 +232,13 @@ def test_incomplete_ranges_exit_3_until_closed(run):
     code, error = run("replay", "bids", "--into", "table", "--until", "2013-03-01T05:00")
     assert (code, error["error"]) == (3, "CAP-INCOMPLETE")
     assert error["frontier"] == ["2013-03-01T03:00:00.000000Z"]
-    found = replay(run, "--until", "2013-03-01T05:00", "--partial")
-    assert (found["complete"], found["records"]) == (False, 12)
+    actual = replay(run, "--until", "2013-03-01T05:00", "--partial")
+    assert (actual["complete"], actual["records"]) == (False, 12)
     code, closed = run("close", "bids")
     assert (code, closed) == (0, {"stream": "bids", "closed": 2, "cut": 1})
     assert run("close", "bids")[1]["closed"] == 0
-    found = replay(run, "--until", "2013-03-01T05:00")
-    assert (found["complete"], found["records"]) == (True, 16)
+    actual = replay(run, "--until", "2013-03-01T05:00")
+    assert (actual["complete"], actual["records"]) == (True, 16)
 
 
 def test_a_locked_range_exits_4_until_unlocked(run, spark, place):
@@ -250,9 +261,9 @@ def test_capture_goes_on_and_a_followed_replay_plays_what_is_new(run, spark, cap
     first = replay(run, "--follow", "nightly")
     assert first["records"] == 12
     feed(spark, captured.parent / "source", 4, 2)
-    code, found = run("capture", "bids")
-    assert (code, found["batches"], found["fed"]) == (0, 1, 8)
-    assert found["fed"] == found["records"] + sum(found["late"].values())
+    code, actual = run("capture", "bids")
+    assert (code, actual["batches"], actual["fed"]) == (0, 1, 8)
+    assert actual["fed"] == actual["records"] + sum(actual["late"].values())
     plan = run("plan", "bids", "--into", "table", "--follow", "nightly")[1]
     assert (plan["since"], plan["records"]) == ("2013-03-01T03:00:00.000000Z", 8)
     second = replay(run, "--follow", "nightly")
@@ -278,14 +289,14 @@ def foreign(run, spark, place, tmp_path):
 
 def test_a_foreign_table_is_audited_by_its_own_columns(foreign):
     _, audit = foreign
-    code, found = audit()
-    assert (code, found["kind"], found["passed"]) == (0, "copy", True)
+    code, actual = audit()
+    assert (code, actual["kind"], actual["passed"]) == (0, "copy", True)
     # Two houses, three complete hours of two bids each; the fourth hour is not judged.
-    assert (found["cells"], found["records"]) == (6, 12)
-    code, found = audit("--workers", "south", "--since", "2013-03-01T01:00", "--until", UNTIL)
-    assert (code, found["cells"], found["records"]) == (0, 2, 4)
-    code, found = audit("--columns", "price")
-    assert (code, found["kind"]) == (0, "shared-columns")
+    assert (actual["cells"], actual["records"]) == (6, 12)
+    code, actual = audit("--workers", "south", "--since", "2013-03-01T01:00", "--until", UNTIL)
+    assert (code, actual["cells"], actual["records"]) == (0, 2, 4)
+    code, actual = audit("--columns", "price")
+    assert (code, actual["kind"]) == (0, "shared-columns")
 
 
 @pytest.mark.nightly
@@ -299,13 +310,13 @@ def test_a_foreign_table_fails_in_each_way(foreign, spark):
     }
     for kind, sql in changes.items():
         spark.sql(sql)
-        code, found = audit()
-        assert (code, found["passed"]) == (1, False)
-        assert kind in {finding["kind"] for finding in found["findings"]}
-        assert found["totals"][kind] > 0
+        code, actual = audit()
+        assert (code, actual["passed"]) == (1, False)
+        assert kind in {finding["kind"] for finding in actual["findings"]}
+        assert actual["totals"][kind] > 0
     assert audit("--version", "0")[0] == 0
-    code, found = audit("--since", "2013-03-01T02:00", "--until", UNTIL)
-    assert (code, found["passed"]) == (0, True)
+    code, actual = audit("--since", "2013-03-01T02:00", "--until", UNTIL)
+    assert (code, actual["passed"]) == (0, True)
 
 
 def test_rows_of_nobody_are_extra(foreign, spark):
@@ -314,9 +325,9 @@ def test_rows_of_nobody_are_extra(foreign, spark):
         f"INSERT INTO delta.`{path}` VALUES ('west', TIMESTAMP '2013-03-01T01:10:00Z', 5, 1), "
         "(NULL, TIMESTAMP '2013-03-01T01:10:00Z', 6, 1), ('north', NULL, 7, 1)"
     )
-    code, found = audit()
-    assert (code, found["totals"]["extra"], found["totals"]["missing"]) == (1, 3, 0)
-    extra = [(each["worker"], each["time"], each["actual"]["price"]) for each in found["findings"]]
+    code, actual = audit()
+    assert (code, actual["totals"]["extra"], actual["totals"]["missing"]) == (1, 3, 0)
+    extra = [(each["worker"], each["time"], each["actual"]["price"]) for each in actual["findings"]]
     assert sorted(extra, key=lambda each: each[2]) == [
         (None, "2013-03-01T01:00:00.000000Z", 5),
         (None, "2013-03-01T01:00:00.000000Z", 6),
@@ -368,21 +379,21 @@ def test_rescale_late_and_maintain_work_on_one_stream(run, spark, place, tmp_pat
 
     feed(spark, tmp_path / "source", 1, 3)
     declare(2)
-    code, found = run("capture", "kept")
-    assert (code, found["records"]) == (0, 12)
+    code, actual = run("capture", "kept")
+    assert (code, actual["records"]) == (0, 12)
     feed(spark, tmp_path / "source", 0, 1)
     declare(3)
-    code, found = run("capture", "kept", "--rescale", "3")
-    assert (code, found["records"], found["late"]) == (0, 0, {"late": 4})
+    code, actual = run("capture", "kept", "--rescale", "3")
+    assert (code, actual["records"], actual["late"]) == (0, 0, {"late": 4})
     assert run("late", "kept")[1]["records"] == 4
-    code, found = run("late", "kept", "--put-back")
-    assert (code, found["records"], found["left"]) == (0, 4, {})
-    code, found = run("late", "kept")
-    assert (code, found["records"], found["put_back"]) == (0, 0, 4)
-    code, found = run("maintain", "kept")
-    assert (code, found["streams"], found["busy"]) == (0, ["kept"], [])
-    assert {"records", "events", "late", "feed"} <= {each["table"] for each in found["tables"]}
-    code, found = run("verify", "kept", "--deep", "--source")
-    assert (code, found["valid"], found["source"]["agrees"]) == (0, True, True)
-    assert (found["source"]["records"], found["source"]["batches"]) == (16, 2)
-    assert [each["closed"] for each in found["workers"]] == [True, True, False, False, False]
+    code, actual = run("late", "kept", "--put-back")
+    assert (code, actual["records"], actual["left"]) == (0, 4, {})
+    code, actual = run("late", "kept")
+    assert (code, actual["records"], actual["put_back"]) == (0, 0, 4)
+    code, actual = run("maintain", "kept")
+    assert (code, actual["streams"], actual["busy"]) == (0, ["kept"], [])
+    assert {"records", "events", "late", "feed"} <= {item["table"] for item in actual["tables"]}
+    code, actual = run("verify", "kept", "--deep", "--source")
+    assert (code, actual["valid"], actual["source"]["agrees"]) == (0, True, True)
+    assert (actual["source"]["records"], actual["source"]["batches"]) == (16, 2)
+    assert [item["closed"] for item in actual["workers"]] == [True, True, False, False, False]

@@ -120,8 +120,8 @@ def commits_of(made: Made, work: Work) -> list[str]:
 
     with instrumentation.subscribe(listen):
         work()
-    found = (seen | commits(root)) - before
-    return sorted(path.relative_to(root).parts[0] for path in found)
+    actual = (seen | commits(root)) - before
+    return sorted(path.relative_to(root).parts[0] for path in actual)
 
 
 def test_a_capture_scans_its_source_twice(spark: SparkSession, tmp_path: Path) -> None:
@@ -154,8 +154,8 @@ def test_a_staged_replay_makes_six_commits(made: Made) -> None:
 
 def test_a_direct_replay_makes_five_commits(made: Made) -> None:
     made.replay("five", direct=True, **made.days(0, 1))
-    found = commits_of(made, lambda: made.replay("five", direct=True, **made.days(1, 2)))
-    assert found == ["ledger"] * 4 + ["tables"]
+    actual = commits_of(made, lambda: made.replay("five", direct=True, **made.days(1, 2)))
+    assert actual == ["ledger"] * 4 + ["tables"]
 
 
 def test_a_replay_that_stands_runs_nothing(made: Made) -> None:

@@ -59,8 +59,8 @@ def replay(spark, lake, source):
 
 def files(lake, table):
     """The files of a table in the order in which they were written, of a copy too."""
-    found = Path(f"{lake.stream(small_stream.NAME).root}/{table}").glob("*.parquet")
-    return sorted(found, key=lambda file: file.stat().st_mtime_ns)
+    actual = Path(f"{lake.stream(small_stream.NAME).root}/{table}").glob("*.parquet")
+    return sorted(actual, key=lambda file: file.stat().st_mtime_ns)
 
 
 def commits(lake, table):
@@ -78,16 +78,16 @@ def test_all_that_is_gone_or_short_is_named_at_once(spark, damaged, source) -> N
     second.write_bytes(second.read_bytes()[:200])
     event = files(damaged, "events")[-1]
     event.write_bytes(b"")
-    found = error_of(lambda: deeply(spark, damaged))
-    assert isinstance(found, SystemFailureError)
-    assert found.code == "CAP-DAMAGED"
-    named = {each["path"]: (each["written"], each["there"]) for each in found.fields["files"]}
+    actual = error_of(lambda: deeply(spark, damaged))
+    assert isinstance(actual, SystemFailureError)
+    assert actual.code == "CAP-DAMAGED"
+    named = {field["path"]: (field["written"], field["there"]) for field in actual.fields["files"]}
     assert named.keys() == {str(first), str(second), str(event)}
     assert named[str(second)] == (whole, 200)
     assert named[str(first)][1] is None
-    assert str(event) in found.message
-    assert "2 more files" in found.message
-    assert json.loads(json.dumps(found.to_json()))["files"] == found.fields["files"]
+    assert str(event) in actual.message
+    assert "2 more files" in actual.message
+    assert json.loads(json.dumps(actual.to_json()))["files"] == actual.fields["files"]
 
     # What reads only the index does not see the payload's damage, and says what it stumbles over.
     assert error_of(lambda: replay(spark, damaged, source)).code == "CAP-DAMAGED"
@@ -101,12 +101,12 @@ def test_a_file_of_the_right_length_that_cannot_be_read_is_named(spark, damaged,
     there[30:90] = bytes(value ^ 0xFF for value in there[30:90])
     file.write_bytes(bytes(there))
     for work in (deeply, lambda *at: replay(*at, source)):
-        found = error_of(lambda work=work: work(spark, damaged))
-        assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
+        actual = error_of(lambda work=work: work(spark, damaged))
+        assert (actual.code, actual.fields["path"]) == ("CAP-DAMAGED", str(file))
     require_nothing_written(damaged)
     # What Spark raised is a stack of Java; the ledger keeps what it stands for.
     [run] = read_histories(damaged).values()
-    assert run.last.detail == found.to_json()
+    assert run.last.detail == actual.to_json()
 
 
 @pytest.mark.parametrize("table", ["events", "records"])
@@ -118,10 +118,10 @@ def test_a_log_that_lacks_something_is_named(spark, damaged, source, table, how)
     else:
         log[1].unlink()
     for work in (deeply, lambda *at: replay(*at, source)):
-        found = error_of(lambda work=work: work(spark, damaged))
-        assert found.code == "CAP-DAMAGED"
-        assert "_delta_log" in found.hint
-        assert f"/{table}" in str(found)
+        actual = error_of(lambda work=work: work(spark, damaged))
+        assert actual.code == "CAP-DAMAGED"
+        assert "_delta_log" in actual.hint
+        assert f"/{table}" in str(actual)
     require_nothing_written(damaged)
 
 
@@ -147,11 +147,11 @@ def test_a_truncated_source_file_is_named_and_skipped(spark, captured, source, t
     for short in (whole[: len(whole) // 2], whole[:400] + whole[500:]):
         file.write_bytes(short)
         os.utime(file, (at, at))
-        found = error_of(lambda: act(spark, "capture", given))
-        assert isinstance(found, SystemFailureError)
-        assert (found.code, found.fields["path"]) == ("CAP-DAMAGED", str(file))
-        assert "of the source" in found.message
-        assert "run again" in found.hint
+        actual = error_of(lambda: act(spark, "capture", given))
+        assert isinstance(actual, SystemFailureError)
+        assert (actual.code, actual.fields["path"]) == ("CAP-DAMAGED", str(file))
+        assert "of the source" in actual.message
+        assert "run again" in actual.hint
         taken = lake_contents.tape(lake)
         assert {json.loads(row)["batch"] for row in taken["records"] + taken["events"]} == {0, 1}
         assert deeply(spark, lake).valid

@@ -75,8 +75,8 @@ class TestUnits:
     def test_each_unit(
         self, spark: SparkSession, lake: Lake, tmp_path: Path, unit: TimeUnit, how: str
     ) -> None:
-        each = 10**6 // unit.micros
-        counts = [SECONDS * each, (SECONDS + 5400) * each, YEAR_10000 * each, None]
+        item = 10**6 // unit.micros
+        counts = [SECONDS * item, (SECONDS + 5400) * item, YEAR_10000 * item, None]
         counts += [2**63 - 1, -(2**62)]
         given = {"column": "count"} if how == "column" else {"expression": "count + 0"}
         stream = self.stream(tmp_path / "src", pa.array(counts, pa.int64()), unit=unit, **given)
@@ -89,7 +89,7 @@ class TestUnits:
         assert times.to_list() == [START, START + HOUR]
         assert verify(spark, lake, tape, deep=True).valid
         with pytest.raises(InvalidRequestError, match=r"CAP-DECLARED.*time\.unit .*, but is"):
-            other = next(each for each in TimeUnit if each is not unit)
+            other = next(item for item in TimeUnit if item is not unit)
             time = replace(stream.time, unit=other)  # type: ignore[type-var]
             capture(spark, lake, replace(stream, time=time))
 
@@ -196,8 +196,8 @@ def records(lake: Lake, *columns: str) -> list[tuple[object, ...]]:
 def compared(spark: SparkSession, lake: Lake, stream: Stream) -> list[tuple[int, int, bool]]:
     """Records, differences and agreement with the source, by number and by content."""
     tape = open_tape(lake, "little")
-    found = [reconcile(spark, tape, stream, deep=deep) for deep in (False, True)]
-    return [(each.records, each.differing, each.agrees) for each in found]
+    actual = [reconcile(spark, tape, stream, deep=deep) for deep in (False, True)]
+    return [(item.records, item.differing, item.agrees) for item in actual]
 
 
 class TestSelect:
@@ -264,7 +264,7 @@ class TestSelect:
     @pytest.mark.nightly
     def test_avro_is_decoded(self, spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
         sent = [(1, "order", 0), (2, "visit", 90), (-70, "order", 3600)]
-        values = [b"\x00\x00\x00\x00\x07" + avro(*each) for each in sent]
+        values = [b"\x00\x00\x00\x00\x07" + avro(*item) for item in sent]
         place = str(tmp_path / "src")
         deltalake.write_deltalake(place, pa.table({"value": values}))
         text = DECLARED_AVRO.format(place=place)
@@ -272,8 +272,8 @@ class TestSelect:
         stream = load_config(tmp_path / "streams.yaml", lake=lake.root).streams["little"]
         assert capture(spark, lake, stream).records == 3
         times = [START + timedelta(seconds=seconds) for *_, seconds in sent]
-        wanted = sorted(zip((1, 2, -70), ("order", "visit", "order"), times, strict=True))
-        assert records(lake, "id", "kind", "at") == wanted
+        expected = sorted(zip((1, 2, -70), ("order", "visit", "order"), times, strict=True))
+        assert records(lake, "id", "kind", "at") == expected
         assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
 
         # What follows a value is not decoded, so the value is no record.
@@ -333,14 +333,14 @@ class TestSelect:
         stream = text_stream(tmp_path / "src", LINES[3], select=more)
         assert capture(spark, lake, stream).records == 1
         assert records(lake, "id", "size")[-1] == (4, len(LINES[3]))
-        found = reconcile(spark, open_tape(lake, "little"), stream, deep=True)
-        assert (found.agrees, found.batches, found.records, found.otherwise) == (True, 1, 1, 1)
+        actual = reconcile(spark, open_tape(lake, "little"), stream, deep=True)
+        assert (actual.agrees, actual.batches, actual.records, actual.otherwise) == (True, 1, 1, 1)
         with pytest.raises(InvalidRequestError, match=r"CAP-SCHEMA: .*column amount is no longer"):
             fewer = f"{DECODE.replace(', amount DECIMAL(9, 2)', '')}.*"
             capture(spark, lake, text_stream(tmp_path / "src", select=fewer))
         some = replace(stream, source=replace(stream.source, where="id > 0"))
-        found = reconcile(spark, open_tape(lake, "little"), some)
-        assert (found.batches, found.records, found.otherwise) == (0, 0, 2)
+        actual = reconcile(spark, open_tape(lake, "little"), some)
+        assert (actual.batches, actual.records, actual.otherwise) == (0, 0, 2)
 
     @pytest.mark.parametrize(
         ("source", "code", "said"),
@@ -452,8 +452,8 @@ class TestSelect:
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
-        yield found
+    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as actual:
+        yield actual
 
 
 class TestKafka:
@@ -490,11 +490,11 @@ class TestKafka:
         assert labels == {"orders/0", "orders/1"}
         assert sorted(pl.read_delta(tape.paths.late)["raw"]) == ["rubbish", "{"]
         for deep in (False, True):
-            found = reconcile(spark, tape, stream, deep=deep)
-            assert (found.agrees, found.records, found.gone) == (True, 17, 0)
+            actual = reconcile(spark, tape, stream, deep=deep)
+            assert (actual.agrees, actual.records, actual.gone) == (True, 17, 0)
         spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 3")
-        found = reconcile(spark, tape, stream)
-        assert found.findings == (SourceDifference(0, None, "missing", 17, 16),)
+        actual = reconcile(spark, tape, stream)
+        assert actual.findings == (SourceDifference(0, None, "missing", 17, 16),)
 
 
 FUNCTIONS = """
@@ -733,14 +733,14 @@ class TestTables:
         files = tmp_path / "files"
         spark.sql(f"CREATE TABLE shop.files (id BIGINT) USING parquet LOCATION '{files}'")
         spark.sql("CREATE VIEW shop.few AS SELECT * FROM shop.files")
-        for name, said in {
+        for name, printed in {
             "shop.missing": "cannot be read: .*shop.*missing",
             "nowhere.shop.orders": "cannot be read: .*nowhere",
             "shop.files": "is a folder of files in the format (?i:parquet)",
             "shop.few": "few",
         }.items():
             stream = little_stream(tmp_path, source=Source(table=name))
-            with pytest.raises(InvalidRequestError, match=f"CAP-SOURCE: .*{said}") as refused:
+            with pytest.raises(InvalidRequestError, match=f"CAP-SOURCE: .*{printed}") as refused:
                 capture(spark, lake, stream)
             assert (str(files) in refused.value.hint) == (name == "shop.files")
             assert not exists(lake.stream("little").root)

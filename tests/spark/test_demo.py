@@ -53,9 +53,9 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
 
 def test_it_ends_with_the_certificate_of_the_readme(said: tuple[Path, list[str]]) -> None:
     _, lines = said
-    wanted = promised()
-    start = lines.index(wanted[0])
-    assert lines[start : start + len(wanted)] == wanted
+    expected = promised()
+    start = lines.index(expected[0])
+    assert lines[start : start + len(expected)] == expected
 
 
 def test_its_figures_are_those_of_the_quickstart(said: tuple[Path, list[str]]) -> None:
@@ -83,8 +83,8 @@ def test_a_second_time_changes_nothing(said: tuple[Path, list[str]]) -> None:
     folder, _ = said
 
     def files() -> dict[str, int]:
-        found = sorted((folder / "lake").rglob("*"))
-        return {str(path): path.stat().st_mtime_ns for path in found if path.is_file()}
+        actual = sorted((folder / "lake").rglob("*"))
+        return {str(path): path.stat().st_mtime_ns for path in actual if path.is_file()}
 
     before = files()
     again = json.loads(program(folder, CAPSTAN, "demo", "--json"))
@@ -101,7 +101,7 @@ def test_where_the_quickstart_queries_tables_there_is_something(
     folder, _ = said
     looking = blocks(page("quickstart"), "python")
     assert len(looking) == 4
-    plain, tape, ledger, spark = (program(folder, sys.executable, "-c", each) for each in looking)
+    plain, tape, ledger, spark = (program(folder, sys.executable, "-c", item) for item in looking)
 
     march = pl.read_delta(folder / "lake/tables/march_departures")
     for column in ("origin", "carrier", "dest"):

@@ -95,8 +95,8 @@ def events_of(case: str, form: Format) -> list[list[Event]]:
     """The events of each file, as the readers have them."""
     given = Form.of_folder(TIMELY / case, form)
     return [
-        list(open_recording(Path(each.path), given.encoding(each.named)))
-        for each in find_recordings(TIMELY / case, form)
+        list(open_recording(Path(recording.path), given.encoding(recording.named)))
+        for recording in find_recordings(TIMELY / case, form)
     ]
 
 
@@ -115,7 +115,7 @@ def test_a_timely_recording_round_trips(
     tape = open_tape(lake, case)
     require_verified(verify(spark, lake, tape, deep=True), tape, case)
     files = expected(case)["files"]
-    torn = {Path(each.path).name for each in done.surveys if each.torn}
+    torn = {Path(survey.path).name for survey in done.surveys if survey.torn}
     unfinished = {name for name, file in files.items() if file["trailing_bytes"]}
     assert torn == (unfinished if form is Format.TIMELY else set())
 
@@ -139,11 +139,11 @@ def require_verified(verification: Verification, tape: Tape, case: str) -> None:
     streams = expected(case)["streams"]
     for verdict, stream in zip(verification.workers, streams, strict=True):
         assert verdict.valid
-        found = verdict.to_json(tape.time_type)
+        actual = verdict.to_json(tape.time_type)
         wanted = {**stream, "holdings": stream["final_holdings"]}
         wanted["frontier"] = stream["final_frontier"]
         for key in ("events", "records", "holdings", "frontier", "closed"):
-            assert found[key] == wanted[key], key
+            assert actual[key] == wanted[key], key
 
 
 def require_played(
@@ -155,17 +155,17 @@ def require_played(
     open the reference says which records are.
     """
     # A replay of no recordings at all cannot be asked for.
-    replays = [each for each in expected(tape.name)["replays"] if each["streams"]]
+    replays = [item for item in expected(tape.name)["replays"] if item["streams"]]
     plans = [
         make_plan(
             lake,
             NOTHING,
             Request(
-                tape.name, "t", workers=tuple(map(str, each["streams"])), peers=each["workers"],
+                tape.name, "t", workers=tuple(map(str, item["streams"])), peers=item["workers"],
                 partial=True,
             ),
         )
-        for each in replays
+        for item in replays
     ]  # fmt: skip
     frames = [
         played_rows(spark, plan).withColumn("_replay", F.lit(number))
@@ -181,7 +181,7 @@ def require_played(
         certificate = draft_certificate(
             plan, [stream.content(plan.region) for stream in plan.inputs]
         )
-        assert [each["frontier"] for each in certificate.replay_workers] == [
+        assert [item["frontier"] for item in certificate.replay_workers] == [
             [tape.time_type.render(time) for time in worker.frontier] for worker in replayer.workers
         ]
         lines = lines_of(table.filter(pc.field("_replay") == number), form)
@@ -191,17 +191,17 @@ def require_played(
             assert hash_of(lines) == wanted["multiset_sha256"]
         else:
             assert lines == sorted(
-                line_of(tape.time_type.render(each.time), record, form)
-                for each in emitted
-                if complete(plan.frontier, each.time)
-                for record in each.data or ()
+                line_of(tape.time_type.render(item.time), record, form)
+                for item in emitted
+                if complete(plan.frontier, item.time)
+                for record in item.data or ()
             )
 
 
 def lines_of(table: pa.Table, form: Form) -> list[str]:
     """Played rows as the sorted lines of a multiset."""
     record = None if form.types is None else form.types.record
-    names = [each.name for each in payload_type(record)]
+    names = [item.name for item in payload_type(record)]
     columns = [table.column(name).combine_chunks() for name in names]
     values = payload_values(record, pa.StructArray.from_arrays(columns, names))
     times = [time_json(time) for time in table.column("_time").to_pylist()]
@@ -225,8 +225,8 @@ def test_what_is_played_of_it_is_what_timely_replayed(spark: SparkSession, lake:
     put(spark, lake, case, Format.TIMELY)
     wanted = expected(case)
     request = Request(case, "played", peers=3, partial=True)
-    found = replay(spark, lake, NOTHING, request).to_json()
-    assert (found["records"], found["published"]) == (wanted["records"], True)
+    actual = replay(spark, lake, NOTHING, request).to_json()
+    assert (actual["records"], actual["published"]) == (wanted["records"], True)
     table = pl.read_delta(lake.table("played")).to_arrow()
     lines = lines_of(table, Form.of_folder(TIMELY / case, Format.TIMELY))
     assert hash_of(lines) == wanted["multiset_sha256"]
@@ -242,15 +242,15 @@ def test_numbers_that_a_tape_cannot_hold_are_refused(spark: SparkSession, lake: 
 
 
 def test_of_all_nans_a_tape_has_one(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
-    said = '{"worker":0,"seq":0,"event":"messages","time":0,"data":["NaN:fff8000000000000"]}'
+    printed = '{"worker":0,"seq":0,"event":"messages","time":0,"data":["NaN:fff8000000000000"]}'
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "worker-0.jsonl").write_text(said + "\n", encoding="utf-8")
+    (tmp_path / "in" / "worker-0.jsonl").write_text(printed + "\n", encoding="utf-8")
     given = Form.from_options(Format.JSONL, time_type="u64", record_type="f64")
     import_recordings(spark, lake, "odd", find_recordings(tmp_path / "in", Format.JSONL), given)
     tape = open_tape(lake, "odd")
     export_recordings(spark, lake, tape, tmp_path / "out", given, workers=[0])
-    came = (tmp_path / "out" / "worker-0.jsonl").read_text(encoding="utf-8")
-    assert came == said.replace("NaN:fff8000000000000", "NaN") + "\n"
+    received = (tmp_path / "out" / "worker-0.jsonl").read_text(encoding="utf-8")
+    assert received == printed.replace("NaN:fff8000000000000", "NaN") + "\n"
 
 
 @pytest.mark.parametrize("form", Format)
@@ -280,10 +280,10 @@ def test_of_the_mutants_few_are_beyond_a_tape() -> None:
 
 
 def mutants_by_minimum() -> dict[str, list[dict]]:
-    found = defaultdict(list)
+    actual = defaultdict(list)
     for mutant in MUTANTS:
-        found[json.dumps(mutant["minimum"])].append(mutant)
-    return found
+        actual[json.dumps(mutant["minimum"])].append(mutant)
+    return actual
 
 
 @pytest.mark.parametrize("minimum", sorted(mutants_by_minimum()))
@@ -298,7 +298,7 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
         (folder / mutant["file"]).write_bytes((TIMELY / "mutants" / mutant["file"]).read_bytes())
     form = Form.of_folder(folder, Format.JSONL, minimum=json.loads(minimum))
     recordings = find_recordings(folder, Format.JSONL)
-    assert [Path(each.path).name for each in recordings] == [each["file"] for each in mutants]
+    assert [Path(item.path).name for item in recordings] == [item["file"] for item in mutants]
     with pytest.raises(CheckFailedError, match="CAP-VIOLATION"):
         import_recordings(spark, lake, "mutants", recordings, form)
     assert lake.streams() == []
@@ -308,12 +308,12 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
     tape = open_tape(lake, "mutants")
     for verdict, mutant in zip(verify(spark, lake, tape).workers, mutants, strict=True):
         violation = verdict.violation and (verdict.violation.seq, verdict.violation.rule.value)
-        told = mutant["expected"]
-        wanted = None if told["valid"] else (told["first_violation_seq"], told["rule"])
+        reported = mutant["expected"]
+        wanted = None if reported["valid"] else (reported["first_violation_seq"], reported["rule"])
         assert (mutant["file"], violation) == (mutant["file"], wanted)
-        found = verdict.to_json(tape.time_type)
+        actual = verdict.to_json(tape.time_type)
         for key in ("valid", "events", "records", "holdings", "frontier", "closed"):
-            assert (mutant["file"], found[key]) == (mutant["file"], told[key])
+            assert (mutant["file"], actual[key]) == (mutant["file"], reported[key])
 
 
 def test_a_registered_type_round_trips_through_a_tape(
@@ -327,8 +327,8 @@ def test_a_registered_type_round_trips_through_a_tape(
     data = b"".join(encode_event(types, event) for event in events)
     (folder / "worker-0.bin").write_bytes(data)
     given = Form.of_folder(folder, Format.TIMELY, time_type="u64", record_type="(Complex, string)")
-    found = find_recordings(folder, Format.TIMELY)
-    assert import_recordings(spark, lake, "waves", found, given).to_json()["records"] == 2
+    actual = find_recordings(folder, Format.TIMELY)
+    assert import_recordings(spark, lake, "waves", actual, given).to_json()["records"] == 2
     tape = open_tape(lake, "waves")
     assert verify(spark, lake, tape, deep=True).valid
     stored = pl.read_delta(tape.paths.records)["data"].struct.field("f0").to_list()
@@ -343,8 +343,8 @@ def test_a_captured_stream_can_be_taken_elsewhere(
 ) -> None:
     from capstan.capture.run import capture
 
-    laid = rows(range(30), step=HOUR / 2 + timedelta(microseconds=1))
-    lay_in(tmp_path / "source", laid, files=2)
+    stored = rows(range(30), step=HOUR / 2 + timedelta(microseconds=1))
+    lay_in(tmp_path / "source", stored, files=2)
     capture(spark, lake, little_stream(tmp_path / "source"))
     tape = open_tape(lake, "little")
     out = tmp_path / "out"
@@ -352,7 +352,7 @@ def test_a_captured_stream_can_be_taken_elsewhere(
         form_of(tape, Format.TIMELY)
     form = form_of(tape, Format.JSONL)
     done = export_recordings(spark, lake, tape, out, form, workers=[0, 2])
-    assert [each.records for each in done.files] == [10, 10]
+    assert [file.records for file in done.files] == [10, 10]
     with pytest.raises(InvalidRequestError, match="CAP-EXISTS"):
         export_recordings(spark, lake, tape, out, form, workers=[0])
 
@@ -365,10 +365,10 @@ def test_a_captured_stream_can_be_taken_elsewhere(
         (v.valid, v.events, v.holdings) for v in was
     ]
     kept = pl.read_delta(copy.paths.records)["data"].struct.field("json").to_list()
-    told = [json.loads(text) for text in kept]
+    reported = [json.loads(text) for text in kept]
     # To the microsecond.
-    assert sorted((row["id"], datetime.fromisoformat(row["at"])) for row in told) == [
-        (n, at) for n, _, at, *_ in laid if n % 3 in (0, 2)
+    assert sorted((row["id"], datetime.fromisoformat(row["at"])) for row in reported) == [
+        (n, at) for n, _, at, *_ in stored if n % 3 in (0, 2)
     ]
     with pytest.raises(InvalidRequestError, match="CAP-EXISTS"):
         import_recordings(spark, lake, "little", find_recordings(out, Format.JSONL), again)

@@ -50,27 +50,32 @@ def whole(path):
 
 
 def test_a_torn_recording_is_told_and_what_is_whole_comes_out(run, tmp_path, capsys):
-    code, found = run("import", "torn", TORN, "--format", "timely")
-    assert (code, found["stream"], found["valid"], found["unchanged"]) == (0, "torn", True, False)
-    assert [(each["worker"], each["violation"]) for each in found["workers"]] == [
+    code, actual = run("import", "torn", TORN, "--format", "timely")
+    assert (code, actual["stream"], actual["valid"], actual["unchanged"]) == (
+        0,
+        "torn",
+        True,
+        False,
+    )
+    assert [(item["worker"], item["violation"]) for item in actual["workers"]] == [
         (0, None), (1, None)
     ]  # fmt: skip
-    assert "torn at byte 681" in found["workers"][0]["torn"]
+    assert "torn at byte 681" in actual["workers"][0]["torn"]
     assert main(["import", "torn", str(TORN), "--format", "timely"]) == 0
-    told = capsys.readouterr().out
-    assert "torn is already on tape" in told
-    assert "torn at byte 681" in told
+    reported = capsys.readouterr().out
+    assert "torn is already on tape" in reported
+    assert "torn at byte 681" in reported
 
     code, verified = run("verify", "torn", "--deep")
     assert (code, verified["valid"]) == (0, True)
-    assert sum(each["records"] for each in verified["workers"]) == found["records"] == 96
+    assert sum(item["records"] for item in verified["workers"]) == actual["records"] == 96
 
     frames, lines = tmp_path / "frames", tmp_path / "lines"
     code, done = run("export", "torn", frames, "--format", "timely")
-    assert (code, done["events"], done["records"]) == (0, found["events"], 96)
-    assert [each["file"] for each in done["workers"]] == ["worker-0.bin", "worker-1.bin"]
+    assert (code, done["events"], done["records"]) == (0, actual["events"], 96)
+    assert [item["file"] for item in done["workers"]] == ["worker-0.bin", "worker-1.bin"]
     code, done = run("export", "torn", lines, "--format", "jsonl", "--workers", "1")
-    assert (code, [each["file"] for each in done["workers"]]) == (0, ["worker-1.jsonl"])
+    assert (code, [item["file"] for item in done["workers"]]) == (0, ["worker-1.jsonl"])
     for path in sorted(TORN.glob("*.bin")):
         assert (frames / path.name).read_bytes() == whole(path)
     transcript = (TORN / "worker-1.jsonl").read_bytes()
@@ -81,10 +86,10 @@ def test_a_torn_recording_is_told_and_what_is_whole_comes_out(run, tmp_path, cap
     with receivers(2) as (port, got):
         code, served = run("serve", "torn", "--to", f"127.0.0.1:{port}")
     assert code == 0
-    assert [(each["to"], each["workers"]) for each in served["peers"]] == [
+    assert [(item["to"], item["workers"]) for item in served["peers"]] == [
         (f"127.0.0.1:{port}", [0]), (f"127.0.0.1:{port + 1}", [1])
     ]  # fmt: skip
-    assert [bytes(each) for each in got] == [whole(path) for path in sorted(TORN.glob("*.bin"))]
+    assert [bytes(item) for item in got] == [whole(path) for path in sorted(TORN.glob("*.bin"))]
 
 
 def test_damaged_recordings_import_only_unchecked(run, streams, tmp_path, capsys):
@@ -99,16 +104,16 @@ def test_damaged_recordings_import_only_unchecked(run, streams, tmp_path, capsys
     assert f"the frame at byte {size}: its length is" in error["message"]
     assert streams() == []
 
-    code, found = run("import", "damaged", folder, "--format", "timely", "--unchecked")
-    assert (code, found["valid"]) == (0, False)
-    assert f"the frame at byte {size}" in found["workers"][1]["violation"]
+    code, actual = run("import", "damaged", folder, "--format", "timely", "--unchecked")
+    assert (code, actual["valid"]) == (0, False)
+    assert f"the frame at byte {size}" in actual["workers"][1]["violation"]
     code, verified = run("verify", "damaged")
     assert (code, verified["valid"]) == (1, False)
     broken = verified["workers"][1]
     # All that came before is on tape.
-    assert broken["violation"]["seq"] == broken["events"] == found["workers"][1]["events"] - 1
+    assert broken["violation"]["seq"] == broken["events"] == actual["workers"][1]["events"] - 1
     assert broken["violation"]["rule"] == "shape"
-    assert [each["valid"] for each in verified["workers"]] == [True, False, True]
+    assert [item["valid"] for item in verified["workers"]] == [True, False, True]
     code, error = run("export", "damaged", tmp_path / "out", "--format", "timely")
     assert (code, error["error"]) == (1, "CAP-VIOLATION")
     assert not (tmp_path / "out").exists()
@@ -121,22 +126,22 @@ def test_types_and_minimum_replace_a_missing_header(run, streams, tmp_path):
     late = [Messages.of((-9, 4), [("a", 1)]), Progress.of([((-(2**63), 0), -1)])]
     data = b"".join(encode_event(types, event) for event in late)
     (folder / "worker-2.bin").write_bytes(data)
-    asked = ("import", "bare", folder, "--format", "timely")
+    requested = ("import", "bare", folder, "--format", "timely")
     for words, refused in [
-        (asked[:3], (2, "CAP-FORMAT-NAME")),
-        (asked, (2, "CAP-FILE")),
-        ((*asked[:3], "--format", "jsonl"), (2, "CAP-FILE")),
+        (requested[:3], (2, "CAP-FORMAT-NAME")),
+        (requested, (2, "CAP-FILE")),
+        ((*requested[:3], "--format", "jsonl"), (2, "CAP-FILE")),
     ]:
         code, error = run(*words)
         assert (code, error["error"]) == refused
-    given = (*asked, "--time-type", "Product<i64,u8>", "--record-type", "(string, u16)")
+    given = (*requested, "--time-type", "Product<i64,u8>", "--record-type", "(string, u16)")
     code, error = run(*given, "--minimum", "[-8, 0]")
     assert (code, error["error"], error["rule"]) == (1, "CAP-VIOLATION", "message")
     code, error = run("import", "large", TIMELY / "k1_u64_max_w1", "--format", "timely")
     assert (code, error["error"]) == (2, "CAP-BIGINT")
     assert streams() == []
-    code, found = run(*given)
-    assert (code, found["workers"][0]["worker"], found["records"]) == (0, 2, 1)
+    code, actual = run(*given)
+    assert (code, actual["workers"][0]["worker"], actual["records"]) == (0, 2, 1)
     out = tmp_path / "out"
     assert run("export", "bare", out, "--format", "timely")[0] == 0
     assert (out / "worker-2.bin").read_bytes() == data

@@ -72,7 +72,7 @@ def test_they_are_numbered_alike(spark: SparkSession, tape: Tape, data: st.DataO
     row = st.tuples(WORKERS, times, SMALL, HASHES, HASHES)
     rows = data.draw(st.lists(row, max_size=20))
     moves = st.tuples(times, times).map(lambda pair: [(Time(pair[0]), -1), (Time(pair[1]), 1)])
-    told = data.draw(
+    reported = data.draw(
         st.lists(
             st.tuples(WORKERS, st.sampled_from([OPENING, CLOSING]), moves),
             min_size=1,
@@ -81,14 +81,14 @@ def test_they_are_numbered_alike(spark: SparkSession, tape: Tape, data: st.DataO
     )
     positions = {worker: data.draw(st.integers(0, 10**12)) for worker in range(4)}
     frame = stored(spark, tape.time_type, rows)
-    by_spark = numbered_events(frame, tape, told, positions, batch=7, commit=9)
+    by_spark = numbered_events(frame, tape, reported, positions, batch=7, commit=9)
     cells = Cells.of(frame)
     sent = cells.messages(tape.time_type)
-    found = numbered(tape.time_type, told, positions, sent, batch=7, commit=9)
-    expected = by_spark.toArrow().select(found.column_names).cast(found.schema)
+    actual = numbered(tape.time_type, reported, positions, sent, batch=7, commit=9)
+    expected = by_spark.toArrow().select(actual.column_names).cast(actual.schema)
     order = [("worker", "ascending"), ("seq", "ascending")]
-    assert found.sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
+    assert actual.sort_by(order).to_pylist() == expected.sort_by(order).to_pylist()
     assert cells.records == len(rows)
     greatest = {w: max(r[2] for r in rows if r[0] == w) for w in {r[0] for r in rows}}
     assert cells.greatest == greatest
-    assert Counter(found["worker"].to_pylist()).keys() <= set(range(4))
+    assert Counter(actual["worker"].to_pylist()).keys() <= set(range(4))

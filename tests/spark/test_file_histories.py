@@ -84,8 +84,8 @@ class Folder:
         return self.root / folder / (name.format(self.ids) + ".parquet")
 
     def now(self, path: Path) -> tuple[int, int]:
-        found = path.stat()
-        return found.st_size, found.st_mtime_ns // 1_000_000
+        actual = path.stat()
+        return actual.st_size, actual.st_mtime_ns // 1_000_000
 
     def hidden(self, path: Path) -> bool:
         return any(name[0] in "._" for name in path.relative_to(self.root).parts)
@@ -178,11 +178,11 @@ def test_what_is_on_tape_is_what_the_folder_has_had(
             mend(folder, act, path)
         done = capture(spark, lake, stream)
         require_alike(lake, folder, done)
-    found = reconcile(spark, open_tape(lake, "histories"), stream)
+    actual = reconcile(spark, open_tape(lake, "histories"), stream)
     there = {p for p in folder.read if p.exists() and folder.read[p] == folder.now(p)}
-    assert found.unread == 0
-    assert (found.gone == 0) == all(path.exists() for path in folder.read)
-    assert len(there) + found.gone + folder.passed().get("changed", 0) == len(folder.read)
+    assert actual.unread == 0
+    assert (actual.gone == 0) == all(path.exists() for path in folder.read)
+    assert len(there) + actual.gone + folder.passed().get("changed", 0) == len(folder.read)
 
 
 def refusal(folder: Folder, act: str, path: Path) -> str | None:
@@ -202,14 +202,14 @@ def mend(folder: Folder, act: str, path: Path) -> None:
 
 def versions(lake: Lake) -> list[int | None]:
     paths = lake.stream("histories")
-    return [delta.version_of(each) for each in (paths.records, paths.events, paths.feed)]
+    return [delta.version_of(item) for item in (paths.records, paths.events, paths.feed)]
 
 
 def require_alike(lake: Lake, folder: Folder, done: CaptureResult) -> None:
     """Check that a capture has taken what the model takes, and tells of all else."""
     assert (done.records, done.late) == (folder.captured(), {})
-    found = pl.read_delta(lake.stream("histories").records)["data"].struct.unnest().to_dicts()
-    rows = [tuple(sorted((k, v) for k, v in row.items() if v is not None)) for row in found]
+    actual = pl.read_delta(lake.stream("histories").records)["data"].struct.unnest().to_dicts()
+    rows = [tuple(sorted((k, v) for k, v in row.items() if v is not None)) for row in actual]
     assert Counter(rows) == folder.on_tape
     assert done.passed is not None
     assert dict(done.passed.counts) == folder.passed()

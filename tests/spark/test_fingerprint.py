@@ -43,10 +43,10 @@ def one(spark: SparkSession, row: str) -> Pair:
 
 def whole(frame: DataFrame) -> Pair:
     h1, h2 = row_hashes(frame.schema.fields)
-    found = frame.select(h1.alias("a"), h2.alias("b")).agg(
+    actual = frame.select(h1.alias("a"), h2.alias("b")).agg(
         fingerprint(F.col("a"), F.col("b")).alias("f")
     )
-    return tuple(found.first()["f"])
+    return tuple(actual.first()["f"])
 
 
 @pytest.mark.parametrize("row", GOLDEN)
@@ -72,20 +72,20 @@ def test_owners_are_the_same_in_sql_and_in_python(spark: SparkSession) -> None:
         hashed = frame.select(F.lit(number).alias("number"), "id", h.alias("h"))
         hashed = hashed.withColumn("ws", F.array(*map(F.lit, WORKERS)))
         placed.append(hashed.selectExpr("*", f"{Modulo.sql} AS m", f"{Rendezvous.sql} AS r"))
-    found = (
+    actual = (
         reduce(DataFrame.unionAll, placed)
         .toArrow()
         .sort_by([("number", "ascending"), ("id", "ascending")])
     )
     rows = frame.toArrow().sort_by("id")
     for number, names in enumerate(keys):
-        mine = found.filter(pc.equal(found["number"], number))
+        mine = actual.filter(pc.equal(actual["number"], number))
         hashed = key_hashes([rows[name].combine_chunks() for name in names])
         assert mine["h"].to_pylist() == hashed.to_pylist(), names
         for column, placement in (("m", Modulo()), ("r", Rendezvous())):
             owners = placement.owners(hashed, WORKERS).to_pylist()
             assert mine[column].to_pylist() == owners, (names, placement)
-    assert set(found["r"].to_pylist()) == set(found["m"].to_pylist()) == set(WORKERS)
+    assert set(actual["r"].to_pylist()) == set(actual["m"].to_pylist()) == set(WORKERS)
 
 
 @pytest.mark.parametrize(
@@ -211,13 +211,13 @@ def test_no_rows_have_no_fingerprint(spark: SparkSession) -> None:
 @given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), min_size=1, max_size=8))
 def test_sums_are_modulo_two_to_the_64(spark: SparkSession, groups: list[list[int]]) -> None:
     rows = [(i, value) for i, group in enumerate(groups) for value in group]
-    found = (
+    actual = (
         spark.createDataFrame(rows, "g INT, v BIGINT")
         .groupBy("g")
         .agg(sum_mod64(F.col("v")).alias("s"))
         .collect()
     )
-    assert {row["g"]: row["s"] for row in found} == {
+    assert {row["g"]: row["s"] for row in actual} == {
         i: _signed(sum(group)) for i, group in enumerate(groups)
     }
 
@@ -257,10 +257,10 @@ def test_rows_are_equal_exactly_when_their_hashes_are(
     spark: SparkSession, rows: list[tuple[object, ...]]
 ) -> None:
     frame = spark.createDataFrame(rows, _NESTED_DDL)
-    found = hashes(frame)
+    actual = hashes(frame)
     distinct = len({repr(_plain(row)) for row in rows})
-    assert len({h1 for h1, _ in found}) == distinct
-    assert len({h2 for _, h2 in found}) == distinct
+    assert len({h1 for h1, _ in actual}) == distinct
+    assert len({h2 for _, h2 in actual}) == distinct
 
 
 def _plain(value: object) -> object:

@@ -58,15 +58,15 @@ TYPED = {
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as found:
-        yield found
+    with broker(tmp_path_factory.mktemp("kafka") / "broker", partitions=2) as actual:
+        yield actual
 
 
 @pytest.fixture
 def mortal(tmp_path: Path) -> Iterator[Broker]:
     """A broker that may be ended: Spark keeps producers, which then have to find it again."""
-    with broker(tmp_path / "broker", partitions=2) as found:
-        yield found
+    with broker(tmp_path / "broker", partitions=2) as actual:
+        yield actual
 
 
 def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
@@ -74,7 +74,7 @@ def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
     assert jvm is not None
     assert gateway is not None
-    properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+    properties, expected = jvm.java.util.Properties(), jvm.java.util.HashMap()
     properties.put("bootstrap.servers", kafka.address)
     clients = jvm.org.apache.kafka.clients.admin
     # A static method with the name of another one, which hides it from Python.
@@ -82,9 +82,9 @@ def forget(spark: SparkSession, kafka: Broker, topic: str, before: int) -> None:
     types, values = gateway.new_array(jvm.java.lang.Class, 1), gateway.new_array(jvm.Object, 1)
     types[0], values[0] = jvm.java.lang.Long.TYPE, jvm.java.lang.Long.valueOf(str(before))
     until = kind.getMethod("beforeOffset", types).invoke(None, values)
-    wanted.put(jvm.org.apache.kafka.common.TopicPartition(topic, 0), until)
+    expected.put(jvm.org.apache.kafka.common.TopicPartition(topic, 0), until)
     admin = clients.Admin.create(properties)
-    admin.deleteRecords(wanted).all().get()
+    admin.deleteRecords(expected).all().get()
     admin.close()
 
 
@@ -92,12 +92,12 @@ def widen(spark: SparkSession, kafka: Broker, topic: str, partitions: int) -> No
     """Give a topic more partitions."""
     jvm = spark._jvm
     assert jvm is not None
-    properties, wanted = jvm.java.util.Properties(), jvm.java.util.HashMap()
+    properties, expected = jvm.java.util.Properties(), jvm.java.util.HashMap()
     properties.put("bootstrap.servers", kafka.address)
     clients = jvm.org.apache.kafka.clients.admin
-    wanted.put(topic, clients.NewPartitions.increaseTo(partitions))
+    expected.put(topic, clients.NewPartitions.increaseTo(partitions))
     admin = clients.Admin.create(properties)
-    admin.createPartitions(wanted).all().get()
+    admin.createPartitions(expected).all().get()
     admin.close()
 
 
@@ -146,9 +146,9 @@ def test_what_the_topics_gave_is_on_tape_or_late(
     lake, stream = captured
     tape = open_tape(lake, "clicks")
     for deep in (False, True):
-        found = reconcile(spark, tape, stream, deep=deep)
-        assert found.agrees, found
-        assert (found.batches, found.records) == (3, 82)
+        actual = reconcile(spark, tape, stream, deep=deep)
+        assert actual.agrees, actual
+        assert (actual.batches, actual.records) == (3, 82)
 
 
 def test_offsets_that_no_batch_has_consumed_are_found(
@@ -162,20 +162,20 @@ def test_offsets_that_no_batch_has_consumed_are_found(
         f"UPDATE delta.`{tape.paths.feed}` SET since = since + 2, until = until + 2 "
         "WHERE batch = 2 AND part = 'web/0'"
     )
-    found = reconcile(spark, tape, captured[1])
-    assert found.findings == (SourceDifference(2, "web/0", "gap", 2, 0),)
-    assert not found.agrees
+    actual = reconcile(spark, tape, captured[1])
+    assert actual.findings == (SourceDifference(2, "web/0", "gap", 2, 0),)
+    assert not actual.agrees
 
 
 def delete(spark: SparkSession, kafka: Broker, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
     jvm = spark._jvm
     assert jvm is not None
-    properties, wanted = jvm.java.util.Properties(), jvm.java.util.ArrayList()
+    properties, expected = jvm.java.util.Properties(), jvm.java.util.ArrayList()
     properties.put("bootstrap.servers", kafka.address)
-    wanted.add(topic)
+    expected.add(topic)
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
-    admin.deleteTopics(wanted).all().get()
+    admin.deleteTopics(expected).all().get()
     while topic in set(admin.listTopics().names().get()):
         time.sleep(0.1)
     admin.close()
@@ -221,8 +221,8 @@ def test_partitions_that_a_topic_gains_are_workers_from_then_on(
     assert sorted(labels.values()) == ["grown/0", "grown/1", "grown/2"]
     assert ids(lake, "grown") == list(range(22))
     assert verify(spark, lake, tape, deep=True).valid
-    found = reconcile(spark, tape, stream, deep=True)
-    assert (found.agrees, found.records) == (True, 22)
+    actual = reconcile(spark, tape, stream, deep=True)
+    assert (actual.agrees, actual.records) == (True, 22)
 
 
 def test_a_record_that_was_lost_or_changed_is_found(
@@ -233,8 +233,8 @@ def test_a_record_that_was_lost_or_changed_is_found(
     capture(spark, lake, stream)
     tape = open_tape(lake, "lost")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.offset = 5 AND worker = 0")
-    found = reconcile(spark, tape, stream)
-    assert found.findings == (SourceDifference(0, "lost/0", "missing", 10, 9),)
+    actual = reconcile(spark, tape, stream)
+    assert actual.findings == (SourceDifference(0, "lost/0", "missing", 10, 9),)
     spark.sql(
         f"UPDATE delta.`{tape.paths.records}` SET data.value = X'00' "
         "WHERE data.offset = 5 AND worker = 1"
@@ -245,7 +245,7 @@ def test_a_record_that_was_lost_or_changed_is_found(
     forget(spark, kafka, "lost", before=3)
     later = reconcile(spark, tape, stream, deep=True)
     assert (later.batches, later.gone) == (0, 1)
-    assert [each.part for each in later.findings] == ["lost/1"]
+    assert [finding.part for finding in later.findings] == ["lost/1"]
 
 
 @pytest.mark.nightly
@@ -360,11 +360,11 @@ class TestTopics:
         self.export(spark, lake, topics)
         self.export(spark, lake, topics)
 
-        found = import_topics(spark, lake, "copy", topics)
+        actual = import_topics(spark, lake, "copy", topics)
 
         tape = open_tape(lake, "little")
         labels = index.worker_labels(tape, newest_cut(tape))
-        assert (found.cut, found.workers, found.records) == (0, len(labels), 41)
+        assert (actual.cut, actual.workers, actual.records) == (0, len(labels), 41)
         assert same_recording(lake, "little", "copy")
         assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
         assert import_topics(spark, lake, "copy", topics).unchanged
@@ -391,17 +391,17 @@ class TestTopics:
     ) -> None:
         # Else a broker that makes the topic just then may take the second one first, and from then
         # on refuse the first; one send of thirteen to a broker that had just begun came to that.
-        told: list[str | None] = []
+        reported: list[str | None] = []
         options = DataFrameWriter.options
 
         def spied(writer: DataFrameWriter, **given: str) -> DataFrameWriter:
             if "kafka.bootstrap.servers" in given:
-                told.append(given.get("kafka.max.in.flight.requests.per.connection"))
+                reported.append(given.get("kafka.max.in.flight.requests.per.connection"))
             return options(writer, **given)
 
         monkeypatch.setattr(DataFrameWriter, "options", spied)
         self.export(spark, recorded[0], Topics.parse(f"kafka://{kafka.address}/one.by.one"))
-        assert told == ["1", "1"]
+        assert reported == ["1", "1"]
 
     def test_columns_of_every_type_come_back(
         self, spark: SparkSession, kafka: Broker, lake: Lake, tmp_path: Path
@@ -455,9 +455,9 @@ class TestTopics:
                 r"CAP-TOPIC-GAP: topic record-\d lacks 1 of \d records of event \d",
             ),
         }
-        for prefix, (kept, said) in cases.items():
+        for prefix, (kept, printed) in cases.items():
             send(kafka.address, renamed(text.where(kept), "whole", prefix))
-            with pytest.raises(CheckFailedError, match=said):
+            with pytest.raises(CheckFailedError, match=printed):
                 import_topics(spark, lake, "refused", Topics(kafka.address, prefix))
         changed = text.selectExpr(
             "topic", "replace(value, '\"amount\":49', '\"amount\":48') AS value"

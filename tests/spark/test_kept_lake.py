@@ -40,7 +40,7 @@ def results(spark: SparkSession) -> Iterator[dict[str, dict[str, lake_figures.Js
 def test_a_command_gives_the_same_result(
     results: dict[str, dict[str, lake_figures.Json]], name: str
 ) -> None:
-    kept, given = (lake_figures.comparable(each["commands"][name]) for each in (FIGURES, results))
+    kept, given = (lake_figures.comparable(item["commands"][name]) for item in (FIGURES, results))
     assert lake_figures.as_far_as(kept, given) == kept
 
 
@@ -48,7 +48,7 @@ def test_a_command_gives_the_same_result(
 def test_a_table_has_the_same_contents(
     results: dict[str, dict[str, lake_figures.Json]], name: str
 ) -> None:
-    kept, now = (lake_figures.comparable(found["tables"][name]) for found in (FIGURES, results))
+    kept, now = (lake_figures.comparable(actual["tables"][name]) for actual in (FIGURES, results))
     # Maintenance deletes old parts of a log, so the log that is left depends on the lake's age.
     assert lake_figures.same_log(kept, now)
     for part in ("columns", "properties", "partitions", "rows"):
@@ -58,7 +58,7 @@ def test_a_table_has_the_same_contents(
 def test_commands_and_tables_are_the_same(
     results: dict[str, dict[str, lake_figures.Json]],
 ) -> None:
-    now = {kind: lake_figures.comparable(found) for kind, found in results.items()}
-    assert {kind: list(found) for kind, found in now.items()} == {
-        kind: list(found) for kind, found in FIGURES.items()
+    now = {kind: lake_figures.comparable(actual) for kind, actual in results.items()}
+    assert {kind: list(actual) for kind, actual in now.items()} == {
+        kind: list(actual) for kind, actual in FIGURES.items()
     }

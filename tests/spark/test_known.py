@@ -48,12 +48,12 @@ def known(play: Play, tmp_path: Path) -> Known:
     workers = tuple(sorted(plan.inputs.workers))
 
     def filled(runs: Collection[int]) -> None:
-        each = {
+        item = {
             f"table-{n:08x}-1": Region(Box((since + n * step,), (since + (n + 1) * step,)))
             for n in runs
         }
-        laid = {run: (workers, region) for run, region in each.items()}
-        publish_all(Books(lake, NAME, plan.target), laid)
+        stored = {run: (workers, region) for run, region in item.items()}
+        publish_all(Books(lake, NAME, plan.target), stored)
         require_own_rows(play.spark, Ownership(replace(plan, lake=lake)))
 
     return filled
@@ -88,8 +88,8 @@ def test_rows_that_another_stream_has_replaced_since_are_its_own(
     far = Region(Box((0,), (1,)))
     theirs = {"far-00000001-1": (workers, far), "table-00000002-1": (workers[:1], plan.region)}
     publish_all(Books(lake, "other", plan.target), theirs)
-    said = r"CAP-ADOPT.* this output was not the last .*: table-00000002-1 of stream other"
-    with pytest.raises(InvalidRequestError, match=said) as caught:
+    printed = r"CAP-ADOPT.* this output was not the last .*: table-00000002-1 of stream other"
+    with pytest.raises(InvalidRequestError, match=printed) as caught:
         require_own_rows(play.spark, Ownership(replace(plan, lake=lake)))
     all_ = play.spark.read.format("delta").load(plan.target)
     assert caught.value.fields["rows"] == all_.where(f"_worker = {workers[0]}").count() > 0

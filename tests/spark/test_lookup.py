@@ -65,9 +65,9 @@ class Shop:
 
     def rows(self, into: str = "named") -> set[Row]:
         frame = delta.load(self.spark, self.lake.table(into))
-        found = frame.select("id", "customer_name", "customer_region").collect()
-        assert len(found) == 5
-        return {tuple(row) for row in found}
+        actual = frame.select("id", "customer_name", "customer_region").collect()
+        assert len(actual) == 5
+        return {tuple(row) for row in actual}
 
 
 @pytest.fixture
@@ -174,33 +174,33 @@ def test_followed_pipelines_pin_lookup_versions_per_run(
     titles.write.format("delta").save(shop.lake.table("regions"))
     done = shop.published("sums", pipeline="by_customer", follow="nightly")
     frame = delta.load(shop.spark, shop.lake.table("sums"))
-    found = {tuple(row) for row in frame.select("customer_name", "title", "ids").collect()}
-    assert found == {("Ada", "north", 6), ("Bo", "south", 2), (None, None, 7)}
+    actual = {tuple(row) for row in frame.select("customer_name", "title", "ids").collect()}
+    assert actual == {("Ada", "north", 6), ("Bo", "south", 2), (None, None, 7)}
     assert done.pipeline is not None
-    assert [each["name"] for each in done.pipeline["lookups"]] == ["customers", "regions"]
+    assert [item["name"] for item in done.pipeline["lookups"]] == ["customers", "regions"]
     assert shop.replay("sums", pipeline="by_customer", follow="nightly").unchanged
     assert shop.audit(done)
 
 
 def test_a_table_is_named_as_in_a_catalog(shop: Shop, catalog: SparkSession) -> None:
-    asked = {"pipeline": "orders_by_name"}
+    requested = {"pipeline": "orders_by_name"}
     with pytest.raises(InvalidRequestError, match="CAP-CATALOG: the catalog has no table Shop.C"):
-        shop.replay("by_name", **asked)
+        shop.replay("by_name", **requested)
     columns = "id STRING, name STRING, region INT"
     catalog.sql(f"CREATE TABLE shop.customers ({columns}) USING delta")
     for rows in (FIRST, SECOND):
         catalog.createDataFrame(rows, columns).write.mode("overwrite").insertInto("shop.customers")
-    request = Request("orders", "by_name", **asked)
+    request = Request("orders", "by_name", **requested)
     planned = DeclaredContext(shop.lake, shop.declarations, catalog).plan(request).to_json()
     assert planned["pipeline"]["lookups"][0]["table"] == "Shop.Customers"
-    first = shop.published("by_name", **asked, lookups={"customers": 1})
+    first = shop.published("by_name", **requested, lookups={"customers": 1})
     assert (version(first), shop.rows("by_name")) == (1, BY_FIRST)
-    second = shop.published("by_name", **asked)
+    second = shop.published("by_name", **requested)
     assert (version(second), shop.rows("by_name")) == (2, BY_SECOND)
     # While another table has the name, that is not taken for the pinned one.
     catalog.sql("ALTER TABLE shop.customers RENAME TO shop.former")
     catalog.sql("CREATE TABLE shop.customers USING delta AS SELECT * FROM shop.former")
-    third = shop.published("other", **asked)
+    third = shop.published("other", **requested)
     assert (version(third), shop.rows("other")) == (0, BY_SECOND)
     with pytest.raises(InvalidRequestError, match="CAP-LOOKUP"):
         shop.audit(second)

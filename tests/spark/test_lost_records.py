@@ -38,9 +38,9 @@ def tape(spark: SparkSession, lake: Lake, tmp_path: Path) -> Tape:
     """The half hours of a day and more, of three workers; of worker 1 number 10 is gone."""
     lay(tmp_path / "source", "0", rows(range(60)))
     capture(spark, lake, little_stream(tmp_path / "source"))
-    found = open_tape(lake, "little")
-    lose(spark, found, "data.id = 10")
-    return found
+    actual = open_tape(lake, "little")
+    lose(spark, actual, "data.id = 10")
+    return actual
 
 
 def lose(spark: SparkSession, tape: Tape, which: str) -> None:
@@ -68,8 +68,8 @@ def test_files_are_written_of_no_worker(
     )
     put_back(spark, tape)
     again = tmp_path / "again"
-    found = export_recordings(spark, lake, tape, again, form, workers=[0, 1, 2])
-    assert found.to_json()["records"] == 60
+    actual = export_recordings(spark, lake, tape, again, form, workers=[0, 1, 2])
+    assert actual.to_json()["records"] == 60
 
 
 def test_frames_are_written_of_no_worker(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_surplus_and_unlisted_records_are_refused(
     form = form_of(tape, Format.JSONL)
     twice = spark.read.format("delta").load(tape.paths.records).where("data.id = 20")
     twice.write.format("delta").mode("append").save(tape.paths.records)
-    said = "worker 2, event .*: 2 records are stored, 1 were recorded"
-    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: stream little, {said}"):
+    printed = "worker 2, event .*: 2 records are stored, 1 were recorded"
+    with pytest.raises(CheckFailedError, match=f"CAP-TAPE: stream little, {printed}"):
         export_recordings(spark, lake, tape, tmp_path / "twice", form, workers=[2])
     put_back(spark, tape)
     stray = twice.withColumn("time", F.struct(F.lit(START - HOUR).alias("event")))
@@ -125,11 +125,11 @@ def test_topics_are_sent_no_message(
 def test_a_recapture_continues_once_records_are_restored(
     spark: SparkSession, lake: Lake, tape: Tape
 ) -> None:
-    asked = RecaptureRequest("little", "copy")
+    requested = RecaptureRequest("little", "copy")
     with pytest.raises(CheckFailedError, match=f"CAP-TAPE: {LOST}"):
-        recapture(spark, lake, asked)
+        recapture(spark, lake, requested)
     copy = open_tape(lake, "copy")
     assert pl.read_delta(copy.paths.records).is_empty()
     put_back(spark, tape)
-    assert recapture(spark, lake, asked).records == 54
+    assert recapture(spark, lake, requested).records == 54
     assert verify(spark, lake, copy, deep=True).valid

@@ -69,9 +69,9 @@ def read(made: Sixteen, into: str, **asked: object) -> Scan:
 
 
 def rows(made: Sixteen, table: str) -> list[str]:
-    found = lake_contents.rows(made.lake.table(table))
-    assert found
-    return found
+    actual = lake_contents.rows(made.lake.table(table))
+    assert actual
+    return actual
 
 
 @pytest.mark.nightly
@@ -124,7 +124,7 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
 
     assert done.files < done.files_before
     assert lake_contents.rows(feed.path) == rows
-    assert [each.batch for each in synthetic_batches(made.tape)] == [4]
+    assert [item.batch for item in synthetic_batches(made.tape)] == [4]
     # Rows of another origin stay in files of their own, however often it is looked at.
     again = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
     assert (again.rewritten, again.files) == (0, done.files)
@@ -145,7 +145,7 @@ def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Pat
             .start()
         )
         query.awaitTermination()
-        return sum(each["numInputRows"] for each in query.recentProgress)
+        return sum(item["numInputRows"] for item in query.recentProgress)
 
     paths = made.tape.paths
     assert new(paths.records) == (BATCHES + 1) * ROWS
@@ -170,12 +170,12 @@ class Between:
 
 def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_path: Path) -> None:
     made = make(spark, tmp_path, 3)
-    asked = {"follow": "f"}
+    requested = {"follow": "f"}
 
     def capture_and_follow() -> None:
         made.lay(3)
         made.capture()
-        assert made.replay("copy", **asked).certificate.published
+        assert made.replay("copy", **requested).certificate.published
 
     def the_same_again() -> None:
         assert maintain(spark, made.lake, [NAME], sizes=SIZES).to_json()["rewritten"] > 0
@@ -187,14 +187,14 @@ def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_pa
             made.capture()
         between = Between("maintain.written", work)
         with instrumentation.subscribe(between):
-            found = compact_records(spark, made.lake, made.tape, SIZES)
+            actual = compact_records(spark, made.lake, made.tape, SIZES)
         assert between.done
         # Of two that take the same files one lands, and the other finds nothing left to do.
-        assert (found.rewritten > 0) == more
+        assert (actual.rewritten > 0) == more
     assert verify(spark, made.lake, made.tape, deep=True).valid
     tape = lake_contents.tape(made.lake, NAME)
     assert len(tape["records"]) == 6 * ROWS
-    made.replay("copy", **asked)
+    made.replay("copy", **requested)
     made.replay("whole")
     assert rows(made, "copy") == rows(made, "whole")
 
@@ -208,7 +208,7 @@ def keep_up(made: Sixteen) -> None:
     for _ in range(2):
         done = maintain(made.spark, made.lake, [NAME], sizes=SIZES)
         # Others may take files of a table each time that it looks; that is told, and no failure.
-        assert {each.code for each in done.busy} <= {"CAP-CONFLICT"}
+        assert {item.code for item in done.busy} <= {"CAP-CONFLICT"}
         for table in (*index_tables(made.tape), *ledger_tables(made.lake)):
             compact_index(made.spark, replace(table, sizes=replace(INDEX, many=2)))
 
@@ -276,7 +276,7 @@ def test_maintenance_reports_violations_nobody_replayed(unkept: Sixteen, tmp_pat
     refusal = done.refusal
     assert refusal is not None
     assert (refusal.code, refusal.exit_code, refusal.fields["worker"]) == ("CAP-VIOLATION", 1, 3)
-    assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    assert [item["error"] for item in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
     (known,) = known_violations(made.lake)
     assert (known.stream, known.worker, known.rule) == (NAME, 3, "seq")
     # What is sound is verified for good, and all else was kept up.
@@ -300,7 +300,7 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
 
     done = maintain(spark, lake, lake.streams())
 
-    assert [(each.code, each.fields["stream"]) for each in done.failed] == [
+    assert [(item.code, item.fields["stream"]) for item in done.failed] == [
         ("CAP-DAMAGED", "index"), ("CAP-DAMAGED", "payload"),
     ]  # fmt: skip
     assert done.streams == ["whole"]
@@ -317,10 +317,10 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
     assert (answer.value["streams"], answer.refusal and answer.refusal.exit_code) == (["whole"], 5)
     capsys.readouterr()
     assert main(["--lake", lake.root, "maintain", "--all"]) == 5
-    said = capsys.readouterr().err
-    assert "CAP-DAMAGED: stream index: " in said
-    assert "CAP-DAMAGED: stream payload: " in said
-    assert said.count("_delta_log from a backup") == 2
+    printed = capsys.readouterr().err
+    assert "CAP-DAMAGED: stream index: " in printed
+    assert "CAP-DAMAGED: stream payload: " in printed
+    assert printed.count("_delta_log from a backup") == 2
 
 
 def test_what_nobody_needs_is_deleted_and_nothing_else(
@@ -344,7 +344,7 @@ def test_what_nobody_needs_is_deleted_and_nothing_else(
     assert vacuum(spark, "records", str(path)) == 0
     monkeypatch.setattr(cleanup, "LEASE", timedelta(0))
     gone = vacuum(spark, "records", str(path))
-    files = {path / each.path for each in files_of(str(path), "batch") or ()}
+    files = {path / item.path for item in files_of(str(path), "batch") or ()}
     assert set(path.glob("*.parquet")) == files
     assert gone == len(there) - 1 - len(files) > 0
     assert verify(spark, made.lake, made.tape, deep=True).valid
@@ -371,8 +371,8 @@ def test_the_log_keeps_a_stream_s_batch_times(spark: SparkSession, tmp_path: Pat
     made = make(spark, tmp_path, 1)
     assert retention_of(made.tape.paths.events, LOG) == timedelta(days=7)
     for days, kept in ((20, 21), (1, 21)):
-        asked = replace(made.stream, stalled_after=timedelta(days=days))
-        capture(spark, made.lake, asked)
+        requested = replace(made.stream, stalled_after=timedelta(days=days))
+        capture(spark, made.lake, requested)
         assert retention_of(made.tape.paths.events, LOG) == timedelta(days=kept)
     assert retention_of(made.tape.paths.records, LOG) == timedelta(days=7)
 

@@ -152,13 +152,13 @@ def test_catalog_tables_that_are_not_delta_are_refused(
 ) -> None:
     shop.sql(f"CREATE TABLE shop.files (id BIGINT) USING parquet LOCATION '{tmp_path}/files'")
     shop.sql("CREATE VIEW shop.few AS SELECT * FROM shop.files")
-    for table, said in {
+    for table, printed in {
         "shop.files": "is in the format parquet",
         "shop.few": "cannot be looked up",
         "nowhere.orders": "there is no schema nowhere",
     }.items():
         target = Target(name="refused", table=table)
-        with pytest.raises(InvalidRequestError, match=f"CAP-CATALOG: table {table} .*{said}"):
+        with pytest.raises(InvalidRequestError, match=f"CAP-CATALOG: table {table} .*{printed}"):
             declaring(play, target)("refused", **EARLY)
         assert not is_table(play.lake.table("refused"))
 
@@ -186,11 +186,13 @@ def test_a_layout_that_the_rows_cannot_have_is_refused(play: Play) -> None:
     }
     targets = [Target(name=name, create=create) for name, create in layouts.items()]
     play = declaring(play, *targets)
-    for name, said in {
+    for name, printed in {
         "nosuch": "is to be partitioned or clustered by column nosuch, which its rows do not have",
         "nested": "cannot be partitioned by column _time, which is struct<event:timestamp>",
     }.items():
-        with pytest.raises(InvalidRequestError, match=f"CAP-TARGET-COLUMNS: target {name} {said}"):
+        with pytest.raises(
+            InvalidRequestError, match=f"CAP-TARGET-COLUMNS: target {name} {printed}"
+        ):
             play(name, **EARLY)
         assert not is_table(play.lake.table(name))
     play("placed", **EARLY)

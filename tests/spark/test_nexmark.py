@@ -68,8 +68,8 @@ DAILY = (4, 8)
     ],
 )
 def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
-    wanted = multiset(nexmark_sql.asked(events, number))
-    assert wanted.total() >= ROWS_AT_LEAST[number]
+    expected = multiset(nexmark_sql.asked(events, number))
+    assert expected.total() >= ROWS_AT_LEAST[number]
     pipeline = pipelines().get(f"nexmark_q{number}")
     for peers, batches in ((1, 1), (2, 50), (3, 50), (8, 1)):
         played = play(
@@ -79,9 +79,9 @@ def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
             everything(TIMES),
             peers=peers,
         )
-        found = multiset(played.sinks["out"].drop("_time"))
+        actual = multiset(played.sinks["out"].drop("_time"))
         played.release()
-        assert found == wanted, peers
+        assert actual == expected, peers
         assert played.trimmed == {"out": 0}
         assert played.put_aside == {}
 
@@ -90,11 +90,11 @@ def test_pipelines_give_what_sql_gives(events: DataFrame, number: int) -> None:
 def test_a_tape_gives_what_the_queries_are_run_over(
     events: DataFrame, tmp_path: Path, batches: int
 ) -> None:
-    spark, wanted = events.sparkSession, recorded(events, batches)
+    spark, expected = events.sparkSession, recorded(events, batches)
     data = F.struct("dateTime", "person", "auction", "bid").alias("data")
     place = [F.col(f"_{name}").alias(name) for name in ("worker", "batch", "time", "pos")]
     # Not `toArrow`: it refuses nulls around fields that are never null.
-    wanted.select(*place, data).coalesce(1).write.parquet(str(tmp_path / "rows"))
+    expected.select(*place, data).coalesce(1).write.parquet(str(tmp_path / "rows"))
     rows = pq.read_table(tmp_path / "rows")
     assert len(set(rows["batch"].to_pylist())) == batches
     lake = Lake.at(tmp_path)
@@ -104,8 +104,8 @@ def test_a_tape_gives_what_the_queries_are_run_over(
     assert cut.batch == batches - 1
     read = played_records(
         spark, tape, cut, workers, Region(Box.everything(TIMES)), place=True
-    ).select(wanted.columns)
-    assert multiset(read) == multiset(wanted)
+    ).select(expected.columns)
+    assert multiset(read) == multiset(expected)
     # And one of them over the tape itself.
     pipeline = pipelines().get("nexmark_q7")
     reach = everything(TIMES)
@@ -138,8 +138,8 @@ def captured(events: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Cal
             ),
         )
         lake = Lake.at(folder / "lake")
-        found = capture(spark, lake, stream)
-        assert (found.batches, found.records) == (batches, MARKET_EVENTS)
+        actual = capture(spark, lake, stream)
+        assert (actual.batches, actual.records) == (batches, MARKET_EVENTS)
         tapes[batches], closed = close(spark, lake, "nexmark")
         assert closed == 2
         return tapes[batches]
@@ -155,18 +155,18 @@ def answered(
     workers = index.worker_labels(tape, cut)
     pipeline, reach = pipelines().get(f"nexmark_q{number}"), everything(tape.time_type)
     played = play_tape(spark, tape, cut, workers, pipeline, reach, Antichain(), peers=peers)
-    found = multiset(played.sinks["out"].drop("_time"))
+    actual = multiset(played.sinks["out"].drop("_time"))
     played.release()
-    return found
+    return actual
 
 
 def test_what_was_captured_gives_what_sql_gives(
     events: DataFrame, captured: Callable[[int], Tape]
 ) -> None:
     for number, peers in ((8, 3), (11, 2)):
-        found = answered(captured(3), events.sparkSession, number, peers)
-        assert found == multiset(nexmark_sql.asked(events, number))
-        assert found.total() >= ROWS_AT_LEAST[number]
+        actual = answered(captured(3), events.sparkSession, number, peers)
+        assert actual == multiset(nexmark_sql.asked(events, number))
+        assert actual.total() >= ROWS_AT_LEAST[number]
 
 
 @pytest.mark.nightly
@@ -175,11 +175,11 @@ def test_what_was_captured_gives_what_sql_gives(
 def test_captured_in_any_batches_any_workers_give_what_sql_gives(
     events: DataFrame, captured: Callable[[int], Tape], batches: int, number: int
 ) -> None:
-    wanted = multiset(nexmark_sql.asked(events, number))
-    assert wanted.total() >= ROWS_AT_LEAST[number]
+    expected = multiset(nexmark_sql.asked(events, number))
+    assert expected.total() >= ROWS_AT_LEAST[number]
     for peers in (1, 2, 3, 8):
-        found = answered(captured(batches), events.sparkSession, number, peers)
-        assert found == wanted, peers
+        actual = answered(captured(batches), events.sparkSession, number, peers)
+        assert actual == expected, peers
 
 
 def test_every_query_is_registered() -> None:

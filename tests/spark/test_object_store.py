@@ -45,8 +45,8 @@ nightly = pytest.mark.nightly
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with objects(tmp_path_factory.mktemp("objects")) as actual:
+        yield actual
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +88,13 @@ def test_files_there_are_captured_as_files_here_are(
     lay(files, "part-3", rows(range(60, 70)))
     s3.put("flights/part-3.parquet", (files / "part-3.parquet").read_bytes())
     capture(reached, near, little_stream(files))
-    found = capture(reached, far, stream)
-    assert (found.batches, found.fed) == (1, 10)
+    actual = capture(reached, far, stream)
+    assert (actual.batches, actual.fed) == (1, 10)
     assert lake_contents.tape(far) == lake_contents.tape(near)
     lake_contents.require_sound(reached, far, NAME)
     consumed = [json.loads(row)["files"] for row in lake_contents.feed(far, NAME)]
-    wanted = [[f"{stream.source.path}/part-{number}.parquet"] for number in range(4)]
-    assert sorted(consumed) == wanted
+    expected = [[f"{stream.source.path}/part-{number}.parquet"] for number in range(4)]
+    assert sorted(consumed) == expected
 
 
 @nightly
@@ -108,13 +108,13 @@ def test_a_source_in_a_bucket_is_reconciled(
     stream = far_stream("compared", files)
     capture(reached, lake, stream)
     tape = open_tape(lake, NAME)
-    found = reconcile(reached, tape, stream, deep=True)
-    assert (found.agrees, found.batches, found.records) == (True, 3, 60)
+    actual = reconcile(reached, tape, stream, deep=True)
+    assert (actual.agrees, actual.batches, actual.records) == (True, 3, 60)
     s3.put("compared/part-1.parquet", (files / "part-2.parquet").read_bytes())
     s3.delete("compared/part-2.parquet")
-    found = reconcile(reached, tape, stream, deep=True)
-    assert [(each.batch, each.kind) for each in found.findings] == [(1, "changed")]
-    assert (found.batches, found.gone) == (2, 1)
+    actual = reconcile(reached, tape, stream, deep=True)
+    assert [(finding.batch, finding.kind) for finding in actual.findings] == [(1, "changed")]
+    assert (actual.batches, actual.gone) == (2, 1)
 
 
 @nightly
@@ -167,9 +167,9 @@ def test_jobs_leave_their_results_there(told: str) -> None:
     attempt = JobAttempt(lake, "a")
     attempt.prepare({"stream": "nowhere"}, "streams: {}\n")
     assert run_job(handlers.verify, request) == 2
-    found = attempt.outcome()
-    assert found is not None
-    assert (found.exit_code, found.report["error"]) == (2, "CAP-STREAM")
+    actual = attempt.outcome()
+    assert actual is not None
+    assert (actual.exit_code, actual.report["error"]) == (2, "CAP-STREAM")
     attempt.begin()
     assert (attempt.outcome(), attempt.request()) == (None, '{"stream": "nowhere"}')
     tomorrow = datetime.now(UTC) + timedelta(days=1)
@@ -186,8 +186,8 @@ def test_a_lake_there_is_as_one_here(
     lake = Lake.at(f"{told}/lake")
     arguments = {"lake": lake.root, "source": str(tmp_path / "source")}
     fed = sum(len(small_stream.rows_of(number)) for number in range(small_stream.FILES))
-    found = act(reached, "capture", arguments)
-    assert (found["batches"], found["fed"]) == (small_stream.FILES, fed)
+    actual = act(reached, "capture", arguments)
+    assert (actual["batches"], actual["fed"]) == (small_stream.FILES, fed)
     assert lake.streams() == [small_stream.NAME]
     held = []
     for request in (small_stream.BEFORE, small_stream.STAGED):

@@ -40,8 +40,8 @@ streams:
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with objects(tmp_path_factory.mktemp("objects")) as actual:
+        yield actual
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +57,20 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Figures:
 
 def test_each_command_gives_the_same_there(there: Figures, here: Figures) -> None:
     assert list(there["commands"]) == list(here["commands"])
-    for name, wanted in here["commands"].items():
-        assert there["commands"][name] == wanted, name
+    for name, expected in here["commands"].items():
+        assert there["commands"][name] == expected, name
 
 
 def test_each_table_has_the_same_contents_there(there: Figures, here: Figures) -> None:
     assert sorted(there["tables"]) == sorted(here["tables"])
-    for name, wanted in here["tables"].items():
+    for name, expected in here["tables"].items():
         for part in ("columns", "partitions", "rows"):
-            assert there["tables"][name][part] == wanted[part], (name, part)
+            assert there["tables"][name][part] == expected[part], (name, part)
 
 
 def test_what_was_done_was_done(here: Figures) -> None:
     """The comparison is not one of errors."""
-    codes = {name: found.get("code", 0) for name, found in here["commands"].items()}
+    codes = {name: actual.get("code", 0) for name, actual in here["commands"].items()}
     failed = {name for name, code in codes.items() if code}
     cheap = f"replay orders --into cheap --until {kept_lake.UNTIL}"
     assert failed == {"refused", cheap}
@@ -95,20 +95,20 @@ def capstan(variables: Mapping[str, str], *words: str) -> Json:
 def result(process: subprocess.Popen[str]) -> Json:
     printed, errors = process.communicate()
     assert process.returncode == 0, printed + errors
-    found: Json = json.loads(printed)
-    return found
+    actual: Json = json.loads(printed)
+    return actual
 
 
 def test_doctor_tries_a_lake_there(s3: Objects) -> None:
-    found = capstan(s3.variables, "--lake", f"s3a://{BUCKET}/new/lake", "doctor", "--deep")
-    assert found["ok"]
+    actual = capstan(s3.variables, "--lake", f"s3a://{BUCKET}/new/lake", "doctor", "--deep")
+    assert actual["ok"]
     # Arrow leaves a mark of the folder when it deletes a file.
     assert set(s3.keys("new/lake")) <= {"new/lake/"}
 
 
 def test_the_demo_runs_there(s3: Objects) -> None:
-    found = capstan(s3.variables, "--lake", f"s3a://{BUCKET}/demo", "demo")
-    steps = found["steps"]
+    actual = capstan(s3.variables, "--lake", f"s3a://{BUCKET}/demo", "demo")
+    steps = actual["steps"]
     assert isinstance(steps, list)
     captured = next(step for step in steps if step["step"] == "capture")
     assert (captured["fed"], sum(captured["late"].values())) == (336_776, 25)
@@ -144,11 +144,11 @@ def test_an_outage_of_a_minute_leaves_nothing_partial(
             time.sleep(0.1)
         proxy.fail_every(1, ["reset"])
         time.sleep(60)
-        asked = proxy.counted()
+        requested = proxy.counted()
         proxy.recover()
         printed, errors = process.communicate()
         # It has asked again, with pauses, and has waited or given up.
-        assert 10 <= asked.total() < 500, asked
+        assert 10 <= requested.total() < 500, requested
         assert process.returncode in (0, 5), errors
         if process.returncode:
             assert json.loads(printed)["error"] == "CAP-LAKE"

@@ -153,9 +153,9 @@ def found_in(frame: DataFrame) -> dict[str, Grade]:
 def test_which_aggregates_depend_on_the_order_of_rows(spark: SparkSession) -> None:
     columns = ", ".join(f"{sql} AS c{n}" for n, (sql, _) in enumerate(GRADED))
 
-    found = found_in(spark.sql(f"SELECT k, {columns} FROM records GROUP BY k"))
+    actual = found_in(spark.sql(f"SELECT k, {columns} FROM records GROUP BY k"))
 
-    assert {sql: found.get(f"c{n}") for n, (sql, _) in enumerate(GRADED)} == dict(GRADED)
+    assert {sql: actual.get(f"c{n}") for n, (sql, _) in enumerate(GRADED)} == dict(GRADED)
 
 
 @pytest.mark.usefixtures("records")
@@ -256,7 +256,7 @@ def test_what_is_accepted_is_the_same_of_any_layout(
     parts: tuple[int, int],
     seed: int,
 ) -> None:
-    numbered = [(n, *each) for n, each in enumerate(values)]
+    numbered = [(n, *item) for n, item in enumerate(values)]
     rows = spark.createDataFrame(numbered, "id BIGINT, k INT, i INT, x DOUBLE, s STRING, t INT")
     rows = rows.selectExpr("*", "timestamp_seconds(t) AS at")
     outputs = []
@@ -274,18 +274,18 @@ def test_values_are_close_up_to_the_tolerance_and_no_further(spark: SparkSession
     nan, inf = float("nan"), float("inf")
     there = [(1, 1e6, nan), (1, 2.0, None), (2, 0.0, inf), (3, -5.0, 1.0)]
     there += [(k, 1.0, 1.0) for k in range(4, 9)]
-    wanted = spark.createDataFrame(there, columns)
+    expected = spark.createDataFrame(there, columns)
     close = FloatTolerance(("x", "y"), 1e-9)
 
     def apart(*changed: tuple[object, ...]) -> dict[str, int]:
-        return rows_apart(wanted, spark.createDataFrame(list(changed), columns), close)
+        return rows_apart(expected, spark.createDataFrame(list(changed), columns), close)
 
     near = [(1, 2.0 + 1e-10, None), (1, 1e6 + 1e-4, nan), (2, 1e-10, inf), (3, -5.0 - 4e-9, 1.0)]
     assert apart(*near, *there[4:]) == {}
     # The key is not compared closely; what has too few rows, too many, or others is told alone.
     others = [(4, 1.0 + 2e-9, 1.0), (5, inf, 1.0), (6, 1.0, None), (7, 1.0, 1.0), (7, 1.0, 1.0)]
     assert apart(*near, *others, (9, 1.0, 1.0)) == {"changed": 3, "missing": 1, "extra": 2}
-    assert rows_apart(wanted, wanted.where("k <> 2"), FloatTolerance()) == {"missing": 1}
+    assert rows_apart(expected, expected.where("k <> 2"), FloatTolerance()) == {"missing": 1}
 
 
 def by_day(name: str, columns: str, **fields: object) -> Transform:
@@ -368,11 +368,11 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 @pytest.mark.parametrize("name", REFUSED)
 def test_uncomparable_outputs_are_refused_before_writing(play: Play, name: str) -> None:
     _, text, remedy = REFUSED[name]
-    asked = {"transform": name.replace(" ", "_")}
+    requested = {"transform": name.replace(" ", "_")}
 
     with pytest.raises(InvalidRequestError) as caught:
-        play("refused", **asked)
-    plan = make_plan(play.lake, play.declarations, play.request("refused", **asked))
+        play("refused", **requested)
+    plan = make_plan(play.lake, play.declarations, play.request("refused", **requested))
     with pytest.raises(InvalidRequestError) as planned:
         difference(play.spark, plan)
 
@@ -441,9 +441,9 @@ def test_sums_of_floats_pass_their_audit_after_maintenance(play: Play) -> None:
     # What is another value is found all the same, and it alone.
     changed = "UPDATE {table} SET mean = mean * 1.000001 WHERE part = 3 AND day = '2024-05-02'"
     play.sql(changed, "revenue")
-    found = difference(play.spark, plan)
-    assert (found.changed, found.differing) == (1, 1)
-    assert [set(each.actual or {}) for each in found.findings] == [
+    actual = difference(play.spark, plan)
+    assert (actual.changed, actual.differing) == (1, 1)
+    assert [set(finding.actual or {}) for finding in actual.findings] == [
         {"day", "part", "revenue", "mean"}
     ]
     assert audited(play, run) == (False, {"changed": 1})

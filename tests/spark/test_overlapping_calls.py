@@ -95,14 +95,14 @@ def writers(ctx: capstan.Context, table: str) -> set[str]:
         commit.get("userMetadata")
         for commit in DeltaTable(f"{ctx.lake.root}/tables/{table}").history()
     ]
-    found = [json.loads(note)["capstan"].get("run") for note in notes if note]
-    return {run for run in found if run}
+    actual = [json.loads(note)["capstan"].get("run") for note in notes if note]
+    return {run for run in actual if run}
 
 
 def work(ctx: capstan.Context, stream: str) -> dict[str, Any]:
     """Each verb on a stream: what it gives, without names."""
     captured = ctx.capture(stream)
-    found: dict[str, Any] = {
+    actual: dict[str, Any] = {
         "captured": (captured.records, dict(captured.late), captured.frontier),
         "verified": ctx.verify(stream, deep=True).valid,
         "planned": ctx.plan(stream, into=f"{stream}_a", compare=True, partial=True).comparison,
@@ -115,17 +115,17 @@ def work(ctx: capstan.Context, stream: str) -> dict[str, Any]:
     }
     for name, run in runs.items():
         assert run.certificate is not None
-        found[name] = run.certificate.records, rows_of(ctx, f"{stream}_{name}")
+        actual[name] = run.certificate.records, rows_of(ctx, f"{stream}_{name}")
         assert writers(ctx, f"{stream}_{name}") == {run.name}
-    found["audited"] = [ctx.audit(run.name).passed for run in runs.values()]
+    actual["audited"] = [ctx.audit(run.name).passed for run in runs.values()]
     ctx.rollback(runs["d"].name)
-    found["rolled back"] = rows_of(ctx, f"{stream}_d")
-    found["gaps"] = ctx.gaps(f"{stream}_by_day").counts
-    found["filled"] = ctx.backfill(f"{stream}_by_day").to_json()["done"]
-    found["again"] = ctx.replay(stream, into=f"{stream}_b", partial=True).unchanged
-    found["states"] = sorted(row["state"] for row in ctx.runs(stream=stream))
+    actual["rolled back"] = rows_of(ctx, f"{stream}_d")
+    actual["gaps"] = ctx.gaps(f"{stream}_by_day").counts
+    actual["filled"] = ctx.backfill(f"{stream}_by_day").to_json()["done"]
+    actual["again"] = ctx.replay(stream, into=f"{stream}_b", partial=True).unchanged
+    actual["states"] = sorted(row["state"] for row in ctx.runs(stream=stream))
     ctx.maintain(stream)
-    return found
+    return actual
 
 
 def shared(*sessions: SparkSession) -> list[object]:

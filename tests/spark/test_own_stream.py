@@ -31,10 +31,10 @@ ORDERS = [
 
 def given(text: str) -> list[list[str]]:
     """The commands of a page for the stream `orders`, in their order, each as it stands there."""
-    found = [shlex.split(line, comments=True) for line in commands(text)]
+    actual = [shlex.split(line, comments=True) for line in commands(text)]
     return [
         words
-        for words in found
+        for words in actual
         if re.match("orders$|hourly", " ".join(words[1:2])) and "--rescale" not in words
     ]
 
@@ -88,12 +88,12 @@ def test_it_is_captured_verified_and_replayed_as_the_pages_say(
     # A tape has the beginnings of quarters of an hour; the days and hours are those of the orders.
     by_day = complete.group_by(pl.col("ordered_at").dt.truncate("1d").alias("day"))
     days = by_day.agg(pl.col("amount").sum()).sort("day")
-    found = pl.read_delta(tmp_path / "lake" / "tables" / "revenue").sort("day")
-    assert found.select("day", "amount").rows() == days.rows()
+    actual = pl.read_delta(tmp_path / "lake" / "tables" / "revenue").sort("day")
+    assert actual.select("day", "amount").rows() == days.rows()
     by_hour = complete.group_by("customer", pl.col("ordered_at").dt.truncate("1h").alias("hour"))
     hours = by_hour.agg(pl.col("amount").sum()).sort("customer", "hour")
     table = pl.read_delta(tmp_path / "lake" / "tables" / "hourly_revenue")
     start = pl.from_epoch("window_start", "us").dt.replace_time_zone("UTC")
-    found = table.with_columns(start).sort("customer", "window_start")
-    amounts = [name for name in found.columns if "amount" in name]
-    assert found.select("customer", "window_start", *amounts).rows() == hours.rows()
+    actual = table.with_columns(start).sort("customer", "window_start")
+    amounts = [name for name in actual.columns if "amount" in name]
+    assert actual.select("customer", "window_start", *amounts).rows() == hours.rows()

@@ -35,7 +35,7 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 def test_an_adopted_row_is_merged_over_once(play: Play) -> None:
     play("both", **DAY1, **BY_ID)
     before = play.rows("both").sort("id")
-    asked = play.request("both", transform="same", until="2024-05-03", **BY_ID)
+    requested = play.request("both", transform="same", until="2024-05-03", **BY_ID)
 
     with pytest.raises(
         InvalidRequestError, match=r"CAP-ADOPT: target both has 48 rows with keys of"
@@ -43,7 +43,7 @@ def test_an_adopted_row_is_merged_over_once(play: Play) -> None:
         play("both", transform="same", until="2024-05-03", **BY_ID)
     assert "of stream little" in str(no.value)
     assert play.rows("both").sort("id").equals(before)
-    plan = make_plan(play.lake, play.declarations, asked)
+    plan = make_plan(play.lake, play.declarations, requested)
     assert difference(play.spark, plan).foreign == 48
 
     play("both", transform="same", until="2024-05-03", adopt=True, **BY_ID)
@@ -65,11 +65,11 @@ def test_an_existing_table_without_times_is_adopted(play: Play) -> None:
     path = play.lake.table("latest")
     there = pa.table({"place": ["a", "x"], "id": pa.array([-1, -2], pa.int64())})
     deltalake.write_deltalake(path, there)
-    asked = {"transform": "latest", "mode": Mode.MERGE, "keys": ("place",)}
+    requested = {"transform": "latest", "mode": Mode.MERGE, "keys": ("place",)}
 
     with pytest.raises(InvalidRequestError, match="CAP-ADOPT: target latest has 2 rows"):
-        play("latest", **DAY1, **asked)
+        play("latest", **DAY1, **requested)
     assert play.column("latest") == [-2, -1]
-    play("latest", **DAY1, adopt=True, **asked)
-    play("latest", **DAY2, **asked)
+    play("latest", **DAY1, adopt=True, **requested)
+    play("latest", **DAY2, **requested)
     assert play.column("latest") == [-2, 93, 94, 95]

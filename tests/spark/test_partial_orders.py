@@ -46,8 +46,8 @@ Line = tuple[int, int, int]
 def recorded() -> Recorded:
     """The events of each worker."""
     return {
-        each.worker: list(open_recording(Path(each.path), FORM.encoding(None)))
-        for each in find_recordings(CASE, Format.TIMELY)
+        recording.worker: list(open_recording(Path(recording.path), FORM.encoding(None)))
+        for recording in find_recordings(CASE, Format.TIMELY)
     }
 
 
@@ -118,19 +118,19 @@ def test_regions_under_an_antichain_replay_and_recapture(
     add_workers(tape, recorded)
     lay(spark, tape, 0, {}, begun)
     assert verify(spark, lake, tape, deep=True).valid
-    told = [list(time) for time in frontier]
+    reported = [list(time) for time in frontier]
     first = records_of(begun, frontier)
     # More is on tape than may be played.
     assert 0 < len(first) < len(records_of(begun, frontier_of({})))
 
     # A range that reaches beyond is not complete; what is complete of it can be had.
-    asked = Request("loops", "part", until="t1=40")
+    requested = Request("loops", "part", until="t1=40")
     with pytest.raises(IncompleteError) as early:
-        replay(spark, lake, NOTHING, asked)
-    assert early.value.fields["frontier"] == told
+        replay(spark, lake, NOTHING, requested)
+    assert early.value.fields["frontier"] == reported
     partial = Request("loops", "part", until="t1=40", partial=True)
-    found = replay(spark, lake, NOTHING, partial).to_json()
-    assert (found["complete"], found["frontier"]) == (False, told)
+    actual = replay(spark, lake, NOTHING, partial).to_json()
+    assert (actual["complete"], actual["frontier"]) == (False, reported)
     assert played(lake, "part") == [record for record in first if record[1] < 40]
 
     followed = Request("loops", "all", follow="nightly")
@@ -138,7 +138,7 @@ def test_regions_under_an_antichain_replay_and_recapture(
     assert played(lake, "all") == first
     copied = RecaptureRequest("loops", "copy", peers=3)
     done = recapture(spark, lake, copied)
-    assert (done.records, done.frontier) == (len(first), told)
+    assert (done.records, done.frontier) == (len(first), reported)
     assert recapture(spark, lake, copied).unchanged
     copy = open_tape(lake, "copy")
     states = summary.worker_states(copy, newest_cut(copy))

@@ -102,17 +102,17 @@ def test_hourly_departures_are_those_of_the_source(tape: Tape) -> None:
     assert played.sinks["hours"].columns == [
         "origin", "hour", "scheduled", "departures", "mean_delay_minutes"
     ]  # fmt: skip
-    wanted = scheduled_on(2).group_by(["origin", "time_hour"]).aggregate(
+    expected = scheduled_on(2).group_by(["origin", "time_hour"]).aggregate(
         [([], "count_all"), ("dep_delay", "count"), ("dep_delay", "sum")]
     ).to_pylist()  # fmt: skip
-    assert len(rows) == len(wanted)
+    assert len(rows) == len(expected)
     assert {(r.origin, seconds(r.hour)): tuple(r[2:]) for r in rows} == {
         (w["origin"], seconds(w["time_hour"])): (
             w["count_all"],
             w["dep_delay_count"],
             w["dep_delay_sum"] / w["dep_delay_count"],
         )
-        for w in wanted
+        for w in expected
     }
     # The hour before the range is read, and what comes of it is left out.
     before = set(
@@ -138,14 +138,14 @@ def test_every_flight_has_the_weather_of_its_hour(tape: Tape) -> None:
         (w["origin"], seconds(w["time_hour"])): w
         for w in flight_pipelines.read_weather().to_pylist()
     }
-    wanted = Counter(
-        (f["origin"], f["flight"], seconds(f["sched_dep"]), found["temp"], found["wind_speed"])
+    expected = Counter(
+        (f["origin"], f["flight"], seconds(f["sched_dep"]), actual["temp"], actual["wind_speed"])
         for f in scheduled_on(2).to_pylist()
-        for found in [weather[f["origin"], seconds(f["time_hour"])]]
+        for actual in [weather[f["origin"], seconds(f["time_hour"])]]
     )
     assert (
         Counter((r.origin, r.flight, seconds(r.sched_dep), r.temp, r.wind_speed) for r in rows)
-        == wanted
+        == expected
     )
     # At the last moment of its hour.
     assert all(seconds(r._time.event) % 3600 > 3599 for r in rows)
@@ -166,8 +166,8 @@ def test_of_two_sinks_only_what_is_wanted_runs(tape: Tape) -> None:
         for day in {r.day for r in carriers}
     }
     assert {(r.day, r["rank"], r.carrier) for r in both.sinks["days"].collect()} == {
-        (day, place + 1, found[place].carrier)
-        for day, found in by_day.items()
+        (day, place + 1, actual[place].carrier)
+        for day, actual in by_day.items()
         for place in range(3)
     }
     both.release()
@@ -283,12 +283,12 @@ def test_other_peers_and_partitions_give_the_same(spark: SparkSession) -> None:
     assert answers[0]["out"].total() > 20
     assert answers[0]["twice"]
     assert all(answer == answers[0] for answer in answers)
-    wanted: Counter[tuple[object, ...]] = Counter()
+    expected: Counter[tuple[object, ...]] = Counter()
     for worker, time, key, number in RECORDS:
         if 7 <= time < 42:
-            wanted[time // 7 * 7 + 6, key, worker] += number
-    found = {(row[0].t, row[1], row[2]): row[5] for row in answers[0]["out"]}
-    assert found == dict(wanted)
+            expected[time // 7 * 7 + 6, key, worker] += number
+    actual = {(row[0].t, row[1], row[2]): row[5] for row in answers[0]["out"]}
+    assert actual == dict(expected)
 
 
 def test_what_is_put_aside_is_a_table(spark: SparkSession) -> None:
@@ -303,9 +303,9 @@ def test_what_is_put_aside_is_a_table(spark: SparkSession) -> None:
     played = play(spark, made_up(spark), pipeline, reach(pipeline), peers=3)
     rows = played.aside.collect()
     assert {(r.node, r.output, r.name) for r in rows} == {("divert", "side", "bees")}
-    wanted = Counter((time, number) for _, time, key, number in RECORDS if key == "b")
-    assert Counter((r.time, json.loads(r.row)["number"]) for r in rows) == wanted
-    assert played.put_aside == {("divert", "side"): wanted.total()}
+    expected = Counter((time, number) for _, time, key, number in RECORDS if key == "b")
+    assert Counter((r.time, json.loads(r.row)["number"]) for r in rows) == expected
+    assert played.put_aside == {("divert", "side"): expected.total()}
     total = sum(row.sum_number for row in played.sinks["out"].collect())
     assert total == sum(number for _, _, key, number in RECORDS if key != "b")
     played.release()
@@ -386,8 +386,8 @@ def test_types_come_out_as_spark_has_them(spark: SparkSession) -> None:
     played = play(spark, made_up(spark), pipeline, reach(pipeline))
     frame = played.sinks["out"]
     assert frame.dtypes[1:] == [("at", "timestamp"), ("large", "string")]
-    wanted = Counter((key, time * 1_000) for _, time, key, _ in RECORDS)
-    assert Counter(map(tuple, frame.select("large", F.unix_micros("at")).collect())) == wanted
+    expected = Counter((key, time * 1_000) for _, time, key, _ in RECORDS)
+    assert Counter(map(tuple, frame.select("large", F.unix_micros("at")).collect())) == expected
     played.release()
     pipeline = registered("unsigned", build(unsigned), "out")
     with pytest.raises(InvalidRequestError, match="emits number at out as uint64"):
@@ -408,15 +408,15 @@ def test_several_streams_come_by_the_names_of_their_sources(spark: SparkSession)
     one, other = made_up(spark).where("number < 60"), made_up(spark).where("number % 7 = 0")
     streams = {"left": one, "right": other}
     played = play(spark, streams, pipeline, reach(pipeline), peers=3)
-    found = Counter(tuple(row)[1:] for row in played.sinks["out"].collect())
-    wanted = Counter(
+    actual = Counter(tuple(row)[1:] for row in played.sinks["out"].collect())
+    expected = Counter(
         (key, number, same, right)
         for _, time, key, number in RECORDS
         for _, later, same, right in RECORDS
         if number < 60 and right % 7 == 0 and same == key and later // 10 == time // 10
     )
-    assert found == wanted
-    assert wanted
+    assert actual == expected
+    assert expected
     played.release()
     with pytest.raises(InvalidRequestError, match="reads several streams: left, right"):
         play(spark, one, pipeline, reach(pipeline))

@@ -41,10 +41,10 @@ class Planned(Play):
     def diff(self, into: str, **asked: object) -> Difference:
         before = commits(self.lake.root)
         plan = make_plan(self.lake, self.declarations, self.request(into, **asked))
-        found = difference(self.spark, plan)
+        actual = difference(self.spark, plan)
         assert commits(self.lake.root) == before, "a plan writes nothing"
-        json.dumps(found.to_json(plan.inputs.tape.time_type))
-        return found
+        json.dumps(actual.to_json(plan.inputs.tape.time_type))
+        return actual
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,10 @@ DAMAGE = (
 
 
 def test_all_rows_are_added_where_there_is_no_target(play: Planned) -> None:
-    found = play.diff("new", since=DAY2, until=DAY4)
-    assert figures(found) == (96, 0, 0)
-    assert {each.kind for each in found.findings} == {"missing"}
-    assert len(found.findings) == 20
+    actual = play.diff("new", since=DAY2, until=DAY4)
+    assert figures(actual) == (96, 0, 0)
+    assert {finding.kind for finding in actual.findings} == {"missing"}
+    assert len(actual.findings) == 20
     assert not exists(play.lake.table("new"))
 
 
@@ -78,21 +78,21 @@ def test_a_copy_s_plan_diff_equals_what_its_replay_does(play: Planned) -> None:
     for statement in DAMAGE:
         play.sql(statement, "copied")
     before = play.rows("copied")
-    asked: dict[str, object] = {"since": DAY2, "until": "2024-05-05"}
-    found = play.diff("copied", **asked)
+    requested: dict[str, object] = {"since": DAY2, "until": "2024-05-05"}
+    actual = play.diff("copied", **requested)
     # The third day is new; of the first two 62 is missing, 63 is there three times too often.
-    assert figures(found) == (48 + 1, 3, 2)
-    changed = [each for each in found.findings if each.kind == "changed"]
-    assert {(each.actual or {})["amount"] for each in changed} == {1000}
-    told = found.to_json(
+    assert figures(actual) == (48 + 1, 3, 2)
+    changed = [item for item in actual.findings if item.kind == "changed"]
+    assert {(item.actual or {})["amount"] for item in changed} == {1000}
+    reported = actual.to_json(
         make_plan(play.lake, play.declarations, play.request("copied")).inputs.tape.time_type
     )
-    kinds = {each["kind"] for each in told["sample"]}  # type: ignore[attr-defined]
+    kinds = {item["kind"] for item in reported["sample"]}  # type: ignore[attr-defined]
     assert kinds <= {"added", "removed", "changed"}
-    play("copied", **asked)
+    play("copied", **requested)
     after = play.rows("copied")
-    assert after.height - before.height == found.added - found.removed
-    assert figures(play.diff("copied", **asked)) == (0, 0, 0)
+    assert after.height - before.height == actual.added - actual.removed
+    assert figures(play.diff("copied", **requested)) == (0, 0, 0)
 
 
 def test_cells_that_stay_cost_no_look_at_the_records(play: Planned) -> None:
@@ -107,35 +107,35 @@ def test_a_transform_of_other_code_changes_its_rows(play: Planned) -> None:
     play("by_day", transform="sum_by_day", until=DAY4)
     assert figures(play.diff("by_day", transform="sum_by_day")) == (3, 0, 0)
     play.sql("UPDATE {table} SET amount = -1 WHERE _worker = 1", "by_day")
-    found = play.diff("by_day", transform="sum_by_day")
-    assert figures(found) == (3, 0, 3)
-    assert {each.worker for each in found.findings if each.kind == "changed"} == {1}
+    actual = play.diff("by_day", transform="sum_by_day")
+    assert figures(actual) == (3, 0, 3)
+    assert {finding.worker for finding in actual.findings if finding.kind == "changed"} == {1}
 
 
 def test_append_adds_all_and_merge_takes_nothing_away(play: Planned) -> None:
-    asked: dict[str, object] = {"transform": "sum_by_day", "until": DAY4}
+    requested: dict[str, object] = {"transform": "sum_by_day", "until": DAY4}
     keys: dict[str, object] = {"mode": Mode.MERGE, "keys": ("_worker", "day")}
-    play("merged", **asked, **keys)
+    play("merged", **requested, **keys)
     play.sql("UPDATE {table} SET amount = -1 WHERE _worker = 1", "merged")
     play.sql("INSERT INTO {table} SELECT 7, * EXCEPT (_worker) FROM {table} LIMIT 1", "merged")
-    found = play.diff("merged", transform="sum_by_day", **keys)
-    assert figures(found) == (3, 0, 3)
+    actual = play.diff("merged", transform="sum_by_day", **keys)
+    assert figures(actual) == (3, 0, 3)
     before = play.rows("merged").height
     play("merged", transform="sum_by_day", **keys)
     assert play.rows("merged").height == before + 3
     assert figures(play.diff("merged", transform="sum_by_day", **keys)) == (0, 0, 0)
 
     play("appended", since=DAY2, until=DAY3)
-    found = play.diff("appended", since=DAY3, until=DAY4, mode=Mode.APPEND)
-    assert figures(found) == (48, 0, 0)
+    actual = play.diff("appended", since=DAY3, until=DAY4, mode=Mode.APPEND)
+    assert figures(actual) == (48, 0, 0)
 
 
 def test_without_worker_and_time_the_whole_output_is_one_cell(play: Planned) -> None:
     play("places", transform="places")
     play.sql("UPDATE {table} SET n = 1 WHERE place = 'a'", "places")
-    found = play.diff("places", transform="places")
-    assert figures(found) == (0, 0, 1)
-    assert (found.cells, found.differing) == (1, 1)
+    actual = play.diff("places", transform="places")
+    assert figures(actual) == (0, 0, 1)
+    assert (actual.cells, actual.differing) == (1, 1)
 
 
 def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
@@ -148,14 +148,14 @@ def test_a_column_that_the_target_lacks_is_named(play: Planned) -> None:
         InvalidRequestError, match="CAP-ADOPT: target narrow lacks columns .*: note;"
     ):
         play.diff("narrow", since=DAY2, until=DAY3)
-    found = play.diff("narrow", since=DAY2, until=DAY3, adopt=True)
-    assert found.new_columns == ("note",)
-    assert figures(found) == (0, 0, 0)
+    actual = play.diff("narrow", since=DAY2, until=DAY3, adopt=True)
+    assert actual.new_columns == ("note",)
+    assert figures(actual) == (0, 0, 0)
 
 
 def held(play: Planned, into: str, **asked: object) -> tuple[str, dict[str, object]]:
-    found = play(into, **{"since": DAY2, "until": DAY4, "approve": True, **asked})
-    value = found.to_json()
+    actual = play(into, **{"since": DAY2, "until": DAY4, "approve": True, **asked})
+    value = actual.to_json()
     assert value["published"] is False
     return str(value["run"]), value
 
@@ -196,8 +196,8 @@ def test_an_approved_interrupted_publish_is_finished(play: Planned) -> None:
     # Who has approved it did so; nobody has to be asked again.
     done = play.publish(run)
     assert done.certificate.approval == ANN.to_json()
-    found = [row.step for row in runs.read_history(play.lake, run).rows]
-    assert found.count(Step.APPROVED) == found.count(Step.DONE) == 1
+    actual = [row.step for row in runs.read_history(play.lake, run).rows]
+    assert actual.count(Step.APPROVED) == actual.count(Step.DONE) == 1
 
 
 def test_a_rejected_run_keeps_the_target_and_holds_no_lock(play: Planned) -> None:
@@ -239,9 +239,9 @@ def test_what_was_overtaken_while_it_waited_is_not_published(play: Planned) -> N
 def test_the_whole_plan(play: Planned) -> None:
     play("whole", since=DAY2, until=DAY3, workers=("a", "b"))
     run, _ = held(play, "whole", since=DAY3, until=DAY4)
-    found = preview(play.lake, play.declarations, play.request("whole", since=DAY2, until=DAY4))
-    told = found.to_json()
-    assert told["standing"] == {"current": 32, "stale": 0, "missing": 64}
-    assert told["held_by"] == [run]
-    assert [each["records"] for each in told["covered"]] == [32]  # type: ignore[attr-defined]
-    assert (told["behind"], told["silent"], told["not_on_tape"]) == ({}, [], [])
+    actual = preview(play.lake, play.declarations, play.request("whole", since=DAY2, until=DAY4))
+    reported = actual.to_json()
+    assert reported["standing"] == {"current": 32, "stale": 0, "missing": 64}
+    assert reported["held_by"] == [run]
+    assert [item["records"] for item in reported["covered"]] == [32]  # type: ignore[attr-defined]
+    assert (reported["behind"], reported["silent"], reported["not_on_tape"]) == ({}, [], [])

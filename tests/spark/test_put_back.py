@@ -79,11 +79,11 @@ def test_late_records_enter_at_the_frontier_once(
     done = put_back(spark, lake, "little")
 
     assert (done.batch, done.records, dict(done.left)) == (2, 2, {"unknown-worker": 1})
-    came = records_of(lake).filter(pl.col("batch") == 2).sort(pl.col("data").struct.field("id"))
-    assert came["time"].to_list() == [{"event": stood}] * 2
-    assert [row["id"] for row in came["data"]] == [500, 501]
+    received = records_of(lake).filter(pl.col("batch") == 2).sort(pl.col("data").struct.field("id"))
+    assert received["time"].to_list() == [{"event": stood}] * 2
+    assert [row["id"] for row in received["data"]] == [500, 501]
     # The record keeps its own time, and so does the row beside the tape.
-    assert [row["at"] for row in came["data"]] == [START, START + HOUR]
+    assert [row["at"] for row in received["data"]] == [START, START + HOUR]
     assert frontier(lake) == stood
     require_all_fed(lake, 43)
     assert verify(spark, lake, open_tape(lake, "little"), deep=True).valid
@@ -110,9 +110,9 @@ def test_a_replay_counts_no_late_record_that_is_on_tape(
     capture(spark, lake, stream)
     put_back(spark, lake, "little")
     close(spark, lake, "little")
-    found = replay(spark, lake, declared(stream), Request("little", "all")).certificate.to_json()
-    assert found["late"] == {"unknown-worker": 1}
-    assert found["records"] == 42
+    actual = replay(spark, lake, declared(stream), Request("little", "all")).certificate.to_json()
+    assert actual["late"] == {"unknown-worker": 1}
+    assert actual["records"] == 42
 
 
 def test_records_of_closed_workers_go_to_their_key_s_owner(
@@ -197,8 +197,8 @@ def test_bitemporal_late_records_get_the_number_of_their_batch(
     stream = little_stream(source, time=both)
     capture(spark, lake, stream)
     put_back(spark, lake, "little")
-    came = records_of(lake).filter(pl.col("batch") == 2)["time"].to_list()
-    assert came == [{"epoch": 2, "event": START + 17 * HOUR}] * 2
+    received = records_of(lake).filter(pl.col("batch") == 2)["time"].to_list()
+    assert received == [{"epoch": 2, "event": START + 17 * HOUR}] * 2
     lay(source, "2", rows(range(40, 44)))
     capture(spark, lake, stream)
     assert records_of(lake).filter(pl.col("batch") == 3)["time"][0]["epoch"] == 3
@@ -327,17 +327,17 @@ class TestFormats:
         assert verify(spark, old, tape, deep=True).valid
         capture(spark, lake, stream)
         assert lake_contents.tape(old) == lake_contents.tape(lake)
-        found = replay(spark, old, declared(stream), Request("little", "all", partial=True))
-        assert found.certificate.published
+        actual = replay(spark, old, declared(stream), Request("little", "all", partial=True))
+        assert actual.certificate.published
         replay(spark, lake, declared(stream), Request("little", "all", partial=True))
         assert lake_contents.rows(old.table("all")) == lake_contents.rows(lake.table("all")) != []
 
         # Who writes on it brings it up to this format, and goes on from the same checkpoint.
         moved_to(Path(tape.paths.checkpoint), source)
         lay(source, "2", rows(range(40, 44)))
-        for each in (old, lake):
-            assert capture(spark, each, stream).records == 4
-            assert put_back(spark, each, "little").records == 2
+        for item in (old, lake):
+            assert capture(spark, item, stream).records == 4
+            assert put_back(spark, item, "little").records == 2
         assert format_of(tape.paths.events) == schema.FORMAT
         assert lake_contents.tape(old) == lake_contents.tape(lake)
         assert verify(spark, old, tape, deep=True).valid
@@ -400,11 +400,11 @@ def test_a_table_with_a_time_of_its_own_cannot_place_them(
     own = Target(name="own", worker="place", time="at", columns=("id", "place", "at"))
     known = declared(stream, targets={"own": own})
     early = {"since": "2024-05-01", "until": "2024-05-01T03:00:00Z"}
-    for asked in ({}, early):
+    for requested in ({}, early):
         with pytest.raises(
             InvalidRequestError, match="CAP-OWN-TIME: 2 late records .* outside the range"
         ):
-            replay(spark, lake, known, Request("little", "own", partial=True, **asked))  # type: ignore[arg-type]
+            replay(spark, lake, known, Request("little", "own", partial=True, **requested))  # type: ignore[arg-type]
         assert delta.version_of(lake.table("own")) is None
     # Where none of them lies the table is as good as any.
     late = {"since": "2024-05-01T03:00:00Z", "until": "2024-05-01T06:00:00Z"}

@@ -56,22 +56,22 @@ def test_a_recapture_goes_on_where_the_last_one_stood(
     stream = little_stream(source)
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, stream)
-    asked = RecaptureRequest("little", "copy", peers=peers)
+    requested = RecaptureRequest("little", "copy", peers=peers)
 
-    done = recapture(spark, lake, asked)
+    done = recapture(spark, lake, requested)
 
     # Number 39 is at 19:30; what is before 17:00 is complete.
     assert (done.records, done.workers, done.commit, done.unchanged) == (34, peers, 0, False)
     assert done.frontier == ["2024-05-01T17:00:00.000000Z"]
     copy = open_tape(lake, "copy")
     assert verify(spark, lake, copy, deep=True).valid
-    again = recapture(spark, lake, asked)
+    again = recapture(spark, lake, requested)
     assert (again.unchanged, again.records, again.commit) == (True, 0, 0)
 
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
     close(spark, lake, "little")
-    last = recapture(spark, lake, asked)
+    last = recapture(spark, lake, requested)
     assert (last.records, last.commit, last.frontier) == (26, 1, [])
     verification = verify(spark, lake, copy, deep=True)
     assert verification.valid
@@ -110,8 +110,8 @@ def test_a_copy_is_never_taken_back(spark: SparkSession, lake: Lake, source: Pat
     capture(spark, lake, stream)
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
-    asked = RecaptureRequest("little", "copy")
-    recapture(spark, lake, asked)
+    requested = RecaptureRequest("little", "copy")
+    recapture(spark, lake, requested)
     paths = open_tape(lake, "copy").paths
     known = [delta.version_of(path) for path in (paths.records, paths.events)]
     stands, older = "2024-05-02T03:00:00.000000Z", "2024-05-01T17:00:00.000000Z"
@@ -119,12 +119,12 @@ def test_a_copy_is_never_taken_back(spark: SparkSession, lake: Lake, source: Pat
     with pytest.raises(
         InvalidRequestError, match=f"CAP-CUT: stream copy .*{stands}.*{older}"
     ) as refused:
-        recapture(spark, lake, replace(asked, as_of=0))
+        recapture(spark, lake, replace(requested, as_of=0))
 
     assert refused.value.hint.startswith("leave out --as-of")
     close(spark, lake, "copy")
     with pytest.raises(InvalidRequestError, match="CAP-CLOSED: stream copy is closed"):
-        recapture(spark, lake, asked)
+        recapture(spark, lake, requested)
     assert delta.version_of(paths.records) == known[0]
     assert delta.version_of(paths.events) == known[1] + 1
     assert verify(spark, lake, open_tape(lake, "copy"), deep=True).valid
@@ -137,12 +137,12 @@ def test_a_column_that_the_stream_gains_is_gained_by_its_copy(
     narrow = "id BIGINT, place STRING, at TIMESTAMP, amount INT"
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, replace(stream, source=replace(stream.source, schema=narrow)))
-    asked = RecaptureRequest("little", "copy")
-    recapture(spark, lake, asked)
+    requested = RecaptureRequest("little", "copy")
+    recapture(spark, lake, requested)
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
 
-    assert recapture(spark, lake, asked).records == 20
+    assert recapture(spark, lake, requested).records == 20
 
     copy = open_tape(lake, "copy")
     assert verify(spark, lake, copy, deep=True).valid
@@ -167,9 +167,9 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
     stream = little_stream(source)
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, stream)
-    asked = RecaptureRequest("little", "copy", peers=2)
+    requested = RecaptureRequest("little", "copy", peers=2)
     with pytest.raises(KilledError), subscribe(kill_at(point)):
-        recapture(spark, lake, asked)
+        recapture(spark, lake, requested)
     lay(source, "1", rows(range(40, 60)))
     capture(spark, lake, stream)
     if point == "recapture.records":
@@ -177,7 +177,7 @@ def test_what_was_cut_off_is_finished_at_the_cut_that_it_played(
         records = DeltaTable(open_tape(lake, "copy").paths.records)
         records.alter.set_table_properties({"made.by": "another"}, raise_if_not_exists=False)
 
-    while not recapture(spark, lake, asked).unchanged:
+    while not recapture(spark, lake, requested).unchanged:
         pass
 
     copy = open_tape(lake, "copy")
@@ -197,9 +197,9 @@ def test_a_recapture_older_than_the_log_is_refused(
 ) -> None:
     lay(source, "0", rows(NUMBERS))
     capture(spark, lake, little_stream(source))
-    asked = RecaptureRequest("little", "copy")
+    requested = RecaptureRequest("little", "copy")
     with pytest.raises(KilledError), subscribe(kill_at("recapture.records")):
-        recapture(spark, lake, asked)
+        recapture(spark, lake, requested)
     path = open_tape(lake, "copy").paths.records
     table = DeltaTable(path)
     table.alter.set_table_properties({"made.by": "another"}, raise_if_not_exists=False)
@@ -209,5 +209,5 @@ def test_a_recapture_older_than_the_log_is_refused(
         entry.unlink()
     before = ids(lake, "copy")
     with pytest.raises(InvalidRequestError, match="^CAP-HALF-DONE: stream copy: "):
-        recapture(spark, lake, asked)
+        recapture(spark, lake, requested)
     assert ids(lake, "copy") == before

@@ -67,20 +67,20 @@ def standing(play: Play, into: str) -> list[str]:
 @pytest.mark.parametrize("mode", ["replace", "merge", "sequence"])
 def test_a_remade_table_is_published_into_again(play: Play, how: str, mode: str) -> None:
     into = f"{mode}_{how}"
-    asked = {"replace": {}, "merge": MERGE, "sequence": SEQUENCE}[mode]
-    first = play.run(into, **EARLY, **asked)
+    requested = {"replace": {}, "merge": MERGE, "sequence": SEQUENCE}[mode]
+    first = play.run(into, **EARLY, **requested)
     remake(play, into, how)
     assert standing(play, into) == []
-    request = play.request(into, **EARLY, **asked)
+    request = play.request(into, **EARLY, **requested)
     assert preview(play.lake, play.declarations, request).covered == ()
     with pytest.raises(InvalidRequestError, match="CAP-GONE"):
         play.rollback(first)
-    again = play.run(into, **EARLY, **asked)
+    again = play.run(into, **EARLY, **requested)
     assert again != first
     assert play.column(into) == ALL[:8]
-    later = play.run(into, **LATER, **asked)
+    later = play.run(into, **LATER, **requested)
     assert (play.column(into), standing(play, into)) == (ALL, [again, later])
-    assert play(into, **EARLY, **asked).unchanged
+    assert play(into, **EARLY, **requested).unchanged
     for run in (again, later):
         history = runs.read_history(play.lake, run)
         assert audit_run(play.spark, play.lake, play.declarations, history).audit.passed

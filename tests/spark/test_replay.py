@@ -177,7 +177,7 @@ def test_a_clock_that_jumps_back_changes_nothing(
     again = play("back", **range_)
 
     assert (again.certificate.generation, play.column("back")) == (2, between(48, 144))
-    assert {each.run for each in coverage.current(play.lake, play.lake.table("back"))} == {
+    assert {item.run for item in coverage.current(play.lake, play.lake.table("back"))} == {
         run_of(again)
     }
 
@@ -197,7 +197,7 @@ def test_an_unreported_publish_is_recognised(play: Play) -> None:
     assert play.column("unsaid") == between(48, 192)
     assert runs.read_history(play.lake, unsaid).published
     standing = coverage.current(play.lake, play.lake.table("unsaid"))
-    assert [each.run for each in standing] == [unsaid, run_of(wider)]
+    assert [item.run for item in standing] == [unsaid, run_of(wider)]
 
 
 DAMAGES = {
@@ -377,9 +377,9 @@ def test_a_place_where_other_files_are_is_no_target(play: Play, tmp_path: Path, 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(Exception, match="folder with other files|file|File|directory") as refused:
         play(str(tmp_path / name), since=DAY2, until=DAY4)
-    found = to_capstan_error(refused.value)
-    assert found.code == ("CAP-NAME" if name == "folder" else "CAP-NO-ACCESS")
-    assert str(tmp_path / name.split("/", maxsplit=1)[0]) in found.message
+    actual = to_capstan_error(refused.value)
+    assert actual.code == ("CAP-NAME" if name == "folder" else "CAP-NO-ACCESS")
+    assert str(tmp_path / name.split("/", maxsplit=1)[0]) in actual.message
 
 
 @pytest.mark.parametrize("mode", list(Mode))
@@ -686,23 +686,23 @@ class TestFollow:
         feed(0, 60)
         play("changed", follow="daily")
         DeltaTable(play.lake.table("changed")).delete("id = 3")
-        told: list[object] = []
+        reported: list[object] = []
 
         def listen(point: str, facts: Mapping[str, object]) -> None:
             if point == "replay.changed":
-                told.append(facts["change"])
+                reported.append(facts["change"])
 
         with subscribe(listen):
             play("changed", follow="daily")
-            [first] = told
+            [first] = reported
             feed(60, 100)
             play("changed", follow="daily")
             play("changed", follow="daily")
         assert str(first).startswith("version 2 (DELETE, ")
         # Told until a run has published after it; the plan and the gaps go on telling it.
-        assert told == [first, first]
-        asked = play.request("changed", follow="daily")
-        assert list(map(str, preview(play.lake, play.declarations, asked).changes)) == [first]
+        assert reported == [first, first]
+        requested = play.request("changed", follow="daily")
+        assert list(map(str, preview(play.lake, play.declarations, requested).changes)) == [first]
 
     @pytest.mark.nightly
     def test_by_whole_days(self, growing: tuple[Play, Callable[[int, int], None]]) -> None:

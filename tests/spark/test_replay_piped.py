@@ -67,15 +67,15 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Piped
 
 def by_hour(first: int, after: int) -> dict[tuple[str, datetime], list[int]]:
     """Amounts that are not set aside by place and hour, of the rows with these numbers."""
-    found: dict[tuple[str, datetime], list[int]] = {}
+    actual: dict[tuple[str, datetime], list[int]] = {}
     for number in range(first, after):
         _, place, at, amount, _ = ROWS[number]
         assert at is not None
         assert amount is not None
         if amount % 5:
             hour = at.replace(minute=0)
-            found.setdefault((str(place), hour), []).append(amount)
-    return found
+            actual.setdefault((str(place), hour), []).append(amount)
+    return actual
 
 
 def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,21 +93,21 @@ def test_a_sink_goes_into_its_table(play: Piped, monkeypatch: pytest.MonkeyPatch
     assert play.rows("hours").height == 0
     done = play.publish(run, Decision("ann")).certificate.to_json()
 
-    wanted = by_hour(48, 144)
+    expected = by_hour(48, 144)
     got = play.rows("hours").select("place", "window_start", "rows", "sum_amount").rows()
     assert {(place, hour): (n, total) for place, hour, n, total in got} == {
-        at: (len(amounts), sum(amounts)) for at, amounts in wanted.items()
+        at: (len(amounts), sum(amounts)) for at, amounts in expected.items()
     }
-    assert len(got) == len(wanted) == diff["added"]
-    audit, said = done["audit"], done["pipeline"]
+    assert len(got) == len(expected) == diff["added"]
+    audit, printed = done["audit"], done["pipeline"]
     assert isinstance(audit, dict)
-    assert isinstance(said, dict)
+    assert isinstance(printed, dict)
     assert (audit["kind"], audit["passed"]) == ("pipeline", True)
     # Eight hours before and two after the range are read, and what comes of them is left out.
     assert done["records"] == 96 + 2 * 8 + 2 * 2
     around = by_hour(48 - 16, 48), by_hour(144, 148)
     aside = [n for n in range(32, 148) if n % 5 == 0]
-    assert said == {
+    assert printed == {
         "name": "places",
         "sink": "hours",
         "reads": {"since": "2024-05-01T16:00:00.000000Z", "until": "2024-05-04T02:00:00.000000Z"},
@@ -137,22 +137,22 @@ def test_every_sink_goes_into_its_own_table_by_one_command(
     declared.write_text(f"pipelines: {{split: {two_sink_pipeline.REFERENCE!r}}}", encoding="utf-8")
     words = ["--lake", play.lake.root, "--config", str(declared), "--json", "replay", "little"]
     words += ["--pipeline", "split", "--all-sinks", "--until", DAY2, "--peers", "2"]
-    told = []
+    reported = []
     for _ in range(2):
         capsys.readouterr()
         assert main(words) == 0
-        told.append(json.loads(capsys.readouterr().out)["runs"])
-    first, again = told
+        reported.append(json.loads(capsys.readouterr().out)["runs"])
+    first, again = reported
     assert [run["pipeline"]["sink"] for run in first] == ["dear", "cheap"]
     assert all(run["published"] and run["audit"]["passed"] for run in first)
     assert [run["run"] for run in again] == [run["run"] for run in first]
     amounts = [amount for _, _, _, amount, _ in ROWS[:48] if amount is not None]
-    wanted = {
-        "dear_rows": sorted(each for each in amounts if each >= two_sink_pipeline.DEAR),
-        "cheap_rows": sorted(each for each in amounts if each < two_sink_pipeline.DEAR),
+    expected = {
+        "dear_rows": sorted(item for item in amounts if item >= two_sink_pipeline.DEAR),
+        "cheap_rows": sorted(item for item in amounts if item < two_sink_pipeline.DEAR),
     }
-    assert {name: sorted(play.rows(name)["amount"]) for name in wanted} == wanted
-    assert all(wanted.values())
+    assert {name: sorted(play.rows(name)["amount"]) for name in expected} == expected
+    assert all(expected.values())
 
 
 def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
@@ -173,19 +173,19 @@ def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
     edge = "2024-05-02T13:00:00Z"
     play("pieces", sink="starts", since=DAY2, until=edge, direct=True, peers=1)
     second = play("pieces", sink="starts", since=edge, until="2024-05-03", direct=True, peers=2)
-    wanted = Counter(
+    expected = Counter(
         (place, hour - timedelta(hours=hour.hour % 2))
         for (place, hour), amounts in by_hour(48, 96).items()
         for _ in amounts
     )
-    found = play.rows("pieces")
-    assert {(place, start): n for place, start, n in _starts(found)} == wanted
-    assert found.height == len(wanted)
-    assert found["_time"].struct.field("event").to_list() == found["window_start"].to_list()
+    actual = play.rows("pieces")
+    assert {(place, start): n for place, start, n in _starts(actual)} == expected
+    assert actual.height == len(expected)
+    assert actual["_time"].struct.field("event").to_list() == actual["window_start"].to_list()
     play.rollback(str(second.certificate.run))
     left = play.rows("pieces")
     assert {(place, start): n for place, start, n in _starts(left)} == {
-        at: n for at, n in wanted.items() if at[1].hour < 13
+        at: n for at, n in expected.items() if at[1].hour < 13
     }
 
 
@@ -199,9 +199,9 @@ def test_workers_are_played_alone_where_the_sink_keeps_them(play: Piped) -> None
     table = f"delta.`{play.lake.table('workers')}`"
     play.spark.sql(f"UPDATE {table} SET id = -1 WHERE _worker = 2 AND id = 50")
     history = require_auditable(play.lake, str(done.certificate.run), None)
-    found = audit_run(play.spark, play.lake, play.declarations, history).audit
-    assert (found.kind, found.passed) == ("pipeline", False)
-    assert (found.totals["changed"], found.differing) == (1, 1)
+    actual = audit_run(play.spark, play.lake, play.declarations, history).audit
+    assert (actual.kind, actual.passed) == ("pipeline", False)
+    assert (actual.totals["changed"], actual.differing) == (1, 1)
 
 
 def test_unbounded_depends_on_the_very_first_records(play: Piped) -> None:

@@ -69,8 +69,8 @@ class Followed:
 
     def run(self, into: str, peers: int | None = None, **more: object) -> dict[str, object]:
         given = {"pipeline": "places", "sink": "pairs", **more}
-        asked = Request("little", into, follow=into, peers=peers, **given)  # type: ignore[arg-type]
-        return replay(self.spark, self.lake, self.declarations, asked).certificate.to_json()
+        requested = Request("little", into, follow=into, peers=peers, **given)  # type: ignore[arg-type]
+        return replay(self.spark, self.lake, self.declarations, requested).certificate.to_json()
 
     def rows(self, into: str) -> Counter[str]:
         table = pl.read_delta(self.lake.table(into))
@@ -86,11 +86,11 @@ class Followed:
 
 
 def state_of(certificate: dict[str, object]) -> dict[str, object]:
-    said = certificate["pipeline"]
-    assert isinstance(said, dict)
-    found = said["state"]
-    assert isinstance(found, dict)
-    return found
+    printed = certificate["pipeline"]
+    assert isinstance(printed, dict)
+    actual = printed["state"]
+    assert isinstance(actual, dict)
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -102,37 +102,37 @@ def followed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> F
 
 @pytest.mark.nightly
 def test_runs_on_any_workers_end_as_one_run_through(followed: Followed) -> None:
-    found = [followed.run("pieces", peers=3)]
+    actual = [followed.run("pieces", peers=3)]
     for peers in (None, 2):
         followed.grow()
-        found.append(followed.run("pieces", peers))
+        actual.append(followed.run("pieces", peers))
     whole = followed.run("through", peers=2)
 
     assert followed.rows("pieces") == followed.rows("through")
     assert sum(followed.rows("through").values()) > 75
-    names = [str(state_of(each)["snapshot"]) for each in found]
+    names = [str(state_of(item)["snapshot"]) for item in actual]
     assert followed.state(names[-1]) == followed.state(str(state_of(whole)["snapshot"]))
     assert followed.state(names[-1])
     # Each goes on from the one before, and reads what is new alone.
-    said = [each["pipeline"] for each in found]
-    assert [each["resumed"] for each in said] == [None, *names[:-1]]  # type: ignore[index]
-    assert [state_of(each)["peers"] for each in found] == [3, 3, 2]
-    assert sum(int(str(each["records"])) for each in found) == whole["records"]
-    assert [int(str(each["records"])) for each in found[1:]] == [PIECE] * 2
-    assert state_of(found[-1])["keys"] == state_of(whole)["keys"]
+    printed = [item["pipeline"] for item in actual]
+    assert [item["resumed"] for item in printed] == [None, *names[:-1]]  # type: ignore[index]
+    assert [state_of(item)["peers"] for item in actual] == [3, 3, 2]
+    assert sum(int(str(item["records"])) for item in actual) == whole["records"]
+    assert [int(str(item["records"])) for item in actual[1:]] == [PIECE] * 2
+    assert state_of(actual[-1])["keys"] == state_of(whole)["keys"]
     # A snapshot has a file per replay worker at most.
-    assert parts_of(followed.lake, "places")[names[-1]] == state_of(found[-1])["parts"]
-    assert followed.run("pieces") == found[-1]
+    assert parts_of(followed.lake, "places")[names[-1]] == state_of(actual[-1])["parts"]
+    assert followed.run("pieces") == actual[-1]
 
 
 # It audits a run of the pieces above.
 @pytest.mark.nightly
 def test_a_run_long_past_is_audited_from_the_beginning(followed: Followed) -> None:
-    run = next(each for each in list_taken(followed.lake, "places") if "pieces" in each.name)
+    run = next(item for item in list_taken(followed.lake, "places") if "pieces" in item.name)
     name = run.history.last.run
     history = require_auditable(followed.lake, name, None)
-    found = audit_run(followed.spark, followed.lake, followed.declarations, history).audit
-    assert (found.kind, found.passed) == ("pipeline", True)
+    actual = audit_run(followed.spark, followed.lake, followed.declarations, history).audit
+    assert (actual.kind, actual.passed) == ("pipeline", True)
 
 
 def test_a_rescaled_snapshot_is_what_the_next_run_goes_on_from(followed: Followed) -> None:
@@ -243,8 +243,8 @@ def test_a_state_that_cannot_be_written_stops_the_run(
 def test_a_changed_pipeline_s_state_is_not_resumed(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = {"pipeline": "firsts", "sink": None}
-    kept = state_of(followed.run("kept", **asked))["snapshot"]
+    requested = {"pipeline": "firsts", "sink": None}
+    kept = state_of(followed.run("kept", **requested))["snapshot"]
     followed.grow()
     before = followed.rows("kept")
     (taken,) = list_taken(followed.lake, "firsts", target=followed.lake.table("kept"))
@@ -253,11 +253,11 @@ def test_a_changed_pipeline_s_state_is_not_resumed(
         other = update_wrapper(graph, pipeline_samples.firsts)
         changed.setitem(definition._registered, f"{pipeline_samples.__name__}:firsts", other)
         with pytest.raises(StateChanged, match="changed .* within was None, and is 36000000"):
-            followed.run("kept", **asked)
+            followed.run("kept", **requested)
         with pytest.raises(StateChanged, match="op has changed since"):
             rescale_state(followed.spark, followed.lake, followed.declarations, taken, 2)
     assert followed.rows("kept") == before
-    done = followed.run("kept", **asked)
+    done = followed.run("kept", **requested)
     assert done["pipeline"]["resumed"] == kept  # type: ignore[index]
 
 
@@ -265,9 +265,9 @@ def test_a_changed_pipeline_s_state_is_not_resumed(
 def test_the_command_rescales_one_table_s_state(
     followed: Followed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {"pipeline": "firsts", "sink": None, "peers": 2}
+    requested = {"pipeline": "firsts", "sink": None, "peers": 2}
     for into in ("one", "other"):
-        followed.run(into, **asked)
+        followed.run(into, **requested)
     declared = tmp_path / "streams.yaml"
     declared.write_text(f"pipelines: {{firsts: {REFERENCES['firsts']!r}}}", encoding="utf-8")
     words = ["--lake", followed.lake.root, "--config", str(declared), "--json", "state", "firsts"]
@@ -296,7 +296,7 @@ def test_snapshots_that_no_run_goes_on_from_are_cleared(
     there = [name for name in parts_of(followed.lake, "places") if name in names]
     # The second had one too many, which was let be; the third has two.
     assert there == names[2:]
-    taken = {each.name: each for each in list_taken(followed.lake, "places")}
+    taken = {item.name: item for item in list_taken(followed.lake, "places")}
     assert [taken[name].cleared for name in names] == [True, True, False]
     run = names[2].rpartition("-")[0]
     rollback(followed.spark, followed.lake, followed.declarations, run)
@@ -321,12 +321,12 @@ def test_a_pipeline_with_no_end_reads_each_record_once(followed: Followed) -> No
 def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed) -> None:
     with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         followed.run("wrong", pipeline="unsteady", sink=None, peers=3)
-    assert [each for each in list_taken(followed.lake, "unsteady") if each.standing] == []
+    assert [item for item in list_taken(followed.lake, "unsteady") if item.standing] == []
     assert parts_of(followed.lake, "unsteady")
 
 
 def test_rows_aside_become_few_files(followed: Followed) -> None:
-    [aside] = [each for each in aside_tables(followed.lake) if each.name == "aside places"]
+    [aside] = [table for table in aside_tables(followed.lake) if table.name == "aside places"]
     before = lake_contents.rows(aside.path)
     done = compact_index(followed.spark, replace(aside, sizes=replace(aside.sizes, many=2)))
     assert (done.table, done.files, done.rewritten > 0) == ("aside places", 1, True)
@@ -354,13 +354,13 @@ def test_maintenance_clears_unused_state_and_spares_runs(
     parts = read_parts(spark, lake, newest.snapshot)
     assert parts is not None
     write_parts(spark, lake, replace(newest.snapshot, name=mine), parts)
-    kept = {each.name for each in list_taken(lake, "places") if each.standing}
+    kept = {item.name for item in list_taken(lake, "places") if item.standing}
     clear_snapshots(spark, lake, "places")
     assert mine in parts_of(lake, "places")
     claims.release(lake, run.name, attempt)
     assert clear_snapshots(spark, lake, "places") == [mine]
     assert clear_snapshots(spark, lake, "places") == []
-    standing = {each.name for each in list_taken(lake, "places") if each.standing}
+    standing = {item.name for item in list_taken(lake, "places") if item.standing}
     assert standing <= kept
     assert newest.name in standing
     followed.grow()

@@ -61,9 +61,9 @@ def test_old_workers_are_closed_and_new_ones_go_on(spark: SparkSession, rescaled
     states = index.worker_states(tape, newest_cut(tape))
     assert [state.label for state in states] == [str(n) for n in range(12)]
     assert [state.worker for state in states if not state.closed] == [10, 11]
-    found = verify(spark, lake, tape, deep=True)
-    assert found.valid
-    assert sum(worker.records for worker in found.workers) == 120
+    actual = verify(spark, lake, tape, deep=True)
+    assert actual.valid
+    assert sum(worker.records for worker in actual.workers) == 120
     # In each rescale all that closes and all that opens stands in one commit.
     events = pl.read_delta(tape.paths.events)
     changed = events.group_by("commit").agg(pl.col("worker").sort()).sort("commit")["worker"]
@@ -85,9 +85,9 @@ def test_a_key_keeps_its_worker_between_two_rescales(rescaled) -> None:
     records = pl.read_delta(open_tape(rescaled[0], "little").paths.records)
     by_batch = {0: range(4), 2: range(4, 10), 4: range(10, 12)}
     for batch, workers in by_batch.items():
-        found = set(records.filter(pl.col("batch") == batch)["worker"])
-        assert found <= set(workers)
-        assert len(found) > 1
+        actual = set(records.filter(pl.col("batch") == batch)["worker"])
+        assert actual <= set(workers)
+        assert len(actual) > 1
 
 
 def test_a_replay_over_the_change_has_every_record_once(spark: SparkSession, rescaled) -> None:
@@ -96,12 +96,12 @@ def test_a_replay_over_the_change_has_every_record_once(spark: SparkSession, res
         spark, lake, declared(by_key(source, 2)), Request("little", "all", partial=True)
     )
     assert outcome.certificate.audit["passed"]
-    found = pl.read_delta(lake.table("all"))
-    ids = sorted(found["id"].to_list())
+    actual = pl.read_delta(lake.table("all"))
+    ids = sorted(actual["id"].to_list())
     # The last two hours are not complete, as lateness says.
     assert ids == list(range(len(ids)))
     assert len(ids) > 80
-    assert set(found["_worker"]) <= set(range(12))
+    assert set(actual["_worker"]) <= set(range(12))
 
 
 def test_batches_are_numbered_on_and_the_feed_says_what_they_are(rescaled) -> None:
@@ -119,7 +119,7 @@ def test_batches_are_numbered_on_and_the_feed_says_what_they_are(rescaled) -> No
         {"count": 6, "first": 4, "was": 4},
         {"count": 2, "first": 10, "was": 6},
     ]
-    files = [[path.rpartition("/")[2] for path in each] for each in feed["files"].drop_nulls()]
+    files = [[path.rpartition("/")[2] for path in paths] for paths in feed["files"].drop_nulls()]
     assert files == [["0.parquet"], ["1.parquet"], ["2.parquet"]]
     assert sorted(path.stem for path in source.iterdir()) == ["0", "1", "2"]
 
@@ -131,12 +131,12 @@ def test_a_number_that_nobody_asked_for_is_refused(
     lay(source, "0", rows(range(12)))
     capture(spark, lake, by_key(source, 2))
     before = lake_contents.tape(lake)
-    for stream, rescale, said in (
+    for stream, rescale, printed in (
         (by_key(source, 3), None, "has 2 workers, but is declared with 3"),
         (by_key(source, 3), 4, "to 4 workers: it is declared with 3 workers"),
         (little_stream(source), 3, "declared with workers that are not by key"),
     ):
-        with pytest.raises(InvalidRequestError, match="CAP-RESCALE.*" + said):
+        with pytest.raises(InvalidRequestError, match="CAP-RESCALE.*" + printed):
             capture(spark, lake, stream, rescale=rescale)
     # The key itself, and how workers are told apart, never change.
     other = replace(by_key(source, 3), workers=ByKey(by="key", columns=("id",), count=3))
@@ -197,9 +197,9 @@ def test_too_many_workers_are_refused_before_writing(
     assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
     assert next_worker_number(open_tape(lake, "little")) == 3
     prepared = classify.prepare(spark.read.parquet(str(source)), stream)
-    found = batch_scan.scan_batch(prepared, stream, [Consumed()], ())
-    assert found is not None
-    assert len(found.labels) == 5
+    actual = batch_scan.scan_batch(prepared, stream, [Consumed()], ())
+    assert actual is not None
+    assert len(actual.labels) == 5
     # As the error says, those that may come can be named; the same batch ends by that.
     named = replace(stream, workers=ByColumn("place", ("a", "b", "c")))
     done = capture(spark, lake, named)

@@ -119,10 +119,10 @@ def test_retired_tapes_verify_from_any_start(retired: Sixteen, spark: SparkSessi
         assert verify(spark, retired.lake, retired.tape).valid
     assert watch.jobs == 0
     delete_folder(retired.lake.ledger("verified"))
-    found = verify(spark, retired.lake, retired.tape, deep=True)
-    assert found.valid
-    assert found.to_json()["retired"] == ["2020-01-03T12:00:00.000000Z"]
-    assert sum(verdict.records for verdict in found.workers) == DAYS * ROWS
+    actual = verify(spark, retired.lake, retired.tape, deep=True)
+    assert actual.valid
+    assert actual.to_json()["retired"] == ["2020-01-03T12:00:00.000000Z"]
+    assert sum(verdict.records for verdict in actual.workers) == DAYS * ROWS
 
 
 def test_damage_to_what_remains_is_still_found(spark: SparkSession, tmp_path: Path) -> None:
@@ -171,8 +171,8 @@ def test_what_needs_whole_recordings_is_refused(retired: Sixteen, tmp_path: Path
 def test_a_source_is_held_against_the_batches_that_are_whole(retired: Sixteen) -> None:
     spark, tape = retired.spark, retired.tape
     boxes = retired_boxes(retired.lake, tape)
-    found = reconcile(spark, tape, retired.stream, deep=True, retired=boxes)
-    assert (found.agrees, found.batches, found.retired) == (True, 2, 3)
+    actual = reconcile(spark, tape, retired.stream, deep=True, retired=boxes)
+    assert (actual.agrees, actual.batches, actual.retired) == (True, 2, 3)
     assert not reconcile(spark, tape, retired.stream).agrees
 
 
@@ -187,10 +187,10 @@ def test_retired_copies_are_audited_by_the_index(retired: Sixteen) -> None:
     assert audit_run(spark, lake, declared, copy).audit.passed
     refused(lambda: audit_run(spark, lake, declared, hours))
     # One that cannot be made stops no other, and fails no run.
-    asked = RunAudits(tuple(RunAudit(history.last.run) for history in (copy, hours)))
-    told = audit_all(DeclaredContext(lake, declared, spark), asked)
-    assert told.refusal is None
-    assert told.value["not_audited"] == [hours.last.run]
+    requested = RunAudits(tuple(RunAudit(history.last.run) for history in (copy, hours)))
+    reported = audit_all(DeclaredContext(lake, declared, spark), requested)
+    assert reported.refusal is None
+    assert reported.value["not_audited"] == [hours.last.run]
 
 
 def test_an_altered_copy_fails_its_audit_cell_by_cell(retired: Sixteen) -> None:

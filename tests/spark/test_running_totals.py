@@ -49,18 +49,18 @@ def test_what_a_stateful_query_puts_out_is_captured_and_replayed(
         capture(spark, lake, stream)
 
     tape = open_tape(lake, "totals")
-    found = verify(spark, lake, tape, deep=True)
-    assert found.valid
-    assert sum(worker.records for worker in found.workers) == DAYS * len(flights.AIRPORTS)
+    actual = verify(spark, lake, tape, deep=True)
+    assert actual.valid
+    assert sum(worker.records for worker in actual.workers) == DAYS * len(flights.AIRPORTS)
 
     done = replay(
         spark, lake, declared(stream), Request("totals", "totals_again", partial=True)
     ).certificate.to_json()
     assert done["audit"]["passed"]  # type: ignore[index]
     again = pl.read_delta(lake.table("totals_again"))
-    wanted = pl.read_delta(table).join(again, on=["origin", "until"], how="semi")
+    expected = pl.read_delta(table).join(again, on=["origin", "until"], how="semi")
     columns = ["origin", "until", "departures", "delay_minutes"]
-    assert again.select(columns).sort(columns).equals(wanted.select(columns).sort(columns))
+    assert again.select(columns).sort(columns).equals(expected.select(columns).sort(columns))
     assert again.height > 0
 
     newest = pl.read_delta(table).sort("departures").group_by("origin").last()

@@ -32,8 +32,8 @@ DELTA_S = "io.delta.storage.S3SingleDriverLogStore"
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with objects(tmp_path_factory.mktemp("objects")) as actual:
+        yield actual
 
 
 def race(server: Objects, store: str, writers: int, versions: int, key: str) -> list[list[int]]:
@@ -43,10 +43,10 @@ def race(server: Objects, store: str, writers: int, versions: int, key: str) -> 
 
 
 def writer_of(table: str, version: int) -> str:
-    found: str = json.loads(places.read_text(commit_race.entry(table, version)))["commitInfo"][
+    actual: str = json.loads(places.read_text(commit_race.entry(table, version)))["commitInfo"][
         "writer"
     ]
-    return found
+    return actual
 
 
 @nightly
@@ -59,11 +59,11 @@ def test_each_version_has_one_winner(
     for name, value in s3.variables.items():
         monkeypatch.setenv(name, value)
     won = race(s3, LOG_STORE, writers, versions, f"race-{writers}")
-    assert sorted(version for each in won for version in each) == list(range(versions))
+    assert sorted(version for item in won for version in item) == list(range(versions))
     # It was a race: nobody won all.
     assert all(won)
-    for number, each in enumerate(won):
-        assert {writer_of(table, version) for version in each[::50]} == {str(number)}
+    for number, item in enumerate(won):
+        assert {writer_of(table, version) for version in item[::50]} == {str(number)}
 
 
 @nightly
@@ -162,9 +162,9 @@ def test_a_listing_begins_at_the_entry_that_is_asked_for(
 
     def listed(version: int) -> list[str]:
         start = jvm.org.apache.hadoop.fs.Path(f"{table}/_delta_log/{version:020}.")
-        found = list(store.listFrom(start, hadoop))
-        assert all(each.getLen() == 2 and each.getModificationTime() > 0 for each in found)
-        return [each.getPath().toString().removeprefix(f"{table}/_delta_log/") for each in found]
+        actual = list(store.listFrom(start, hadoop))
+        assert all(item.getLen() == 2 and item.getModificationTime() > 0 for item in actual)
+        return [item.getPath().toString().removeprefix(f"{table}/_delta_log/") for item in actual]
 
     with pytest.raises(Py4JJavaError, match="FileNotFoundException"):
         listed(0)

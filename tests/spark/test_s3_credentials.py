@@ -87,8 +87,8 @@ def service() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    with objects(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with objects(tmp_path_factory.mktemp("objects")) as actual:
+        yield actual
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

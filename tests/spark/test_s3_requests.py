@@ -33,8 +33,8 @@ ALL = Request(NAME, "copied")
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyProcess]:
-    with counted_s3(tmp_path_factory.mktemp("objects")) as found:
-        yield found
+    with counted_s3(tmp_path_factory.mktemp("objects")) as actual:
+        yield actual
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def test_a_million_progress_events_of_one_worker(spark: SparkSession, lake: Lake
 def test_a_thousand_workers_of_a_thousand_events(spark: SparkSession, lake: Lake) -> None:
     broken = "worker = 777 AND seq = 555"
     tape = long_tape(spark, lake, "many", PRODUCT, workers=1000, events=1000, broken=broken)
-    found = verify(spark, lake, tape).workers
-    assert [each.worker for each in found] == list(range(1000))
-    assert sum(each.events for each in found) == 1000 * 1000 - (1000 - 555)
-    (wrong,) = [each for each in found if not each.valid]
+    actual = verify(spark, lake, tape).workers
+    assert [item.worker for item in actual] == list(range(1000))
+    assert sum(item.events for item in actual) == 1000 * 1000 - (1000 - 555)
+    (wrong,) = [item for item in actual if not item.valid]
     assert (wrong.worker, wrong.events) == (777, 555)
     assert wrong.violation is not None
     assert (wrong.violation.rule, wrong.violation.time) == (Rule.NEGATIVE, Time((555, 446)))
-    assert all(len(each.holdings) == 2 for each in found)
+    assert all(len(item.holdings) == 2 for item in actual)

@@ -52,8 +52,8 @@ def test_python_workers_run_this_interpreter_in_utc(spark: SparkSession) -> None
     def where(_split: int, _rows: object) -> list[tuple[str, str]]:
         return [(sys.executable, os.environ["TZ"])]
 
-    found = spark.sparkContext.parallelize([1], 1).mapPartitionsWithIndex(where).collect()
-    assert found == [(sys.executable, "UTC")]
+    actual = spark.sparkContext.parallelize([1], 1).mapPartitionsWithIndex(where).collect()
+    assert actual == [(sys.executable, "UTC")]
 
 
 def test_the_settings_are_those_that_were_measured(spark: SparkSession) -> None:
@@ -87,8 +87,8 @@ def test_a_second_session_is_the_first(spark: SparkSession) -> None:
 
 
 def test_the_doctor_tries_spark_and_leaves_the_session_running(spark: SparkSession) -> None:
-    found = [check for check in diagnose(None, deep=True) if check.subject == "Spark"]
-    assert [check.ok for check in found] == [True]
+    actual = [check for check in diagnose(None, deep=True) if check.subject == "Spark"]
+    assert [check.ok for check in actual] == [True]
     assert spark.range(2).count() == 2
 
 

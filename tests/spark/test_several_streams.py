@@ -90,8 +90,8 @@ class Market:
                 lateness=timedelta(hours=1 if files > 1 else 0),
             ),
         )
-        found = capture(self.spark, self.lake, self.streams[name])
-        assert (found.batches, found.late) == (files, {})
+        actual = capture(self.spark, self.lake, self.streams[name])
+        assert (actual.batches, actual.late) == (files, {})
         if ends:
             close(self.spark, self.lake, name)
 
@@ -118,11 +118,11 @@ class Market:
             rows = self.events.where(f"{kind} IS NOT NULL").select("dateTime", f"{kind}.*")
             rows = rows if before is None else rows.where(f"unix_micros(dateTime) < {before}")
             rows.createOrReplaceTempView(kind)
-        found = self.spark.sql(SQL[query])
+        actual = self.spark.sql(SQL[query])
         if query == "market_q8" and before is not None:
             # A window is written once it is over.
-            found = found.where(f"unix_micros(starttime) + {TEN_SECONDS} <= {before}")
-        return multiset(found)
+            actual = actual.where(f"unix_micros(starttime) + {TEN_SECONDS} <= {before}")
+        return multiset(actual)
 
 
 @pytest.mark.parametrize(
@@ -171,11 +171,11 @@ def test_streams_of_any_batches_any_workers_give_what_sql_gives(
     for name in KINDS:
         market.capture(name, files=files, ends=True)
     for query in SQL:
-        wanted = market.by_sql(query)
-        assert wanted.total() > 0
+        expected = market.by_sql(query)
+        assert expected.total() > 0
         for peers in (1, 2, 5):
             run = str(market.replay(query, peers=peers).run)
-            assert market.rows(query) == wanted, (query, peers)
+            assert market.rows(query) == expected, (query, peers)
             history = require_auditable(market.lake, run, None)
             assert audit_run(market.spark, market.lake, market.declarations, history).audit.passed
             rollback(market.spark, market.lake, market.declarations, run)

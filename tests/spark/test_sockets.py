@@ -113,11 +113,11 @@ def serve_files(
     with receivers(count) as (port, got):
         form = form_of(CASE)
         workers = tuple(index.worker_labels(tape, cut))
-        found = serve(
+        actual = serve(
             spark, lake, tape, form, Address("127.0.0.1", port), workers=workers, peers=peers
         )
-    assert [peer.to for peer in found.peers] == [f"127.0.0.1:{port + n}" for n in range(count)]
-    return [bytes(each) for each in got]
+    assert [peer.to for peer in actual.peers] == [f"127.0.0.1:{port + n}" for n in range(count)]
+    return [bytes(item) for item in got]
 
 
 def test_what_is_sent_is_on_tape_as_it_was(
@@ -134,11 +134,11 @@ def test_what_is_sent_is_on_tape_as_it_was(
     assert session.commits.get(timeout=PATIENCE) > 0
     session.send(0, data[0][whole:])
     session.send(2, data[2])
-    found = session.result()
-    assert found.refused == ()
-    assert len(found.faults) == 1
-    assert "worker 0" in found.faults[0]
-    assert all(state.closed for state in found.workers)
+    actual = session.result()
+    assert actual.refused == ()
+    assert len(actual.faults) == 1
+    assert "worker 0" in actual.faults[0]
+    assert all(state.closed for state in actual.workers)
     tape = open_tape(lake, "sent")
     assert verify(spark, lake, tape, deep=True).valid
     assert serve_files(spark, lake, "sent", 3, None) == data
@@ -164,12 +164,12 @@ def test_who_is_silent_or_wrong_holds_up_nobody_else(
         # A frame that is whole, then one whose length no frame has.
         session.send(1, data[1][: whole_frames(data[1][: len(data[1]) // 2])] + b"\xff" * 8)
         session.send(2, data[2])
-        found = session.result()
-    assert found.refused == (1,)
-    assert [state.closed for state in found.workers] == [False, False, True]
-    assert found.workers[1].events > 0
+        actual = session.result()
+    assert actual.refused == (1,)
+    assert [state.closed for state in actual.workers] == [False, False, True]
+    assert actual.workers[1].events > 0
     with pytest.raises(CheckFailedError, match="CAP-VIOLATION: stream mixed: worker 1"):
-        found.require_sound()
+        actual.require_sound()
     tape = open_tape(lake, "mixed")
     assert verify(spark, lake, tape, deep=True).valid
 
@@ -191,9 +191,9 @@ def test_an_event_that_breaks_a_rule_is_not_taken(
     wrong = Messages.of((2,), ["too late"])
     sent = b"".join(encoding.encode(event, seq) for seq, event in enumerate([*sound, wrong]))
     session.send(0, sent)
-    found = session.result()
-    assert (found.events, found.records, found.refused) == (2, 2, (0,))
-    assert "message" in found.faults[0]
+    actual = session.result()
+    assert (actual.events, actual.records, actual.refused) == (2, 2, (0,))
+    assert "message" in actual.faults[0]
     assert verify(spark, lake, open_tape(lake, "broken"), deep=True).valid
 
 
@@ -246,18 +246,18 @@ def test_workers_are_dealt_to_peers(
         decoder.finish()
         while (event := decoder.next()) is not None:
             assert judge.judge(event) is None
-            records += [(event.time, each) for each in getattr(event, "data", None) or ()]
+            records += [(event.time, item) for item in getattr(event, "data", None) or ()]
         assert judge.closed
         if peer >= len(data):
             assert judge.seq == 1
-    wanted = []
+    expected = []
     for recording in data:
         decoder = form.encoding(0).decoder()
         decoder.feed(recording)
         while (event := decoder.next()) is not None:
-            wanted += [(event.time, each) for each in getattr(event, "data", None) or ()]
-    assert sorted(records) == sorted(wanted)
-    assert wanted
+            expected += [(event.time, item) for item in getattr(event, "data", None) or ()]
+    assert sorted(records) == sorted(expected)
+    assert expected
 
 
 def test_a_peer_that_is_not_there_is_told(
@@ -289,7 +289,7 @@ def test_events_of_many_senders_are_bounded_together() -> None:
         workers: ListenRequest("x", workers, form, 0).longest for workers in (1, 16, 100, 1000)
     }
     assert longest[1] == longest[16] == 64 * 2**20
-    assert all(workers * each <= 2**30 for workers, each in longest.items())
+    assert all(workers * item <= 2**30 for workers, item in longest.items())
     assert longest[1000] >= 2**20
 
 
@@ -303,9 +303,9 @@ def test_an_event_that_is_too_long_is_refused(
     encoding = given.encoding(0)
     events = [Messages.of((0,), ["x"]), Messages.of((0,), ["x" * 600])]
     session.send(0, b"".join(encoding.encode(event, seq) for seq, event in enumerate(events)))
-    found = session.result()
-    assert (found.events, found.refused) == (1, (0,))
-    assert "500" in found.faults[0]
+    actual = session.result()
+    assert (actual.events, actual.refused) == (1, (0,))
+    assert "500" in actual.faults[0]
 
 
 @pytest.mark.parametrize(
@@ -337,9 +337,9 @@ def test_recordings_in_turn() -> None:
 def test_a_request_that_cannot_be_meant() -> None:
     form = form_of(CASE)
     for given in [{"workers": 0}, {"workers": 1001}, {"every": 0.0}, {"idle": -1.0}]:
-        wanted = {"workers": 1, "port": 0, **given}
+        expected = {"workers": 1, "port": 0, **given}
         with pytest.raises(InvalidRequestError, match=r"CAP-PEERS|CAP-USAGE"):
-            ListenRequest("x", form=form, **wanted)  # type: ignore[arg-type]
+            ListenRequest("x", form=form, **expected)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="CAP-FILE: the types of frames are unknown"):
         Form.from_options(Format.TIMELY)
     assert Form.from_options(Format.JSONL).minimum == 0

@@ -69,17 +69,17 @@ def test_all_that_was_consumed_is_there(spark: SparkSession, made: Made) -> None
     lake, stream, _ = made
     tape = open_tape(lake, "little")
     for deep in (False, True):
-        found = reconcile(spark, tape, stream, deep=deep)
-        assert found.differing == 0
+        actual = reconcile(spark, tape, stream, deep=deep)
+        assert actual.differing == 0
         # What was put back was fed in the batch that brought it late, and counts there alone.
-        assert (found.batches, found.records, found.gone, found.unknown) == (13, 122, 0, 0)
+        assert (actual.batches, actual.records, actual.gone, actual.unknown) == (13, 122, 0, 0)
     # What came since is no difference, and is not on tape.
-    assert (found.agrees, found.unread) == (False, 1)
-    assert found.passed is not None
-    assert found.passed.files == {"unread": ["later.parquet"]}
+    assert (actual.agrees, actual.unread) == (False, 1)
+    assert actual.passed is not None
+    assert actual.passed.files == {"unread": ["later.parquet"]}
     # Spark writes its list of files anew now and then; each batch still names its own.
     files = pl.read_delta(tape.paths.feed).sort("batch")["files"].drop_nulls()
-    names = [[path.rpartition("/")[2] for path in each] for each in files]
+    names = [[path.rpartition("/")[2] for path in file] for file in files]
     assert names == [[f"part%20{number}.parquet"] for number in range(13)]
 
 
@@ -107,8 +107,8 @@ def test_what_a_source_leaves_out_is_not_missing(
     lake = Lake.at(tmp_path / "lake")
     capture(spark, lake, stream)
     for deep in (False, True):
-        found = reconcile(spark, open_tape(lake, "dropping"), stream, deep=deep)
-        assert (found.agrees, found.records) == (True, 2)
+        actual = reconcile(spark, open_tape(lake, "dropping"), stream, deep=deep)
+        assert (actual.agrees, actual.records) == (True, 2)
 
 
 JSON = [
@@ -161,8 +161,8 @@ def test_what_does_not_parse_is_kept_as_it_was(
     # Whose whole record did not parse opens no worker.
     assert sorted(pl.read_delta(tape.paths.workers)["label"]) == ["a", "d", "e"]
     for deep in (False, True):
-        found = reconcile(spark, tape, stream, deep=deep)
-        assert (found.agrees, found.records) == (True, 6)
+        actual = reconcile(spark, tape, stream, deep=deep)
+        assert (actual.agrees, actual.records) == (True, 6)
 
 
 def test_undeclared_columns_and_corrupt_text_are_handled(
@@ -221,8 +221,8 @@ def test_a_record_that_the_tape_lost(spark: SparkSession, made: Made, tmp_path: 
     tape = open_tape(Lake.at(tmp_path / "lake"), "little")
     spark.sql(f"DELETE FROM delta.`{tape.paths.records}` WHERE data.id = 55")
     spark.sql(f"UPDATE delta.`{tape.paths.late}` SET data.amount = 77 WHERE data.id = 500")
-    found = reconcile(spark, tape, made[1], deep=True)
-    assert found.findings == (
+    actual = reconcile(spark, tape, made[1], deep=True)
+    assert actual.findings == (
         SourceDifference(5, None, "missing", 10, 9),
         SourceDifference(12, None, "changed", 2, 2),
     )
@@ -239,16 +239,16 @@ def test_files_that_were_changed_or_are_gone(
     lay(source, "part 3", rows(range(930, 940)))
     (source / "part 4.parquet").unlink()
 
-    found = reconcile(spark, tape, stream)
-    assert found.findings == (
+    actual = reconcile(spark, tape, stream)
+    assert actual.findings == (
         SourceDifference(1, None, "missing", 12, 10),
         SourceDifference(2, None, "extra", 7, 10),
     )
-    assert (found.batches, found.gone, found.differing) == (12, 1, 2)
-    assert not found.agrees
+    assert (actual.batches, actual.gone, actual.differing) == (12, 1, 2)
+    assert not actual.agrees
 
-    found = reconcile(spark, tape, stream, deep=True)
-    assert [(each.batch, each.kind) for each in found.findings] == [
+    actual = reconcile(spark, tape, stream, deep=True)
+    assert [(finding.batch, finding.kind) for finding in actual.findings] == [
         (1, "missing"),
         (2, "extra"),
         (3, "changed"),
@@ -287,17 +287,17 @@ class TestListing:
             lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)), moment)
             (source / "gone.parquet").unlink(missing_ok=True)
             (source / "gone.parquet").symlink_to(source.parent / "nothing.parquet")
-            found = capture(spark, lake, stream)
-        told = {"dangling": ["gone.parquet"], "hidden": ["_export.parquet"]}
-        assert found.passed is not None
-        assert found.passed.files == told
+            actual = capture(spark, lake, stream)
+        reported = {"dangling": ["gone.parquet"], "hidden": ["_export.parquet"]}
+        assert actual.passed is not None
+        assert actual.passed.files == reported
         tape = open_tape(lake, "little")
         ids = pl.read_delta(tape.paths.records)["data"].struct.field("id").sort().to_list()
         assert ids == [*range(30), *range(40, 50)]
         compared = reconcile(spark, tape, stream, deep=True)
         assert (compared.agrees, compared.records) == (True, 40)
         assert compared.passed is not None
-        assert compared.passed.files == told
+        assert compared.passed.files == reported
 
     def test_changed_or_renamed_files_are_reported(
         self, spark: SparkSession, lake: Lake, source: Path
@@ -307,9 +307,9 @@ class TestListing:
             lay(source, f"{number}", rows(range(10 * number, 10 * number + 10)))
         assert capture(spark, lake, stream).fed == 20
         lay(source, "0", rows(range(12)))
-        found = capture(spark, lake, stream)
-        assert found.passed is not None
-        assert (found.fed, found.passed.files) == (0, {"changed": ["0.parquet"]})
+        actual = capture(spark, lake, stream)
+        assert actual.passed is not None
+        assert (actual.fed, actual.passed.files) == (0, {"changed": ["0.parquet"]})
         (source / "1.parquet").rename(source / "2.parquet")
         for _ in range(2):
             with pytest.raises(InvalidRequestError, match="CAP-RENAMED"):
@@ -326,12 +326,12 @@ class TestListing:
             lay(path.parent, path.name, rows(range(10 * number, 10 * number + 10)))
         stream = little_stream(source)
         stream = replace(stream, source=replace(stream.source, path=f"{source}/i*"))
-        found = capture(spark, lake, stream)
-        assert (found.fed, found.passed) == (
+        actual = capture(spark, lake, stream)
+        assert (actual.fed, actual.passed) == (
             20,
             SkippedFiles({"hidden": 1}, {"hidden": ["in/_3.parquet"]}),
         )
-        assert reconcile(spark, open_tape(lake, "little"), stream).passed == found.passed
+        assert reconcile(spark, open_tape(lake, "little"), stream).passed == actual.passed
 
     def test_a_folder_whose_name_is_a_pattern_is_not_nothing(
         self, spark: SparkSession, lake: Lake, tmp_path: Path
@@ -446,7 +446,7 @@ class TestShapes:
             lay_columns(source, name, changes, suffix)
             assert capture(spark, lake, stream).records == 2
         rows = pl.read_delta(lake.stream("little").records).sort("batch")["data"].struct.unnest()
-        assert [int(each or 0) for each in rows["discount"]] == [0, 0, 5, 6, 0, 0]
+        assert [int(row or 0) for row in rows["discount"]] == [0, 0, 5, 6, 0, 0]
         assert reconcile(spark, open_tape(lake, "little"), stream, deep=True).agrees
 
     @pytest.mark.parametrize(

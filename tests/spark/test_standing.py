@@ -67,7 +67,7 @@ class Table:
             until=START + timedelta(days=DAYS),
         )  # fmt: skip
         config = replace(self.config, replays={"days": declared_})
-        return [str(each.state) for each in survey(self.lake, config, "days").intervals]
+        return [str(interval.state) for interval in survey(self.lake, config, "days").intervals]
 
     def run(self, day: int) -> str | None:
         since = f"{START + timedelta(days=day):%Y-%m-%d}"

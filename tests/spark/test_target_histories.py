@@ -67,7 +67,7 @@ class Table:
 
     def is_own(self, row: Row, output: Output) -> bool:
         """Whether this output was the last one to cover the place of a row."""
-        owners = [each.output for each in self.covered if each.has(row)]
+        owners = [item.output for item in self.covered if item.has(row)]
         return owners[-1:] == [output]
 
     def replaced(self, asked: Asked) -> list[Row]:
@@ -148,24 +148,26 @@ class History:
         return Asked(request, covered, tuple(row for row in put if covered.has(row)))
 
     def play(self) -> None:
-        asked, table = self.asked(), self.table
+        requested, table = self.asked(), self.table
         was = list(table.rows)
-        foreign = [] if asked.request.adopt else table.foreign(asked)
+        foreign = [] if requested.request.adopt else table.foreign(requested)
         try:
-            done: ReplayResult = replay(self.spark, self.lake, self.declarations, asked.request)
+            done: ReplayResult = replay(self.spark, self.lake, self.declarations, requested.request)
         except InvalidRequestError as error:
             assert error.code in REFUSED, error
             # Each is refused where it has to be, and a foreign row is never the reason of another.
-            assert (error.code == "CAP-ADOPT") == bool(foreign) or asked.mode != Mode.REPLACE, error
+            assert (error.code == "CAP-ADOPT") == bool(foreign) or requested.mode != Mode.REPLACE, (
+                error
+            )
             assert error.code != "CAP-ADOPT" or error.fields["rows"] == len(foreign), error
             self.seen[error.code] += 1
             return
-        assert not foreign, (asked, foreign)
+        assert not foreign, (requested, foreign)
         if not done.unchanged:
             run = str(done.certificate.run)
             self.before = run, was, list(table.covered)
-            table.publish(asked, run)
-            self.seen[asked.mode] += 1
+            table.publish(requested, run)
+            self.seen[requested.mode] += 1
 
     def take_back(self) -> None:
         if self.before is not None:
@@ -204,8 +206,8 @@ class History:
     def check(self) -> None:
         path = self.path
         if deltalake.DeltaTable.is_deltatable(path):
-            found = pl.read_delta(path).select("_worker", pl.col("_time").struct[0], "id").rows()
-            assert Counter(found) == Counter(self.table.rows)
+            actual = pl.read_delta(path).select("_worker", pl.col("_time").struct[0], "id").rows()
+            assert Counter(actual) == Counter(self.table.rows)
 
 
 def _arrow(content: list[Row]) -> pa.Table:

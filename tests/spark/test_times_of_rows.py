@@ -93,13 +93,13 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def compiling(spark: SparkSession, asked: bool) -> Iterator[None]:
     """Queries are compiled, or interpreted."""
-    wanted = {
+    expected = {
         "spark.sql.codegen.factoryMode": "CODEGEN_ONLY" if asked else "NO_CODEGEN",
         "spark.sql.codegen.wholeStage": str(asked).lower(),
     }
-    before = {name: spark.conf.get(name) for name in wanted}
+    before = {name: spark.conf.get(name) for name in expected}
     try:
-        for name, value in wanted.items():
+        for name, value in expected.items():
             spark.conf.set(name, value)
         yield
     finally:
@@ -122,12 +122,12 @@ def test_what_is_no_time_is_late(
         prepared = classify.prepare(rows, stream)
         held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "at")
         classified = classify.classify_rows(held, stream, classify.BatchLimits(0)).orderBy("data.n")
-        found = classified.selectExpr("reason", "unix_micros(time.event) AS event").collect()
+        actual = classified.selectExpr("reason", "unix_micros(time.event) AS event").collect()
     own = MICROS - MICROS % classify.micros(HOUR)
     if "dated" in how:
         own -= 9 * classify.micros(HOUR)
     in_time = [(None, own)] * readable
-    assert [tuple(row) for row in found] == [
+    assert [tuple(row) for row in actual] == [
         *in_time,
         *[("no-time", None)] * (len(COLUMNS[name]) - readable),
     ]
@@ -211,10 +211,10 @@ def test_what_lies_behind_a_gap_and_in_the_future_is_ahead(spark: SparkSession) 
 
     def ahead(days: list[int], seen: int | None, begun: int | None) -> int | None:
         """The first day that is ahead; all are counted from May."""
-        rows = spark.createDataFrame([(MAY + each * DAY,) for each in days], "at TIMESTAMP")
-        known = [None if each is None else MICROS + each * day for each in (seen, begun)]
-        found = classify.ahead_from(rows, time, *known)
-        return None if found is None else round((found - MICROS) / day)
+        rows = spark.createDataFrame([(MAY + item * DAY,) for item in days], "at TIMESTAMP")
+        known = [None if item is None else MICROS + item * day for item in (seen, begun)]
+        actual = classify.ahead_from(rows, time, *known)
+        return None if actual is None else round((actual - MICROS) / day)
 
     # A backlog is not ahead of itself, whether the clock has come to it or not.
     backlog = list(range(0, 90, 3))

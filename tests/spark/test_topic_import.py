@@ -43,8 +43,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         (pattern,) = (
             re.escape(text) if how == "subscribe" else text for how, text in which.items()
         )
-        found = [each for each in held if re.fullmatch(pattern, each[0])]
-        return spark.createDataFrame(found, "topic STRING, value STRING")
+        actual = [item for item in held if re.fullmatch(pattern, item[0])]
+        return spark.createDataFrame(actual, "topic STRING, value STRING")
 
     monkeypatch.setattr(topics, "_send", send)
     monkeypatch.setattr(topics, "_read", read)
@@ -84,7 +84,7 @@ def test_workers_exported_singly_are_all_registered(
 
     copy = open_tape(lake, "copy")
     assert verify(spark, lake, copy, deep=True).valid
-    states = [index.worker_states(each, newest_cut(each)) for each in (copy, tape)]
+    states = [index.worker_states(item, newest_cut(item)) for item in (copy, tape)]
     assert states[0] == states[1]
     # A topic of a worker that no export has named puts nothing on tape.
     sent.extend([("one.by-one-7", text) for name, text in sent if name == "one.by-one-0"])

@@ -94,7 +94,7 @@ def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
     spark: SparkSession, tmp_path: Path, mode: str
 ) -> None:
     options = {"userMetadata": "noted"} | ({"replaceWhere": "a > 1"} if mode == "Overwrite" else {})
-    found = []
+    actual = []
     for ours in (True, False):
         path = str(tmp_path / str(ours))
         create_table(spark, path, SCHEMA)
@@ -105,9 +105,9 @@ def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
             given = {**options, "txnAppId": "a", "txnVersion": "7"}
             one(spark, 3).write.format("delta").mode(mode).options(**given).save(path)
         assert held(path) == ([2, 3] if mode == "Append" else [3])
-        found.append(sorted(actions(path, 2), key=str))
-    assert found[0] == found[1]
-    assert {"txn": {"appId": "a", "version": 7}} in found[0]
+        actual.append(sorted(actions(path, 2), key=str))
+    assert actual[0] == actual[1]
+    assert {"txn": {"appId": "a", "version": 7}} in actual[0]
 
 
 def test_an_identity_costs_no_job(spark: SparkSession, table: str) -> None:
@@ -122,7 +122,7 @@ def test_a_commit_adds_two_files_to_the_log(spark: SparkSession, table: str) -> 
     log = Path(table, "_delta_log")
     before = set(log.iterdir())
     delta.append(one(spark, 1), table, txn=Txn("a", 0))
-    fresh = {each.name for each in set(log.iterdir()) - before}
+    fresh = {item.name for item in set(log.iterdir()) - before}
     assert fresh == {f"{1:020}.json", f"{1:020}.crc"}
 
 
@@ -140,12 +140,12 @@ def test_of_two_at_once_under_one_app_the_second_is_skipped(
     look = idempotent_write.is_committed
 
     def overtaken(path: str, txn: Txn) -> bool:
-        found = look(path, txn)
+        actual = look(path, txn)
         # Between our look and our commit.
         properties = CommitProperties(app_transactions=[Transaction(other, 3)])
         rows = pa.table({"a": pa.array([7], pa.int64())})
         write_deltalake(path, rows, mode="append", commit_properties=properties)
-        return found
+        return actual
 
     monkeypatch.setattr(idempotent_write, "is_committed", overtaken)
     commit = delta.append(one(spark, 1), table, txn=Txn("a", 3))
@@ -198,8 +198,8 @@ def test_no_kind_of_commit_lands_while_another_process_commits(
             assert {kind: delta.version_of(path) for kind, path in paths.items()} == dict.fromkeys(
                 COMMITS, 1
             )
-        for each in begun:
-            each.result(120)
+        for item in begun:
+            item.result(120)
     assert {kind: delta.version_of(path) for kind, path in paths.items()} == dict.fromkeys(
         COMMITS, 2
     )
@@ -209,7 +209,7 @@ def test_rows_of_many_runs_need_one_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake, many = Lake.at(tmp_path), [f"run-{number}" for number in range(5)]
-    asked: list[tuple[Sequence[str] | None, dict[str, object]]] = []
+    requested: list[tuple[Sequence[str] | None, dict[str, object]]] = []
     tables.append_rows(lake, "runs", [{"run": run, "step": "first"} for run in many])
     began, read_rows = tables.now(), tables.read_rows
 
@@ -217,7 +217,7 @@ def test_rows_of_many_runs_need_one_read(
         lake: Lake, ledger: str, columns: Sequence[str] | None = None, /, **equal: object
     ) -> list[dict[str, object]]:
         if ledger == "runs":
-            asked.append((columns, equal))
+            requested.append((columns, equal))
         return read_rows(lake, ledger, columns, **equal)
 
     monkeypatch.setattr(tables, "read_rows", counted)
@@ -225,9 +225,9 @@ def test_rows_of_many_runs_need_one_read(
 
     tables.append_rows(lake, "runs", [{"run": run, "step": "second"} for run in many])
 
-    assert asked == [(("run", "at"), {})]
+    assert requested == [(("run", "at"), {})]
     for run in many:
         assert [row["step"] for row in read_rows(lake, "runs", run=run)] == ["first", "second"]
     # Of one run nothing else is read.
     tables.append_rows(lake, "runs", [{"run": many[0], "step": "third"}])
-    assert asked[1:] == [(("run", "at"), {"run": many[0]})]
+    assert requested[1:] == [(("run", "at"), {"run": many[0]})]

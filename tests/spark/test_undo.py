@@ -55,15 +55,15 @@ def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
 
 
 def standing(play: Play, into: str) -> list[str]:
-    return [each.run for each in coverage.current(play.lake, play.lake.table(into))]
+    return [item.run for item in coverage.current(play.lake, play.lake.table(into))]
 
 
 def test_nothing_is_complete_while_there_is_no_worker(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     stream = little_stream(tmp_path / "source")
     play = Play(spark, Lake.at(tmp_path / "lake"), declared(stream, (), {"dated": DATED}))
-    found = capture(spark, play.lake, stream)
-    assert (found.batches, found.frontier) != (0, [])
+    actual = capture(spark, play.lake, stream)
+    assert (actual.batches, actual.frontier) != (0, [])
 
     with pytest.raises(IncompleteError, match="CAP-INCOMPLETE"):
         play("ranged", since=DAY2, until=DAY3)
@@ -108,8 +108,8 @@ class TestGone:
             play.rollback(second)
         assert not play("lost", since=DAY3).unchanged
         assert play.column("lost") == list(range(48, 234))
-        told = Counter(str(r["state"]) for r in read_rows(play.lake, "coverage", run=first))
-        assert told == {"published": 3, "gone": 3}
+        reported = Counter(str(r["state"]) for r in read_rows(play.lake, "coverage", run=first))
+        assert reported == {"published": 3, "gone": 3}
 
     @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.MERGE])
     def test_in_any_mode(self, play: Play, mode: Mode) -> None:
@@ -187,9 +187,9 @@ class TestMerge:
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.MERGE])
 def test_rows_outside_of_the_range_are_neither_added_nor_merged(play: Play, mode: Mode) -> None:
     into, keys = f"outside_{mode}", () if mode is Mode.APPEND else ("id",)
-    asked = {"transform": "outside", "mode": mode, "keys": keys}
+    requested = {"transform": "outside", "mode": mode, "keys": keys}
     with pytest.raises(CheckFailedError, match="CAP-OUTSIDE"):
-        play(into, since=DAY2, until=DAY3, **asked)
+        play(into, since=DAY2, until=DAY3, **requested)
     assert play.column(into) == []
 
 
@@ -204,7 +204,7 @@ def by_day(column: str, amount: str, **changed: object) -> Transform:
 
 
 def with_transforms(play: Play, *transforms: Transform) -> Play:
-    known = {each.name: each for each in transforms}
+    known = {transform.name: transform for transform in transforms}
     return replace(play, declarations=replace(play.declarations, transforms=known))
 
 
@@ -219,9 +219,9 @@ MENDED = {
 
 @pytest.mark.parametrize("how", MENDED)
 def test_a_run_rolls_back_after_its_transform_changed(play: Play, how: str) -> None:
-    asked: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.APPEND}
+    requested: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.APPEND}
     old = with_transforms(play, by_day("day", "-sum(amount)"))
-    run = old.run(f"mended_{how}", since=DAY2, until=DAY3, **asked)
+    run = old.run(f"mended_{how}", since=DAY2, until=DAY3, **requested)
 
     with_transforms(play, *MENDED[how]).rollback(run)
 
@@ -248,18 +248,18 @@ def test_so_is_one_that_was_killed_after_its_commit(play: Play, direct: bool) ->
 
 
 def test_a_replaced_table_is_not_appended_to(play: Play) -> None:
-    asked: dict[str, object] = {"since": DAY2, "until": DAY3, "mode": Mode.APPEND}
-    play("swapped", **asked)
+    requested: dict[str, object] = {"since": DAY2, "until": DAY3, "mode": Mode.APPEND}
+    play("swapped", **requested)
     rows_ = play.spark.read.format("delta").load(play.lake.table("swapped")).localCheckpoint()
     shutil.rmtree(play.lake.table("swapped"))
     rows_.write.format("delta").save(play.lake.table("swapped"))
 
     with pytest.raises(InvalidRequestError, match="CAP-GONE: .* another table") as caught:
-        play("swapped", **asked)
+        play("swapped", **requested)
     assert "--adopt" in caught.value.hint
     assert len(play.column("swapped")) == 48
 
-    assert not play("swapped", **asked, adopt=True).unchanged
+    assert not play("swapped", **requested, adopt=True).unchanged
     assert len(play.column("swapped")) == 96
 
 
@@ -296,12 +296,12 @@ class TestGrown:
 def test_less_is_except_all_for_any_type(spark: SparkSession) -> None:
     schema = "id INT, words MAP<STRING, INT>, late TIMESTAMP"
     some = [(1, {"a": 1}), (1, {"a": 1}), (1, {"a": 1}), (2, None), (None, {}), (None, {})]
-    found = spark.createDataFrame([(*row, None) for row in some], schema)
+    actual = spark.createDataFrame([(*row, None) for row in some], schema)
     taken = spark.createDataFrame(
         [(1, {"a": 1}), (None, {}), (3, None)], "id INT, words MAP<STRING, INT>"
     )
 
-    left = except_all(found, taken)
+    left = except_all(actual, taken)
 
     assert left.columns == ["id", "words", "late"]
     assert sorted(map(str, left.collect())) == sorted(

@@ -131,8 +131,8 @@ def test_text_after_a_value_is_found_with_parser_options(
         '{"a": []}]': True,
     }  # fmt: skip
     rows = spark.createDataFrame([(text,) for text in cases], "text STRING")
-    found = rows.select("text", has_rest(F.col("text"), {}).alias("rest")).collect()
-    assert {row["text"]: row["rest"] for row in found} == cases
+    actual = rows.select("text", has_rest(F.col("text"), {}).alias("rest")).collect()
+    assert {row["text"]: row["rest"] for row in actual} == cases
     one = spark.createDataFrame([("{'a': {}} // c",), ("{'a': {}} /* c */ 1",)], "text STRING")
     options = {"allowComments": "true", "allowSingleQuotes": "true"}
     rest = one.select(has_rest(F.col("text"), options).alias("rest")).collect()
@@ -165,11 +165,11 @@ def test_only_files_with_more_than_objects_are_read_as_text(
     (tmp_path / "0.json").write_text(text, encoding="utf-8")
     source = Source(format="json", path=str(tmp_path))
     listing = SourceListing.of(source)
-    found = CheckedLines.of(source, listing)
-    assert found is not None
+    actual = CheckedLines.of(source, listing)
+    assert actual is not None
     assert listing is not None
-    found.look_at(spark, {path: first_bytes(path) for path in listing.files})
-    assert found.as_text == as_text
+    actual.look_at(spark, {path: first_bytes(path) for path in listing.files})
+    assert actual.as_text == as_text
 
 
 def test_a_file_that_comes_while_others_are_read_loses_nothing(

@@ -153,7 +153,7 @@ def _time(time_type, time):
 
 def drawn(strategy, count):
     """Values of a strategy, so that one Spark job can check hundreds of them."""
-    found = []
+    actual = []
 
     @settings(
         max_examples=count,
@@ -164,10 +164,10 @@ def drawn(strategy, count):
     )
     @given(strategy)
     def collect(value):
-        found.append(value)
+        actual.append(value)
 
     collect()
-    return found
+    return actual
 
 
 @st.composite
@@ -246,7 +246,7 @@ BLEMISHES = [
 
 def figures(verdict):
     """What the reference and the Spark verifier must agree on; words may differ."""
-    found = verdict.violation
+    actual = verdict.violation
     return {
         "valid": verdict.valid,
         "events": verdict.events,
@@ -254,7 +254,7 @@ def figures(verdict):
         "holdings": verdict.holdings,
         "frontier": verdict.frontier,
         "closed": verdict.closed,
-        "violation": found and (found.seq, found.rule, found.time, found.held, found.count),
+        "violation": actual and (actual.seq, actual.rule, actual.time, actual.held, actual.count),
     }
 
 
@@ -338,7 +338,7 @@ def test_a_recording_may_span_arrow_batches(spark, lake):
 
 def conformance():
     """The items of every recording and variant, by its minimum."""
-    found = {}
+    actual = {}
     for path in sorted(TIMELY.glob("*/expected.json")):
         expected = json.loads(path.read_text(encoding="utf-8"))
         if path.parent.name == "mutants":
@@ -354,8 +354,8 @@ def conformance():
             with source.open("rb") as lines:
                 items = list(read_transcript(lines, minimum))
             if fits(items):
-                found.setdefault(tuple(transcript_minimum(minimum)), []).append(items)
-    return found
+                actual.setdefault(tuple(transcript_minimum(minimum)), []).append(items)
+    return actual
 
 
 def fits(items):
@@ -607,8 +607,8 @@ def test_going_on_is_the_same_as_beginning_again(spark, lake, tmp_path, width):
             list(items_of([row for commit, row in rows if commit <= cut.commit])) for rows in placed
         ]
         for ledger in [lake, other] if cut.commit in (1, commits - 1) else [lake]:
-            found = verify(spark, ledger, tape, cut=cut)
-            assert_as_reference(found, expected, TYPES[width].minimum)
+            actual = verify(spark, ledger, tape, cut=cut)
+            assert_as_reference(actual, expected, TYPES[width].minimum)
 
 
 @pytest.mark.parametrize(

@@ -179,12 +179,12 @@ def test_records_are_held_against_their_events(spark, lake):
         NULLS: (0, 0, "the records of batch 0 differ from those recorded"),
         77: (0, 1, "1 records of batch 1 without an event"),
     }
-    found = {
+    actual = {
         verdict.worker: (verdict.violation.seq, verdict.violation.time[0], verdict.violation.detail)
         for verdict in verification.workers
         if not verdict.valid
     }
-    assert found == expected
+    assert actual == expected
     for verdict in verification.workers:
         if verdict.worker not in WORKERS:
             continue
@@ -218,9 +218,9 @@ def test_a_deleted_message_event_leaves_its_records(spark, lake):
     assert [(v.events, v.records) for v in plain.workers if v.worker in (LOST, DROPPED)] == [
         (5, 4)
     ] * 2
-    found = {v.worker: v.violation for v in verify(spark, lake, tape, deep=True).workers}
-    assert {worker for worker, violation in found.items() if violation} == {LOST}
-    violation = found[LOST]
+    actual = {v.worker: v.violation for v in verify(spark, lake, tape, deep=True).workers}
+    assert {worker for worker, violation in actual.items() if violation} == {LOST}
+    violation = actual[LOST]
     assert (violation.rule, violation.time) == (Rule.CONTENT, Time.of(1))
     assert violation.detail == "2 records of batch 1 without an event"
 
@@ -234,7 +234,9 @@ def test_a_cut_sees_the_records_of_its_own_batches(spark, lake):
     # Only who reads the records again can say that they are there again.
     append_records(spark, tape, [r for r in true_records() if r[:2] == (LOST, 2)])
     assert verify(spark, lake, tape).valid
-    assert [(each.worker, each.rule) for each in known_violations(lake)] == [(LOST, "content")]
+    assert [(violation.worker, violation.rule) for violation in known_violations(lake)] == [
+        (LOST, "content")
+    ]
     assert verify(spark, lake, tape, deep=True).valid
     assert known_violations(lake) == []
 

@@ -71,8 +71,8 @@ def test_fewer_bids_are_the_first_of_more(spark: SparkSession) -> None:
 
 def test_the_first_bids_are_known(spark: SparkSession) -> None:
     rows = nexmark.bids(spark, 1_000, seed=7, partitions=2).collect()
-    found = [(*tuple(row)[:5], len(row.extra), row.extra[:8]) for row in rows]
-    assert [found[0], found[2], found[-1]] == GOLDEN
+    actual = [(*tuple(row)[:5], len(row.extra), row.extra[:8]) for row in rows]
+    assert [actual[0], actual[2], actual[-1]] == GOLDEN
 
 
 def test_another_seed_gives_other_bids_at_the_same_times(spark: SparkSession) -> None:
@@ -181,9 +181,9 @@ def test_the_feed_reads_as_declared(spark: SparkSession, fed: Path) -> None:
     )
     assert source.schema is not None
     assert source.path == str(fed)
-    found = spark.read.parquet(source.path)
+    actual = spark.read.parquet(source.path)
     declared = spark.read.schema(source.schema).parquet(source.path)
-    assert found.schema == declared.schema
+    assert actual.schema == declared.schema
     assert declared.count() == pl.scan_parquet(fed / "*.parquet").select(pl.len()).collect().item()
 
 
@@ -252,13 +252,13 @@ def test_flights_by_day_counts_as_polars_does(spark: SparkSession, fed: Path) ->
             pl.col("dep_delay").sum().alias("delay_minutes"),
         )
     )
-    found = {
+    actual = {
         (row.origin, row.day): row
         for row in result.withColumn("day", result.day.cast("date")).collect()
     }
-    assert len(found) == expected.height
+    assert len(actual) == expected.height
     for origin, day, departures, cancelled, delay in expected.iter_rows():
-        row = found[origin, day]
+        row = actual[origin, day]
         assert row._worker == ["EWR", "JFK", "LGA"].index(origin)
         assert (row.departures, row.cancelled) == (departures, cancelled)
         if departures:
@@ -266,5 +266,5 @@ def test_flights_by_day_counts_as_polars_does(spark: SparkSession, fed: Path) ->
             assert abs(row.mean_delay_minutes - delay / departures) <= 0.005 + 1e-9
         else:
             assert row.mean_delay_minutes is None
-    blizzard = found["LGA", date(2013, 2, 8) + timedelta(days=1)]
+    blizzard = actual["LGA", date(2013, 2, 8) + timedelta(days=1)]
     assert blizzard.cancelled > blizzard.departures

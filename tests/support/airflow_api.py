@@ -202,11 +202,11 @@ def until(done: Callable[[], Found | None], seconds: float, every: float = 0.5) 
         AssertionError: When there is none in time.
     """
     end = time.monotonic() + seconds
-    while (found := done()) is None:
+    while (actual := done()) is None:
         if time.monotonic() > end:
             raise AssertionError(f"no result within {seconds:.0f} s")
         time.sleep(every)
-    return found
+    return actual
 
 
 def _rows(value: object) -> list[Fields]:

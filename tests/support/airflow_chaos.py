@@ -303,8 +303,8 @@ def _require_success(rest: Rest, dags: Sequence[str]) -> None:
 
 def _require_tried_again(rest: Rest, at_work: AtWork) -> None:
     """Check that a killed task has succeeded in a later attempt."""
-    found = rest.task(at_work.dag, at_work.run, at_work.task)
-    assert int(str(found["try_number"])) > at_work.attempt, (at_work, found)
+    actual = rest.task(at_work.dag, at_work.run, at_work.task)
+    assert int(str(actual["try_number"])) > at_work.attempt, (at_work, actual)
 
 
 def _kill_launcher(home: Home) -> None:

@@ -261,9 +261,9 @@ def deployed(folder: Path, database: str) -> Iterator[Deployment]:
         mark = f"{_MARK}={made.mark}"
         processes.end(
             lambda: [
-                each
+                item
                 for leader in processes.sessions_with(mark, made.logs)
-                for each in processes.session_of(leader)
+                for item in processes.session_of(leader)
             ]
         )
         for process in made._begun.values():

@@ -20,12 +20,12 @@ def page(name: str) -> str:
 
 def section(text: str, title: str) -> str:
     """The text under a heading, up to the next one of its kind."""
-    level, found = next(
+    level, actual = next(
         (marks, text.split(f"\n{marks} {title}\n", 1)[1])
         for marks in ("##", "###")
         if f"\n{marks} {title}\n" in text
     )
-    return re.split(rf"^#{{2,{len(level)}}} ", found, maxsplit=1, flags=re.MULTILINE)[0]
+    return re.split(rf"^#{{2,{len(level)}}} ", actual, maxsplit=1, flags=re.MULTILINE)[0]
 
 
 def table(text: str, head: str) -> list[list[str]]:

@@ -87,13 +87,13 @@ def catalogue() -> dict[str, Entry]:
             beside = [m for p, m in modules.items() if p.parent == path.parent]
             known = entries[code].exit_codes
             known |= set() if known else _made_of([module]) or _made_of(beside)
-    bases = {base for each in classes.values() for base in each.bases}
-    for name, each in classes.items():
+    bases = {base for item in classes.values() for base in item.bases}
+    for name, item in classes.items():
         # A base class is never raised itself.
         if name not in bases:
-            entries.setdefault(each.code, Entry()).exit_codes.add(each.exit_code)
-        elif not entries[each.code].raised:
-            del entries[each.code]
+            entries.setdefault(item.code, Entry()).exit_codes.add(item.exit_code)
+        elif not entries[item.code].raised:
+            del entries[item.code]
     return dict(sorted(entries.items()))
 
 
@@ -118,9 +118,9 @@ def page(entries: Mapping[str, Entry], when: Mapping[str, str]) -> str:
 
 def written(text: str) -> dict[str, str]:
     """By code, the sentence of the page that says when the error is raised."""
-    found = re.findall(r"^## (CAP-[A-Z0-9-]+)\n\n(.+)$", text, flags=re.MULTILINE)
-    said = {code: re.sub(r"^Exit code [\d or]+\. ", "", sentence) for code, sentence in found}
-    return {code: sentence for code, sentence in said.items() if sentence != _UNSAID}
+    actual = re.findall(r"^## (CAP-[A-Z0-9-]+)\n\n(.+)$", text, flags=re.MULTILINE)
+    printed = {code: re.sub(r"^Exit code [\d or]+\. ", "", sentence) for code, sentence in actual}
+    return {code: sentence for code, sentence in printed.items() if sentence != _UNSAID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class _Class:
 
 def _constants(module: ast.Module, shared: Mapping[str, str]) -> dict[str, str]:
     """The text constants of a module, by name."""
-    found: dict[str, str] = {}
+    actual: dict[str, str] = {}
     for node in module.body:
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             target: ast.expr = node.target
@@ -142,26 +142,26 @@ def _constants(module: ast.Module, shared: Mapping[str, str]) -> dict[str, str]:
             target, value = node.targets[0], node.value
         else:
             continue
-        text = _text(value, {**shared, **found})
+        text = _text(value, {**shared, **actual})
         if isinstance(target, ast.Name) and text is not None:
-            found[target.id] = text
-    return found
+            actual[target.id] = text
+    return actual
 
 
 def _coded_classes(modules: Iterable[ast.Module], shared: Mapping[str, str]) -> dict[str, _Class]:
     """The error classes that have a code of their own, by name."""
-    found: dict[str, _Class] = {}
+    actual: dict[str, _Class] = {}
     for module in modules:
         for node in module.body:
             if isinstance(node, ast.ClassDef):
                 texts = _constants(ast.Module(node.body, []), shared)
                 bases = tuple(b.id for b in node.bases if isinstance(b, ast.Name))
-                known = [found[b].exit_code for b in bases if b in found]
+                known = [actual[b].exit_code for b in bases if b in actual]
                 known += [_EXIT_CODES[b] for b in bases if b in _EXIT_CODES]
                 if "CODE" in texts:
                     hint = texts.get("HINT", "")
-                    found[node.name] = _Class(texts["CODE"], hint, min(known), bases)
-    return found
+                    actual[node.name] = _Class(texts["CODE"], hint, min(known), bases)
+    return actual
 
 
 def _read(
@@ -209,11 +209,11 @@ def _read(
 def _handed_on(module: ast.Module) -> set[str]:
     """The codes that a module passes to another function, which makes the error."""
     return {
-        str(each.value)
+        str(child.value)
         for node in ast.walk(module)
         if isinstance(node, ast.Call | ast.IfExp)
-        for each in ast.iter_child_nodes(node)
-        if isinstance(each, ast.Constant) and _CODE.fullmatch(str(each.value))
+        for child in ast.iter_child_nodes(node)
+        if isinstance(child, ast.Constant) and _CODE.fullmatch(str(child.value))
     }
 
 
@@ -245,16 +245,16 @@ def _texts(node: ast.expr, scope: ast.AST, constants: Mapping[str, str]) -> list
     text = _text(node, constants)
     if text is None and isinstance(node, ast.Name):
         # Only assignments after the previous error count, since one name may serve several errors.
-        raises = [each.end_lineno or 0 for each in ast.walk(scope) if isinstance(each, ast.Raise)]
+        raises = [item.end_lineno or 0 for item in ast.walk(scope) if isinstance(item, ast.Raise)]
         since = max((line for line in raises if line < node.lineno), default=0)
         given = [
-            each.value
-            for each in ast.walk(scope)
-            if isinstance(each, ast.Assign) and since < each.lineno < node.lineno
-            if any(isinstance(t, ast.Name) and t.id == node.id for t in each.targets)
+            item.value
+            for item in ast.walk(scope)
+            if isinstance(item, ast.Assign) and since < item.lineno < node.lineno
+            if any(isinstance(t, ast.Name) and t.id == node.id for t in item.targets)
         ]
-        found = [t for value in given for t in _texts(value, ast.Module([], []), constants)]
-        return found or [None]
+        actual = [t for value in given for t in _texts(value, ast.Module([], []), constants)]
+        return actual or [None]
     return [text]
 
 
@@ -265,7 +265,7 @@ def _text(node: ast.expr, constants: Mapping[str, str]) -> str | None:
     if isinstance(node, ast.Name):
         return constants.get(node.id)
     if isinstance(node, ast.JoinedStr):
-        return "".join(_piece(each, constants) for each in node.values)
+        return "".join(_piece(value, constants) for value in node.values)
     if isinstance(node, ast.Call):
         return _command(node)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
@@ -306,21 +306,21 @@ def _piece(node: ast.expr, constants: Mapping[str, str]) -> str:
 
 def _name(node: ast.expr) -> str:
     """The name of a placeholder: the last name of the expression."""
-    found = "..."
+    actual = "..."
     if isinstance(node, ast.Name):
-        found = node.id
+        actual = node.id
     elif isinstance(node, ast.Attribute):
         of = _name(node.value) if node.attr == "name" else "self"
-        found = node.attr if of == "self" else of
+        actual = node.attr if of == "self" else of
     elif isinstance(node, ast.Subscript):
         key = node.slice
         named = isinstance(key, ast.Constant) and isinstance(key.value, str)
-        found = str(key.value) if named and isinstance(key, ast.Constant) else _name(node.value)
+        actual = str(key.value) if named and isinstance(key, ast.Constant) else _name(node.value)
     elif isinstance(node, ast.Call):
         called = getattr(node.func, "attr", getattr(node.func, "id", "")).strip("_")
         rendered = called in _RENDERING and node.args
-        found = _name(node.args[-1]) if rendered else called or "..."
-    return "..." if found in {"said", "what", "told", "found", "problem"} else found.strip("_")
+        actual = _name(node.args[-1]) if rendered else called or "..."
+    return "..." if actual in {"said", "what", "told", "found", "problem"} else actual.strip("_")
 
 
 def _cell(text: str) -> str:

@@ -80,10 +80,10 @@ def lay_tape(
         if first is not None:
             own.append({"kind": "progress", "updates": _moved(struct, held, first)})
             held = first
-        for each in times:
-            if all(a <= b for a, b in zip(held, each, strict=True)):
-                said = {"time": struct(each), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
-                own.append({"kind": "messages", **said})
+        for item in times:
+            if all(a <= b for a, b in zip(held, item, strict=True)):
+                printed = {"time": struct(item), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+                own.append({"kind": "messages", **printed})
         own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
         about = {"worker": worker, "batch": 0, "commit": 0}
         rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
@@ -120,8 +120,8 @@ def go_on(
 
     rows: list[dict[str, object]] = []
     for state in summary.worker_states(tape, cut):
-        said = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
-        own = [{"kind": "messages", "time": struct(each), **said} for each in times]
+        printed = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+        own = [{"kind": "messages", "time": struct(time), **printed} for time in times]
         [(held, _)] = state.holdings
         own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
         about = {"worker": state.worker, "batch": cut.batch + 1, "commit": cut.commit + 1}
@@ -161,11 +161,11 @@ def lay_records(lake: Lake, name: str, labels: Sequence[str], records: pa.Table)
     rows: list[dict[str, object]] = []
     for worker, batch, time, count in zip(*counted.to_pydict().values(), strict=True):
         about = {"worker": worker, "seq": seqs[worker], "batch": batch, "commit": 0}
-        said = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
-        rows.append({**about, "kind": "messages", **said})
+        printed = {"time": {"event": time}, "records": count, "fingerprint": {"h1": 0, "h2": 0}}
+        rows.append({**about, "kind": "messages", **printed})
         seqs[worker] += 1
     ends = index.to_pyarrow_table().to_pylist()
-    rows += [{**each, "seq": seqs[each["worker"]], "batch": last} for each in ends]
+    rows += [{**end, "seq": seqs[end["worker"]], "batch": last} for end in ends]
     table = pa.Table.from_pylist(rows, schema=schema)
     deltalake.write_deltalake(index.table_uri, table, mode="overwrite")
     _write(lake.stream(name).records, records, {})
@@ -176,7 +176,7 @@ def _nullable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _nullable(each.type)) for each in kind])
+        return pa.struct([(item.name, _nullable(item.type)) for item in kind])
     return pa.list_(_nullable(kind.value_type)) if pa.types.is_list(kind) else kind
 
 

@@ -190,9 +190,9 @@ def approve(name: str) -> Json:
     from capstan.spark.session import build_session
 
     result = ROOT / "result.json"
-    asked = {"run": name, "approved": True, "by": "Ada", "at": "2024-06-01T10:00:00+00:00",
+    requested = {"run": name, "approved": True, "by": "Ada", "at": "2024-06-01T10:00:00+00:00",
              "reason": "looked at"}  # fmt: skip
-    words = ["--request", json.dumps(asked), "--lake", LAKE, "--result", str(result),
+    words = ["--request", json.dumps(requested), "--lake", LAKE, "--result", str(result),
              "--streams", str(ROOT / "streams.yaml")]  # fmt: skip
     # The app would stop the session of all tests.
     with mock.patch.object(SparkSession, "stop"), redirect_stdout(io.StringIO()):

@@ -24,7 +24,7 @@ def tables(root: Path) -> dict[str, Json]:
 
     Staging is left out: maintenance deletes it after some time.
     """
-    found: dict[str, Json] = {}
+    actual: dict[str, Json] = {}
     for log in sorted(root.rglob("_delta_log")):
         if log.parent.parent.name == "staging":
             continue
@@ -33,7 +33,7 @@ def tables(root: Path) -> dict[str, Json]:
         commits = [json.loads(line) for path in sorted(log.glob("*.json"))
                    for line in path.read_text("utf-8").splitlines()]  # fmt: skip
         notes = [c["commitInfo"].get("userMetadata") for c in commits if "commitInfo" in c]
-        found[str(log.parent.relative_to(root))] = {
+        actual[str(log.parent.relative_to(root))] = {
             "columns": json.loads(table.schema().to_json()),
             "properties": table.metadata().configuration,
             "partitions": table.metadata().partition_columns,
@@ -42,7 +42,7 @@ def tables(root: Path) -> dict[str, Json]:
             "notes": [json.loads(note) if note else None for note in notes],
             "rows": [as_json(row) for row in content],
         }  # fmt: skip
-    return found
+    return actual
 
 
 def as_json(value: object) -> object:
@@ -73,11 +73,11 @@ _DONE_AT = re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
 def comparable(value: object) -> object:
     """A value without the parts that differ from run to run; rows of tables are sorted."""
     if isinstance(value, dict):
-        found = {name: comparable(inner) for name, inner in value.items() if _stays(name, inner)}
-        rows = found.get("rows")
+        actual = {name: comparable(inner) for name, inner in value.items() if _stays(name, inner)}
+        rows = actual.get("rows")
         if isinstance(rows, list):
             rows.sort(key=lambda row: json.dumps(row, sort_keys=True))
-        return found
+        return actual
     if isinstance(value, list):
         return [comparable(inner) for inner in value]
     return _DONE_AT.sub("then", value) if isinstance(value, str) else value
@@ -119,8 +119,8 @@ def write_figures(path: Path, figures: Json) -> None:
 
 def read_figures(path: Path) -> dict[str, dict[str, Json]]:
     """Read figures from a file."""
-    found: dict[str, dict[str, Json]] = json.loads(gzip.decompress(path.read_bytes()))
-    return found
+    actual: dict[str, dict[str, Json]] = json.loads(gzip.decompress(path.read_bytes()))
+    return actual
 
 
 def identity_of(pipeline: Pipeline) -> Json:
@@ -129,7 +129,7 @@ def identity_of(pipeline: Pipeline) -> Json:
     return {
         "code_hash": pipeline.code_hash,
         "signatures": {
-            sink: {node: dict(parts) for node, parts in found.items()}
-            for sink, found in signatures.items()
+            sink: {node: dict(parts) for node, parts in actual.items()}
+            for sink, actual in signatures.items()
         },
     }

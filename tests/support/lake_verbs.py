@@ -77,9 +77,9 @@ def in_driver(lake: str, environment: Mapping[str, str], folder: Path) -> Json:
     # The name of a run has a hash of its target's place.
     text = _UUID.sub("UUID", _RUN.sub(r"\1HASH\2", text))
     # With other ids, rows have another order.
-    found = lake_figures.comparable(json.loads(text, object_hook=_alike))
-    assert isinstance(found, dict)
-    return found
+    actual = lake_figures.comparable(json.loads(text, object_hook=_alike))
+    assert isinstance(actual, dict)
+    return actual
 
 
 def _alike(value: Json) -> Json:
@@ -188,10 +188,10 @@ def main(result: Path) -> None:
     """Run all commands, and write what they gave."""
     session = build_session("capstan-tests", master=MASTER, extra=SHRUNK)
     commands = dict(verbs(session))
-    found = {"commands": commands, "tables": contents(kept_lake.LAKE.removesuffix("/lake"))}
+    actual = {"commands": commands, "tables": contents(kept_lake.LAKE.removesuffix("/lake"))}
     session.stop()
     kept_lake.remove()
-    result.write_text(json.dumps(lake_figures.comparable(found), default=str), encoding="utf-8")
+    result.write_text(json.dumps(lake_figures.comparable(actual), default=str), encoding="utf-8")
 
 
 if __name__ == "__main__":

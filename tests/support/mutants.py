@@ -92,7 +92,7 @@ def draw(root: Path, lines: int, seed: int) -> list[Mutant]:
         if room not in _NO_PRODUCT and files:
             # Each package has its own choice: changes in one do not affect the lines of another.
             choice = random.Random(f"{seed} {room}")
-            left[room] = [each for file in files for each in _of(root, file, choice)]
+            left[room] = [item for file in files for item in _of(root, file, choice)]
             choice.shuffle(left[room])
     choice, turns = random.Random(seed), list(left)
     drawn: list[Mutant] = []
@@ -108,7 +108,7 @@ def _of(root: Path, file: Path, choice: random.Random) -> Iterator[Mutant]:
     for spot in spots(source):
         kinds = [change.kind for change in changes(source, spot)]
         kind = choice.choice(sorted(set(kinds)))
-        places = [place for place, each in enumerate(kinds) if each == kind]
+        places = [place for place, item in enumerate(kinds) if item == kind]
         yield Mutant(file.relative_to(root), spot, choice.choice(places))
 
 
@@ -171,7 +171,7 @@ class Tree:
         words = [
             word.format(python=sys.executable, tests="{}") for word in shlex.split(self.select)
         ]
-        command = [each for word in words for each in (tests if word == "{}" else [word])]
+        command = [item for word in words for item in (tests if word == "{}" else [word])]
         command += [f"--deselect={test}" for test in sorted(self.broken)]
         began = time.monotonic()
         with subprocess.Popen(
@@ -229,10 +229,10 @@ def copied(root: Path, folder: Path, ref: str | None = None) -> Path:
             archive.extractall(tree, filter="data")
     if (root / ".cache").exists():
         (tree / ".cache").symlink_to(root / ".cache")
-    asked = [sys.executable, "-c", "import capstan; print(*capstan.__path__)"]
+    requested = [sys.executable, "-c", "import capstan; print(*capstan.__path__)"]
     given = environment(tree)
     imported = subprocess.run(
-        asked, env=given, stdout=subprocess.PIPE, text=True, check=True
+        requested, env=given, stdout=subprocess.PIPE, text=True, check=True
     ).stdout
     if Path(imported.strip()) != tree / "lib" / "capstan":
         raise ValueError(f"tests would import {imported.strip()}, not the changed code in {tree}")
@@ -266,9 +266,9 @@ def main(arguments: Sequence[str] | None = None, say: Callable[[str], object] = 
     with tempfile.TemporaryDirectory(prefix="capstan-mutants-") as folder:
         tree = Tree(copied(root, Path(folder), options.ref), options.select, options.seconds)
         for mutant in drawn:
-            found = tree.judge(mutant, options.tests.split(","))
-            counts[found.verdict] += 1
-            say(json.dumps(report(root, mutant, found, options.ref)))
+            actual = tree.judge(mutant, options.tests.split(","))
+            counts[actual.verdict] += 1
+            say(json.dumps(report(root, mutant, actual, options.ref)))
         told_of = {"verdicts": dict(counts), "failing_unchanged": sorted(tree.broken)}
         print(json.dumps(told_of), file=sys.stderr)
     return 1 if counts["survived"] else 0

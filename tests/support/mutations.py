@@ -73,26 +73,26 @@ class Change:
 def spots(source: str) -> list[Spot]:
     """The statements that can be changed, in their order."""
     counts: dict[tuple[str, str], int] = {}
-    found = []
+    actual = []
     for function, node in _statements(ast.parse(source).body, "", inside=False):
         text = _text(node)
         number = counts.get((function, text), 0)
         counts[function, text] = number + 1
-        found.append(Spot(function, node.lineno, text, number, node))
-    return [spot for spot in found if _raw(spot.node)]
+        actual.append(Spot(function, node.lineno, text, number, node))
+    return [spot for spot in actual if _raw(spot.node)]
 
 
 def changes(source: str, spot: Spot) -> list[Change]:
     """All changes of a statement; the same for the same text, in the same order."""
     starts = _line_starts(source)
-    found = []
+    actual = []
     for kind, node, text in _raw(spot.node):
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = starts[node.lineno - 1] + node.col_offset
         end = starts[node.end_lineno - 1] + node.end_col_offset
-        found.append(Change(kind, start, end, text))
-    return found
+        actual.append(Change(kind, start, end, text))
+    return actual
 
 
 def changed(source: str, change: Change) -> str:
@@ -126,12 +126,12 @@ def _statements(body: list[ast.stmt], name: str, *, inside: bool) -> Iterator[tu
 
 
 def _blocks(node: ast.stmt) -> list[list[ast.stmt]]:
-    found: list[list[ast.stmt]] = []
+    actual: list[list[ast.stmt]] = []
     for part in [getattr(node, name, []) for name in _BLOCKS]:
-        for each in part:
-            found += [each.body] if isinstance(each, ast.ExceptHandler | ast.match_case) else []
-        found += [part] if part and isinstance(part[0], ast.stmt) else []
-    return found
+        for item in part:
+            actual += [item.body] if isinstance(item, ast.ExceptHandler | ast.match_case) else []
+        actual += [part] if part and isinstance(part[0], ast.stmt) else []
+    return actual
 
 
 def _text(node: ast.stmt) -> str:
@@ -147,11 +147,11 @@ def _own(node: ast.stmt) -> Iterator[ast.expr]:
     if isinstance(node, ast.Assert):
         return
     for name, value in ast.iter_fields(node):
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, ast.withitem):
-                yield each.context_expr
-            elif isinstance(each, ast.expr) and name != "annotation":
-                yield each
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.withitem):
+                yield item.context_expr
+            elif isinstance(item, ast.expr) and name != "annotation":
+                yield item
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
@@ -169,11 +169,11 @@ def _raw(stmt: ast.stmt) -> list[tuple[str, ast.expr | ast.stmt, str]]:
     """Kind of each change, the changed node, and its replacement."""
     if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
         return []
-    found: list[tuple[str, ast.expr | ast.stmt, str]] = []
+    actual: list[tuple[str, ast.expr | ast.stmt, str]] = []
     if _can_go(stmt):
-        found.append(("deleted", stmt, "pass"))
+        actual.append(("deleted", stmt, "pass"))
     if isinstance(stmt, ast.Return) and stmt.value and ast.unparse(stmt.value) != "None":
-        found.append(("returned nothing", stmt.value, "None"))
+        actual.append(("returned nothing", stmt.value, "None"))
     tests = [stmt.test] if isinstance(stmt, ast.If | ast.While) else []
     for expression in _own(stmt):
         for node in _walk(expression):
@@ -181,13 +181,13 @@ def _raw(stmt: ast.stmt) -> list[tuple[str, ast.expr | ast.stmt, str]]:
             tests += node.ifs if isinstance(node, ast.comprehension) else []
             if isinstance(node, ast.expr):
                 # Error messages are prose; their words to test are the code and the names.
-                found += [
+                actual += [
                     (kind, node, text)
                     for kind, text in _instead(node)
                     if not (kind == "text" and isinstance(stmt, ast.Raise) and " " in text)
                 ]
     negated = [test for test in tests if not isinstance(test, ast.UnaryOp)]
-    return found + [("not added", test, f"(not ({ast.unparse(test)}))") for test in negated]
+    return actual + [("not added", test, f"(not ({ast.unparse(test)}))") for test in negated]
 
 
 def _can_go(stmt: ast.stmt) -> bool:

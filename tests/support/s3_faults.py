@@ -91,8 +91,8 @@ class FaultyProcess:
         connection = HTTPConnection(self.endpoint.removeprefix("http://"), timeout=PATIENCE)
         try:
             connection.request("PUT", _CONTROL, json.dumps(command).encode())
-            found: dict[str, int] = json.loads(connection.getresponse().read())
-            return found
+            actual: dict[str, int] = json.loads(connection.getresponse().read())
+            return actual
         finally:
             connection.close()
 
@@ -155,22 +155,22 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault == "reset":
             self.hang_up()
         else:
-            found = self.ask(body, with_condition=fault != "no condition")
+            actual = self.ask(body, with_condition=fault != "no condition")
             if fault == "lose answer":
                 self.hang_up()
             else:
-                self.answer(*found)
+                self.answer(*actual)
 
     def control(self) -> None:
         """Obey a `FaultyProcess`; the answer has the requests since the last one."""
         command = json.loads(self.content())
         with self.faults.lock:
-            found = dict(self.faults.requests)
+            actual = dict(self.faults.requests)
             if "faults" in command:
                 self.faults.fail_every(command["number"], command["faults"])
             else:
                 self.faults.requests.clear()
-        self.answer(200, [], json.dumps(found).encode())
+        self.answer(200, [], json.dumps(actual).encode())
 
     def content(self) -> bytes:
         """The body of the request; Arrow sends it in chunks of unknown number."""
@@ -191,8 +191,8 @@ class _Handler(BaseHTTPRequestHandler):
         backend = HTTPConnection(self.endpoint.removeprefix("http://"), timeout=PATIENCE)
         try:
             backend.request(self.command, self.path, body, headers)
-            found = backend.getresponse()
-            return found.status, found.getheaders(), found.read()
+            actual = backend.getresponse()
+            return actual.status, actual.getheaders(), actual.read()
         finally:
             backend.close()
 

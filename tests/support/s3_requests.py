@@ -47,8 +47,8 @@ class CountedLake:
         since = START + hour * HOUR
         request = Request(NAME, "copied", since=since.isoformat(), until=(since + HOUR).isoformat())
         self.proxy.counted()
-        found = replay(self.session, self.lake, declared(self.stream), request)
-        assert found.certificate is not None
+        actual = replay(self.session, self.lake, declared(self.stream), request)
+        assert actual.certificate is not None
         return self.proxy.counted()
 
 

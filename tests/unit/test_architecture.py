@@ -31,13 +31,13 @@ def name_of(module: Path) -> str:
 
 def imports_of(module: Path) -> set[str]:
     """Top-level packages that a module imports, anywhere in it."""
-    found: set[str] = set()
+    actual: set[str] = set()
     for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            actual |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found.add(node.module.split(".")[0])
-    return found
+            actual.add(node.module.split(".")[0])
+    return actual
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))
@@ -109,17 +109,17 @@ def test_no_script_shadows_the_standard_library() -> None:
 def test_every_error_says_what_to_do() -> None:
     assert [place for module in MODULES for place in without_hint(module)] == []
     rooms = [*vars(dag_errors).values(), *vars(state_errors).values()]
-    coded = {each for each in rooms if isinstance(each, type) and "CODE" in vars(each)}
+    coded = {item for item in rooms if isinstance(item, type) and "CODE" in vars(item)}
     # Of those that others are made from nothing is raised.
-    raised = coded - {base for each in coded for base in each.__bases__}
-    assert {each.__name__ for each in raised if not each.HINT} == set()
+    raised = coded - {base for item in coded for base in item.__bases__}
+    assert {item.__name__ for item in raised if not item.HINT} == set()
 
 
 def told(module: Path) -> str:
     """All texts of a module, those in pieces put together as far as they are known."""
     nodes = ast.walk(ast.parse(module.read_text(encoding="utf-8")))
-    found = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return "\n".join(found)
+    actual = [n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return "\n".join(actual)
 
 
 def test_every_command_that_is_named_is_there() -> None:
@@ -137,8 +137,8 @@ def test_every_command_that_is_named_is_there() -> None:
 
 
 def test_only_one_room_imports_airflow() -> None:
-    found = [name_of(m) for m in MODULES if "airflow" in imports_of(m)]
-    assert [name for name in found if not name.startswith("capstan/airflow/")] == []
+    actual = [name_of(m) for m in MODULES if "airflow" in imports_of(m)]
+    assert [name for name in actual if not name.startswith("capstan/airflow/")] == []
 
 
 def test_only_the_session_module_builds_a_session() -> None:
@@ -168,8 +168,8 @@ def test_what_set_up_runs_first_needs_the_standard_library_alone() -> None:
 
 def _tests_text(folder: str = "*", *, by_day: bool = False) -> str:
     """The tests of a folder; `by_day` without the files that are the night's."""
-    found = sorted((ROOT / "tests").glob(f"{folder}/**/*.py"))
-    texts = [path.read_text(encoding="utf-8") for path in found]
+    actual = sorted((ROOT / "tests").glob(f"{folder}/**/*.py"))
+    texts = [path.read_text(encoding="utf-8") for path in actual]
     night = re.compile(r"^pytestmark = .*nightly", re.MULTILINE)
     return "\n".join(text for text in texts if not (by_day and night.search(text)))
 
@@ -184,8 +184,8 @@ def _codes() -> set[tuple[str, str]]:
     owners = {code: owner for owner, _, code in classes}
     # Of a class that others are made from nothing is raised.
     bases = {base for _, named, _ in classes for base in named.split(", ")}
-    found = {(code, owners.get(code, "")) for code in re.findall(r'"(CAP-[A-Z0-9-]+)"', text)}
-    return {(code, owner) for code, owner in found if owner not in bases}
+    actual = {(code, owners.get(code, "")) for code in re.findall(r'"(CAP-[A-Z0-9-]+)"', text)}
+    return {(code, owner) for code, owner in actual if owner not in bases}
 
 
 def test_every_code_is_in_a_test() -> None:
@@ -264,22 +264,22 @@ CHANGES = {"set", "unset", "update", "setdefault", "pop", "popitem", "clear"}
 
 def shared_state(code: str) -> set[str]:
     """How a module sets what other calls of the process or of the session could share."""
-    found = set()
+    actual = set()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
             if ast.unparse(node.value) in ("os.environ", "environ"):
-                found.add("environ")
+                actual.add("environ")
         elif isinstance(node, ast.Attribute):
             owner = ast.unparse(node.value)
             shared = node.attr in CHANGES and re.search(r"\b(conf|environ)(\(\))?$", owner)
             if node.attr in SETTERS or shared:
-                found.add(node.attr)
-    return found
+                actual.add(node.attr)
+    return actual
 
 
 def test_only_few_modules_set_what_others_share() -> None:
     setting = {name_of(module): shared_state(module.read_text("utf-8")) for module in MODULES}
-    assert {name: found for name, found in setting.items() if found} == STATE
+    assert {name: actual for name, actual in setting.items() if actual} == STATE
 
 
 @pytest.mark.parametrize(

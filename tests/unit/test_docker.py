@@ -59,9 +59,9 @@ def instructions():
 
 
 def last_stage():
-    found = instructions()
-    begin = max(i for i, (word, _) in enumerate(found) if word == "FROM")
-    return found[begin:]
+    actual = instructions()
+    begin = max(i for i, (word, _) in enumerate(actual) if word == "FROM")
+    return actual[begin:]
 
 
 def runs():
@@ -73,8 +73,8 @@ def runs():
         if word == "FROM":
             image, _, stage = rest.split()
             path = stages.get(image, BASE_PATH)
-        elif word == "ENV" and (found := re.search(r"(?:^|\s)PATH=(\S+)", rest)):
-            path = re.sub(r"\$(PATH\b|\{PATH\})", path, found.group(1))
+        elif word == "ENV" and (actual := re.search(r"(?:^|\s)PATH=(\S+)", rest)):
+            path = re.sub(r"\$(PATH\b|\{PATH\})", path, actual.group(1))
         elif word == "RUN":
             yield rest, path
         stages[stage] = path
@@ -84,7 +84,7 @@ def commands(shell):
     """The commands that a line of shell begins, without those of the shell itself."""
     parts = re.split(r"&&|\|\||[;|]|\$\(|\bthen\b", shell)
     words = [re.sub(r"^\s*(if\s+|\w+=\S*\s+)*", "", part).split() for part in parts]
-    return [each[0] for each in words if each and each[0] not in SHELLS_OWN]
+    return [word[0] for word in words if word and word[0] not in SHELLS_OWN]
 
 
 def own(compose):
@@ -126,7 +126,7 @@ def test_what_is_copied_is_there_and_is_let_in():
     let_in = [rule[1:] for rule in rules if rule.startswith("!")]
     kept_out = [r for r in rules if r and not r.startswith(("!", "#"))]
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY"]
-    for place in (each for words in copied for each in words if not each.startswith(("--", "/"))):
+    for place in (item for words in copied for item in words if not item.startswith(("--", "/"))):
         assert (ROOT / place).exists(), place
         assert place.split("/")[0] in let_in, place
     for secret in ("docker/.env", ".git", "lake", ".cache", ".venv"):
@@ -168,14 +168,14 @@ def test_commands_of_the_image_are_found():
 
 def test_what_is_copied_can_be_read_by_who_is_not_root():
     """Files come with the modes that they have on the machine that builds, whatever its umask."""
-    found = instructions()
-    opened = next(rest for word, rest in found if word == "RUN" and "chmod" in rest).split()
-    after = found[found.index(("RUN", " ".join(opened))) :]
+    actual = instructions()
+    opened = next(rest for word, rest in actual if word == "RUN" and "chmod" in rest).split()
+    after = actual[actual.index(("RUN", " ".join(opened))) :]
     assert opened[:3] == ["chmod", "--recursive", "a+rX"]
     assert [rest for word, rest in after if word == "COPY"] == [
         "--from=build /opt/capstan /opt/capstan"
     ]
-    copied = [rest.split()[:-1] for word, rest in found if word == "COPY"]
+    copied = [rest.split()[:-1] for word, rest in actual if word == "COPY"]
     folders = {place for words in copied for place in words if (ROOT / place).is_dir()}
     assert {place.split("/")[0] for place in folders} == set(opened[3:])
 
@@ -225,8 +225,8 @@ def test_who_waits_for_another_can(compose):
         for other, how in service.get("depends_on", {}).items():
             assert other in services, f"{name} waits for {other}"
             ends = services[other]["restart"] == "no"
-            wanted = "service_completed_successfully" if ends else "service_healthy"
-            assert how["condition"] == wanted, f"{name} waits for {other}"
+            expected = "service_completed_successfully" if ends else "service_healthy"
+            assert how["condition"] == expected, f"{name} waits for {other}"
             # What only a profile brings is not there for the others.
             optional = how.get("required") is False
             own = set(service.get("profiles", []))
@@ -251,10 +251,10 @@ def test_what_one_role_writes_for_another_is_in_a_volume(compose):
         # A new volume has the owner of what the image has in its place.
         assert place in made.split(), place
         [volume] = {
-            each.split(":")[0]
+            item.split(":")[0]
             for role in roles
-            for each in compose["services"][role]["volumes"]
-            if each.split(":")[1] == place
+            for item in compose["services"][role]["volumes"]
+            if item.split(":")[1] == place
         }
         for role in roles:
             assert f"{volume}:{place}" in compose["services"][role]["volumes"], (role, place)
@@ -263,8 +263,8 @@ def test_what_one_role_writes_for_another_is_in_a_volume(compose):
 def test_roles_are_those_of_the_entry_point(compose):
     entry = (DOCKER / "entry").read_text(encoding="utf-8")
     roles = set(re.findall(r"^  ([a-z-]+)\)", entry, flags=re.MULTILINE))
-    said = {s["environment"].get("CAPSTAN_ROLE") for s in own(compose).values()} - {None}
-    assert said == roles
+    printed = {s["environment"].get("CAPSTAN_ROLE") for s in own(compose).values()} - {None}
+    assert printed == roles
     for name, service in own(compose).items():
         assert service["environment"].get("CAPSTAN_ROLE") or service["command"], name
         assert service["cap_drop"] == ["ALL"], name
@@ -307,15 +307,15 @@ def test_compose_itself_takes_it(variables, compose):
         command, env={**clean, **variables}, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert set(found["services"]) == set(compose["services"])
-    for name, service in found["services"].items():
+    actual = json.loads(done.stdout)
+    assert set(actual["services"]) == set(compose["services"])
+    for name, service in actual["services"].items():
         meant = compose["services"][name]
         assert service["environment"] == {
             key: str(value) for key, value in meant["environment"].items()
         }, name
         assert set(service.get("depends_on", {})) == set(meant.get("depends_on", {})), name
-        assert {each["source"] for each in service.get("secrets", [])} == set(
+        assert {item["source"] for item in service.get("secrets", [])} == set(
             meant.get("secrets", [])
         ), name
     refused = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
@@ -383,14 +383,14 @@ def test_the_url_of_the_database_takes_any_password(secrets):
 
 
 def test_spark_is_told_to_ask_for_the_secret(secrets, tmp_path):
-    found = dict(
+    actual = dict(
         line.split(" ", 1)
         for line in run("spark-defaults", CAPSTAN_SECRETS=str(secrets)).stdout.splitlines()
     )
-    assert found["spark.authenticate"] == "true"
-    assert found["spark.master.rest.enabled"] == "false"
-    assert found["spark.authenticate.secret"] == "a spark_secret: p@ss/w%rd"
-    assert "spark.hadoop.fs.s3a.endpoint" not in found
+    assert actual["spark.authenticate"] == "true"
+    assert actual["spark.master.rest.enabled"] == "false"
+    assert actual["spark.authenticate.secret"] == "a spark_secret: p@ss/w%rd"
+    assert "spark.hadoop.fs.s3a.endpoint" not in actual
     with_s3 = run(
         "spark-defaults", CAPSTAN_SECRETS=str(secrets), CAPSTAN_S3_ENDPOINT="http://minio:9000"
     ).stdout
@@ -428,21 +428,21 @@ def test_the_entry_point_carries_out_a_command_or_refuses(secrets, tmp_path):
 @pytest.fixture
 def answering():
     """Serves whatever it is told to on a port of loopback: `(port, told)`."""
-    told = {}
+    reported = {}
 
     class Answer(BaseHTTPRequestHandler):
         def do_GET(self):
-            found = told.get(self.path)
-            self.send_response(404 if found is None else 200)
+            actual = reported.get(self.path)
+            self.send_response(404 if actual is None else 200)
             self.end_headers()
-            self.wfile.write((found or "").encode())
+            self.wfile.write((actual or "").encode())
 
         def log_message(self, *_):
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield str(server.server_port), told
+        yield str(server.server_port), reported
         server.shutdown()
 
 
@@ -461,10 +461,10 @@ def answering():
     ],
 )
 def test_a_role_is_healthy_when_it_says_so(answering, role, path, well, ill):
-    port, told = answering
+    port, reported = answering
     codes = []
-    for told[path] in (well, ill, "[]", None):
-        if role == "scheduler" and told[path] == "[]":
+    for reported[path] in (well, ill, "[]", None):
+        if role == "scheduler" and reported[path] == "[]":
             continue
         codes.append(run("health", CAPSTAN_ROLE=role, CAPSTAN_HEALTH_PORT=port).returncode)
     assert codes == [0, *(1 for _ in codes[1:])]
@@ -473,7 +473,7 @@ def test_a_role_is_healthy_when_it_says_so(answering, role, path, well, ill):
 @pytest.mark.parametrize("role", ["dag-processor", "triggerer"])
 def test_a_role_without_a_page_is_healthy_when_airflow_says_so(role, tmp_path):
     jobs = (Path(importlib.util.find_spec("airflow").origin).parent / "jobs").glob("*.py")
-    known = set(re.findall(r'job_type = "(\w+)"', "".join(each.read_text() for each in jobs)))
+    known = set(re.findall(r'job_type = "(\w+)"', "".join(item.read_text() for item in jobs)))
     program = tmp_path / "airflow"
     codes = []
     for code in (0, 1):
@@ -481,8 +481,8 @@ def test_a_role_without_a_page_is_healthy_when_airflow_says_so(role, tmp_path):
         program.chmod(0o755)
         path = f"{tmp_path}:{os.environ['PATH']}"
         codes.append(run("health", CAPSTAN_ROLE=role, PATH=path).returncode)
-    *asked, job = (tmp_path / "asked").read_text(encoding="utf-8").split()
-    assert (codes, asked) == ([0, 1], ["jobs", "check", "--local", "--job-type"])
+    *requested, job = (tmp_path / "asked").read_text(encoding="utf-8").split()
+    assert (codes, requested) == ([0, 1], ["jobs", "check", "--local", "--job-type"])
     assert job in known
 
 
@@ -490,19 +490,19 @@ def test_as_many_apps_as_may_run_have_room(compose):
     """One that finds no core, or no memory, on any worker waits without a word."""
     services = compose["services"]
     settings = services["scheduler"]["environment"]
-    workers = [each["environment"] for name, each in services.items() if "spark-worker" in name]
+    workers = [item["environment"] for name, item in services.items() if "spark-worker" in name]
     apps, cores = (int(settings[name]) for name in ("CAPSTAN_APPS", "SPARK_CORES_MAX"))
-    each = int(settings["SPARK_EXECUTOR_CORES"])
+    item = int(settings["SPARK_EXECUTOR_CORES"])
     gigabytes = int(settings["SPARK_EXECUTOR_MEMORY"].removesuffix("g"))
     executors = sum(
         min(
-            int(worker["SPARK_WORKER_CORES"]) // each,
+            int(worker["SPARK_WORKER_CORES"]) // item,
             int(worker["SPARK_WORKER_MEMORY"].removesuffix("g")) // gigabytes,
         )
         for worker in workers
     )
     assert len(workers) == 2
-    assert apps * cores // each <= executors
+    assert apps * cores // item <= executors
 
 
 def test_one_command_is_healthy_as_long_as_it_runs():

@@ -19,7 +19,7 @@ OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*\b(?!-)")
 
 
 def options(*named: object) -> set[str]:
-    return {option for each in named for p in each.params for option in p.opts}  # type: ignore[attr-defined]
+    return {option for item in named for p in item.params for option in p.opts}  # type: ignore[attr-defined]
 
 
 def test_the_readme_is_short() -> None:
@@ -34,9 +34,9 @@ def test_every_page_is_listed_in_the_index() -> None:
 
 def test_the_readme_leads_to_what_users_read() -> None:
     linked = set(re.findall(r"\]\(((?:docs/)?[\w-]+(?:\.md)?)\)", PAGES["README.md"]))
-    wanted = {name for name in PAGES if name != "README.md"} | {"LICENSE"}
+    expected = {name for name in PAGES if name != "README.md"} | {"LICENSE"}
     # These are a page further on.
-    assert wanted - linked == {"docs/settings.md", "docs/protocol.md"}
+    assert expected - linked == {"docs/settings.md", "docs/protocol.md"}
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,8 @@ def test_pipelines_run(monkeypatch: pytest.MonkeyPatch) -> None:
     paid = pa.table({TIME: [micros[1], late], "order": [1, 2], "paid": [5, 6]})
     reach = everything(TimeType.of(event=Kind.TIMESTAMP))
     both = run_locally({"orders": sold, "payments": paid}, known.get("paid_orders"), reach)
-    [found] = both.sinks["paid"].to_pylist()
-    assert (found["order"], found["amount"], found["payment_paid"]) == (1, 5, 5)
+    [actual] = both.sinks["paid"].to_pylist()
+    assert (actual["order"], actual["amount"], actual["payment_paid"]) == (1, 5, 5)
 
     countries = pa.array(["FR", "DE", "FR", "FR", None])
     completed = records.append_column("customer_country", countries)
@@ -96,11 +96,11 @@ def test_the_example_of_recordings_runs(
     monkeypatch.chdir(tmp_path)
     (program,) = blocks(page("interop"), "python")
     exec(program, {})
-    said = capsys.readouterr().out.splitlines()
-    assert said[-1] == "True"
-    assert {line for line in said if line.endswith("is at []")} == {
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-1] == "True"
+    assert {line for line in printed if line.endswith("is at []")} == {
         f"{n} is at []" for n in range(3)
     }
-    assert sum("(" in line for line in said) == 50
+    assert sum("(" in line for line in printed) == 50
     types = ["--time-type", "u64", "--record-type", "u64"]
     assert main(["check", str(tmp_path), *types]) == 0

@@ -64,8 +64,8 @@ def test_options_of_a_program_are_those_that_it_has(
     with pytest.raises(SystemExit):
         run(["--help"])
     has = set(OPTION.findall(capsys.readouterr().out))
-    (told,) = (row[1] for row in table(page("settings"), "program") if row[0] == program)
-    assert set(OPTION.findall(told)) == has - {"--help"}
+    (reported,) = (row[1] for row in table(page("settings"), "program") if row[0] == program)
+    assert set(OPTION.findall(reported)) == has - {"--help"}
 
 
 def test_every_variable_that_is_read_is_named() -> None:
@@ -82,21 +82,21 @@ def test_every_variable_that_is_read_is_named() -> None:
     read -= {"CAPSTAN_LAUNCHED", "PATH", "PYSPARK_GATEWAY_PORT"}
     # The former name of CAPSTAN_CONFIG.
     read -= {"CAPSTAN_STREAMS"}
-    told = {name for row in table(page("settings"), "variable") for name in row[0].split("`")}
-    assert read - told == set()
-    assert {name for name in told if OWN.fullmatch(name)} - read == set()
+    reported = {name for row in table(page("settings"), "variable") for name in row[0].split("`")}
+    assert read - reported == set()
+    assert {name for name in reported if OWN.fullmatch(name)} - read == set()
 
 
 def test_variables_of_airflow_are_those_that_it_reads() -> None:
     text = (LIBRARY / "airflow" / "settings.py").read_text(encoding="utf-8")
-    told = [row[0].strip("`") for row in table(page("airflow"), "variable")]
+    reported = [row[0].strip("`") for row in table(page("airflow"), "variable")]
     read = set(re.findall(r"(?:environ\.get|named_by)\(\"(CAPSTAN_\w+)", text))
     assert "config_file()" in text
-    assert set(told) == {*read, "CAPSTAN_CONFIG"}
+    assert set(reported) == {*read, "CAPSTAN_CONFIG"}
 
 
 def test_tables_of_a_tape_are_those_of_the_format() -> None:
-    paths = {name for name, each in vars(TapePaths).items() if isinstance(each, property)}
+    paths = {name for name, item in vars(TapePaths).items() if isinstance(item, property)}
     listed = table(page("quickstart"), "tape")
     assert {row[0].strip("`") for row in listed} == paths - {"checkpoint", "totals"}
     assert f"A tape is {('four', 'five', 'six')[len(listed) - 4]} tables" in page("quickstart")
@@ -115,7 +115,7 @@ def test_figures_are_those_of_the_report() -> None:
 
 def test_every_operator_is_listed() -> None:
     every = [*vars(operators).values(), KeyedAggregate, KeyedLogic]
-    specs = {each.__name__ for each in every if hasattr(each, "preserves")} - {
+    specs = {item.__name__ for item in every if hasattr(item, "preserves")} - {
         OperatorSpec.__name__
     }
     listed = {
@@ -137,26 +137,26 @@ def test_every_metric_is_listed() -> None:
         row[0].strip("`"): row[1] for row in table(page("monitoring"), "metric, after `capstan_`")
     }
     # Those of numbers are named by their rule.
-    told = {name: m for name, m in METRICS.items() if not name.endswith("_value")}
-    assert set(listed) == set(told)
+    reported = {name: m for name, m in METRICS.items() if not name.endswith("_value")}
+    assert set(listed) == set(reported)
     for name, labels in listed.items():
-        assert re.findall(r"`(\w+)`", labels) == list(told[name].labels), name
+        assert re.findall(r"`(\w+)`", labels) == list(reported[name].labels), name
 
 
 def test_settings_of_the_deployment_are_those_of_its_file() -> None:
     compose = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
-    told = {
+    reported = {
         name
         for row in table(page("deployment"), "in `.env`")
         for name in re.findall(r"`([A-Z0-9_]+)`", row[0])
     }
     # Those that have to be set are made by docker/make-env.
-    assert told == set(re.findall(r"\$\{(\w+):-", compose))
+    assert reported == set(re.findall(r"\$\{(\w+):-", compose))
     defaults = dict(re.findall(r"\$\{(\w+):-([^}]+)\}", compose))
     for names, _, usual in table(page("deployment"), "in `.env`"):
-        each = [part.strip(" `") for part in usual.split(",")]
-        for name, said in zip(re.findall(r"`([A-Z0-9_]+)`", names), each, strict=False):
-            assert said in (defaults.get(name), "none", "text", "off"), name
+        item = [part.strip(" `") for part in usual.split(",")]
+        for name, printed in zip(re.findall(r"`([A-Z0-9_]+)`", names), item, strict=False):
+            assert printed in (defaults.get(name), "none", "text", "off"), name
 
 
 def test_connectors_for_the_image_are_those_that_can_be_fetched() -> None:
@@ -195,12 +195,12 @@ def test_its_declarations_can_be_read(tmp_path: Path) -> None:
 
 def test_every_key_of_the_declarations_is_told() -> None:
     declared = [
-        each
-        for each in vars(models).values()
-        if isinstance(each, type) and issubclass(each, models.Declared)
+        item
+        for item in vars(models).values()
+        if isinstance(item, type) and issubclass(item, models.Declared)
     ]
-    keys = {key.name for each in declared if each is not models.Declared
-            for key in dataclasses.fields(each)} - {"name"}  # fmt: skip
+    keys = {key.name for item in declared if item is not models.Declared
+            for key in dataclasses.fields(item)} - {"name"}  # fmt: skip
     head = (ROOT / "dags" / "streams.yaml").read_text(encoding="utf-8").split("\nstreams:", 1)[0]
     for text in (head, section(page("configuration"), "Keys")):
         assert {key for key in keys if not re.search(rf"\b{key}\b", text)} == set()

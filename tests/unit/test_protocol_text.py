@@ -60,9 +60,9 @@ COLUMNS = {
 def section(title: str) -> str:
     """The text under a heading, up to the next heading."""
     parts = re.split(r"^#{2,3} ", TEXT, flags=re.MULTILINE)
-    found = [part for part in parts if part.splitlines()[0] == title]
-    assert len(found) == 1, f"{title}: {len(found)} headings"
-    return found[0]
+    actual = [part for part in parts if part.splitlines()[0] == title]
+    assert len(actual) == 1, f"{title}: {len(actual)} headings"
+    return actual[0]
 
 
 def flowing(title: str) -> str:
@@ -75,13 +75,13 @@ def rows(text: str, first: str) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     starts = [i for i, line in enumerate(lines) if line.startswith(f"| {first} ")]
     assert len(starts) == 1, f"{len(starts)} tables of {first}"
-    found = []
+    actual = []
     for line in lines[starts[0] + 2 :]:
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
         if not cells[0].startswith("`"):
             break
-        found.append(cells)
-    return found
+        actual.append(cells)
+    return actual
 
 
 def names(cells: list[list[str]]) -> list[str]:
@@ -281,10 +281,10 @@ def test_verification_keys_are_those_of_the_code() -> None:
 
 
 def test_maintenance_keys_match_the_code() -> None:
-    told = keys_of("maintenance/run.py", "to_json")
+    reported = keys_of("maintenance/run.py", "to_json")
     inside = {field.name for field in fields(run.TableResult)} | {"stream"}
     text = section("Maintenance")
-    assert set(names(rows(text, "key"))) | {"stream"} == told
+    assert set(names(rows(text, "key"))) | {"stream"} == reported
     assert inside <= words(text)
     coded = keys_of("maintenance/retire.py", "to_json") | {"retired"}
     assert set(names(rows(section("Retirement"), "key"))) == coded
@@ -323,8 +323,8 @@ def test_transaction_identities_are_those_of_the_code() -> None:
     made = set(re.findall(r'Txn\(f"([a-z]+):', sources)) | set(
         re.findall(r'return f"([a-z]+):\{self\.identity', sources)
     )
-    told = {app.split(":")[0] for app, _ in listed.values()}
-    assert made | {"claims"} == told
+    reported = {app.split(":")[0] for app, _ in listed.values()}
+    assert made | {"claims"} == reported
 
 
 def _transactions() -> list[list[str]]:
@@ -460,10 +460,10 @@ def test_the_text_is_enough_to_compute_a_fingerprint(row: str) -> None:
 def test_the_worked_example_is_right() -> None:
     lines = section("6. The fingerprint").splitlines()
     cells = [re.fullmatch(r"\| (.+) \| (-?\d+) \| (-?\d+) \|", line) for line in lines]
-    found = {m[1].strip("`"): (int(m[2]), int(m[3])) for m in cells if m}
-    both = found.pop("both rows")
-    assert len(found) == 2
-    assert found == {row: GOLDEN[row] for row in found}
-    first, second = zip(*found.values(), strict=True)
+    actual = {m[1].strip("`"): (int(m[2]), int(m[3])) for m in cells if m}
+    both = actual.pop("both rows")
+    assert len(actual) == 2
+    assert actual == {row: GOLDEN[row] for row in actual}
+    first, second = zip(*actual.values(), strict=True)
     assert both == (_signed(sum(first)), _signed(sum(second)))
     assert sum(first) != _signed(sum(first))

@@ -51,11 +51,11 @@ def public_names(path: Path) -> set[str]:
     """Functions, methods and classes of a module that no decorator registers elsewhere."""
     nodes = ast.walk(ast.parse(SOURCES[path]))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    found = (node for node in nodes if isinstance(node, kinds) and not node.name.startswith("_"))
+    actual = (node for node in nodes if isinstance(node, kinds) and not node.name.startswith("_"))
     by_name = ("validator", "route", "router", "command")
     return {
         n.name
-        for n in found
+        for n in actual
         if not any(k in ast.unparse(d) for d in n.decorator_list for k in by_name)
     }
 

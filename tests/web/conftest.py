@@ -170,15 +170,15 @@ class World:
         # A task that continues before the scheduler has noted its pause is taken for a lost one,
         # and asks again; no person decides that fast.
         until(lambda: self._noted(run, "approve") or None, 60)
-        told = self.rest.xcom(REPLAY, run, "replay")
-        assert isinstance(told, dict)
-        return told
+        reported = self.rest.xcom(REPLAY, run, "replay")
+        assert isinstance(reported, dict)
+        return reported
 
     def _noted(self, run: str, task: str) -> bool:
         """Whether the scheduler knows that the process of a task has ended."""
         log = self.launched.home.logs / "scheduler.log"
-        said = log.read_text(encoding="utf-8", errors="replace")
-        noted = [line for line in said.splitlines() if "Received executor event" in line]
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        noted = [line for line in printed.splitlines() if "Received executor event" in line]
         return any(f"task_id='{task}', run_id='{run}'" in line for line in noted)
 
     def approve(self, run: str) -> None:
@@ -197,8 +197,8 @@ class World:
         """
 
         def logged() -> str | None:
-            said = self.rest.log(dag, run, task, attempt).strip().splitlines()
-            shown = [line for line in said if line.strip() and not line.startswith("::")]
+            printed = self.rest.log(dag, run, task, attempt).strip().splitlines()
+            shown = [line for line in printed if line.strip() and not line.startswith("::")]
             return shown[-1] if shown and shown[-1].startswith("CAP-") else None
 
         return until(logged, 60)
@@ -332,8 +332,8 @@ class Cut:
 @pytest.fixture(scope="session")
 def cut(captured: World) -> Cut:
     """A replay by day over three days into the table `whole`; its app is killed halfway."""
-    asked = {"transform": "flights_by_day", "since": SINCE, "until": UNTIL, "into": "whole"}
-    run = captured.rest.trigger(REPLAY, {"stream": STREAM, **asked})
+    requested = {"transform": "flights_by_day", "since": SINCE, "until": UNTIL, "into": "whole"}
+    run = captured.rest.trigger(REPLAY, {"stream": STREAM, **requested})
 
     def staged() -> bool:
         return any(Path(captured.lake.staging("")).glob("whole-*/**/*.parquet"))
@@ -364,8 +364,8 @@ def browser() -> Iterator[Browser]:
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    with browsing(program) as found:
-        yield found
+    with browsing(program) as actual:
+        yield actual
 
 
 @pytest.fixture

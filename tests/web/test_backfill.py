@@ -52,7 +52,7 @@ def ended(world: World, days: int) -> int:
     begun = world.rest.call("GET", f"/backfills?dag_id={BACKFILL}")["backfills"]
     assert isinstance(begun, list)
     try:
-        world.rest.call("PUT", f"/backfills/{max(each['id'] for each in begun)}/cancel")
+        world.rest.call("PUT", f"/backfills/{max(item['id'] for item in begun)}/cancel")
     except Refused as refused:
         assert refused.status == 409
     return at_once
@@ -100,23 +100,23 @@ def test_chunked_days_equal_one_replay_and_repeat_nothing(
 
 def certificate(world: World, run: Mapping[str, object]) -> dict[str, object]:
     """What a run of the backfill has done."""
-    told = world.rest.xcom(BACKFILL, str(run["dag_run_id"]), "replay")
-    assert isinstance(told, dict)
-    return told
+    reported = world.rest.xcom(BACKFILL, str(run["dag_run_id"]), "replay")
+    assert isinstance(reported, dict)
+    return reported
 
 
 def follows_the_table(world: World) -> None:
     """The example that follows the table finds, of what was replayed, each run with its day."""
-    told = [certificate(world, run) for run in world.rest.runs(BACKFILL)]
-    played = {(each["run"], str(each["since"])[:10]) for each in told}
+    reported = [certificate(world, run) for run in world.rest.runs(BACKFILL)]
+    played = {(item["run"], str(item["since"])[:10]) for item in reported}
 
     def followed() -> set[tuple[object, str]] | None:
-        found = [
+        actual = [
             world.rest.xcom(FOLLOWS, str(run["dag_run_id"]), "worst_day")
             for run in world.rest.runs(FOLLOWS)
             if run["state"] == "success"
         ]
-        rows = [row for each in found if isinstance(each, list) for row in each]
+        rows = [row for item in actual if isinstance(item, list) for row in item]
         return {(row["run"], str(row["day"])) for row in rows} or None
 
     assert until(followed, 240) <= played
@@ -140,9 +140,9 @@ def waiting(world: World, day: date) -> str:
 
 def reached(world: World) -> date:
     """The first day that is not complete."""
-    told = world.rest.xcom(CAPTURE, str(world.rest.runs(CAPTURE)[-1]["dag_run_id"]), "capture")
-    assert isinstance(told, dict)
-    [time] = told["frontier"]
+    reported = world.rest.xcom(CAPTURE, str(world.rest.runs(CAPTURE)[-1]["dag_run_id"]), "capture")
+    assert isinstance(reported, dict)
+    [time] = reported["frontier"]
     return date.fromisoformat(str(time)[:10])
 
 

@@ -87,15 +87,15 @@ def triggered(world: World, page: Page, pictures: Path, *, approve: bool = False
 def rejected(world: World, page: Page, run: str) -> None:
     """Reject it in Airflow's own page: the target is as it was, what was staged stays."""
     rests(page)
-    told = world.waiting(run)
+    reported = world.waiting(run)
     ask_for_decision(page, world.rest, REPLAY, run, "too many")("Reject")
     assert world.rest.wait(REPLAY, run) == "failed"
     assert world.last_line(REPLAY, run, "publish").startswith("CAP-REJECTED: ")
     assert world.rows(ASKED["into"]) == []
-    history = read_history(world.lake, str(told["run"]))
+    history = read_history(world.lake, str(reported["run"]))
     assert history.last.step is Step.REJECTED
     assert (history.last.detail["by"], history.last.detail["reason"]) == ("admin", "too many")
-    assert list(Path(world.lake.root, "staging").glob(f"{told['run']}*"))
+    assert list(Path(world.lake.root, "staging").glob(f"{reported['run']}*"))
     given = world.rest.call("GET", f"/dags/{REPLAY}/dagRuns/{quote(run)}")
     assert given["triggering_user_name"] == "admin"
 

@@ -38,16 +38,16 @@ def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database:
                 "until": "2013-01-03",
             },
         )
-        found = at.rest.xcom(REPLAY, run, "replay")
-        assert isinstance(found, dict)
-        assert (found["published"], found["audit"]["passed"]) == (True, True)
+        actual = at.rest.xcom(REPLAY, run, "replay")
+        assert isinstance(actual, dict)
+        assert (actual["published"], actual["audit"]["passed"]) == (True, True)
         assert len(lake_contents.rows(at.lake.table("daily"))) == 6
         [name] = read_histories(at.lake)
         # Both workers took part in it all, and the form knows what a task has left behind.
         apps = dict(re.findall(r"Registered app capstan (\w+).* ID (\S+)", at.log("spark-master")))
         for worker in ("spark-worker-1", "spark-worker-2"):
-            asked = set(re.findall(r"Asked to launch executor (\S+)/", at.log(worker)))
-            assert asked >= {apps["capture"], apps["replay"]}, worker
+            requested = set(re.findall(r"Asked to launch executor (\S+)/", at.log(worker)))
+            assert requested >= {apps["capture"], apps["replay"]}, worker
         params = at.rest.call("GET", f"/dags/{REPLAY}/details")["params"]
         assert "EWR" in str(params)
         # The command line beside it, as in a container of its own.

@@ -44,13 +44,13 @@ def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
     assert captured.rest.task(REPLAY, cut.run, "replay")["try_number"] == 2
     assert (whole["published"], whole["attempt"]) == (True, 2)
     lake_contents.require_published_once(captured.lake, str(whole["run"]))
-    found = rows_of(captured.lake.table("whole")).to_table().to_pylist()
-    told = [
+    actual = rows_of(captured.lake.table("whole")).to_table().to_pylist()
+    reported = [
         (row["origin"], row["day"], row["departures"], row["cancelled"], row["delay_minutes"],
          row["mean_delay_minutes"])
-        for row in found
+        for row in actual
     ]  # fmt: skip
-    assert sorted(told) == by_day(captured, date(2013, 1, 1), date(2013, 1, 4))
+    assert sorted(reported) == by_day(captured, date(2013, 1, 1), date(2013, 1, 4))
 
 
 def by_day(world: World, since: date, until: date) -> list[tuple[object, ...]]:
@@ -63,13 +63,13 @@ def by_day(world: World, since: date, until: date) -> list[tuple[object, ...]]:
         if begin <= moment < end:
             day = datetime.combine(moment.date(), time(), UTC)
             groups.setdefault((flight["origin"], day), []).append(flight)
-    found: list[tuple[object, ...]] = []
+    actual: list[tuple[object, ...]] = []
     for (origin, day), flights in groups.items():
-        delays = [each["dep_delay"] for each in flights if each["dep_delay"] is not None]
+        delays = [item["dep_delay"] for item in flights if item["dep_delay"] is not None]
         mean = Decimal(repr(sum(delays) / len(delays))).quantize(Decimal("0.01"), ROUND_HALF_UP)
-        left = sum(each["cancelled"] for each in flights)
-        found.append((origin, day, len(flights) - left, left, sum(delays), float(mean)))
-    return sorted(found)
+        left = sum(item["cancelled"] for item in flights)
+        actual.append((origin, day, len(flights) - left, left, sum(delays), float(mean)))
+    return sorted(actual)
 
 
 @pytest.mark.nightly
@@ -78,8 +78,8 @@ def by_day(world: World, since: date, until: date) -> list[tuple[object, ...]]:
 def test_a_replay_killed_once_it_is_published_is_published_once(
     captured: World, whole: dict[str, object]
 ) -> None:
-    asked = {key: whole[key] for key in ("transform", "since", "until")}
-    run = captured.rest.trigger(REPLAY, {**asked, "into": "killed"})
+    requested = {key: whole[key] for key in ("transform", "since", "until")}
+    run = captured.rest.trigger(REPLAY, {**requested, "into": "killed"})
     # The first commit makes the table, the second publishes.
     with captured.launched.frozen(lambda: commits(captured.lake.table("killed")) > 1):
         captured.rest.fail_task(REPLAY, run, "replay")
@@ -102,8 +102,8 @@ def test_a_replay_killed_once_it_is_published_is_published_once(
 def test_each_other_app_is_killed_in_the_middle_and_done_again(
     captured: World, whole: dict[str, object]
 ) -> None:
-    asked = {key: whole[key] for key in ("transform", "since", "until")}
-    waits = captured.rest.trigger(REPLAY, {**asked, "into": "steps", "approve": True})
+    requested = {key: whole[key] for key in ("transform", "since", "until")}
+    waits = captured.rest.trigger(REPLAY, {**requested, "into": "steps", "approve": True})
     name = str(captured.waiting(waits)["run"])
     published = grown(captured.lake.table("steps"))
     captured.approve(waits)
@@ -114,7 +114,7 @@ def test_each_other_app_is_killed_in_the_middle_and_done_again(
     audited(captured, {name, str(whole["run"])})
     maintained(captured)
     assert captured.rows("steps") == captured.rows("whole") != []
-    assert captured.replay(**asked, into="whole")["unchanged"]
+    assert captured.replay(**requested, into="whole")["unchanged"]
 
     taken = grown(captured.lake.table("steps"))
     back = captured.rest.trigger("capstan_rollback", {"run": name})
@@ -127,11 +127,11 @@ def audited(world: World, runs: set[str]) -> None:
     before = world.versions()
     run = of_this_day(world, AUDIT)
     killed(world, AUDIT, run, "audit", lambda: worked(world))
-    found = world.rest.xcom(AUDIT, run, "audit")
-    assert isinstance(found, dict)
-    assert runs <= {each["run"] for each in found["audits"]}
-    assert all(each["passed"] and each["cells"] > 0 for each in found["audits"])
-    assert (found["passed"], found["not_audited"]) == (True, [])
+    actual = world.rest.xcom(AUDIT, run, "audit")
+    assert isinstance(actual, dict)
+    assert runs <= {item["run"] for item in actual["audits"]}
+    assert all(item["passed"] and item["cells"] > 0 for item in actual["audits"])
+    assert (actual["passed"], actual["not_audited"]) == (True, [])
     assert world.versions() == before
 
 
@@ -140,10 +140,10 @@ def maintained(world: World) -> None:
     verified = grown(world.lake.ledger("verified"))
     run = of_this_day(world, MAINTAIN)
     killed(world, MAINTAIN, run, "maintain", verified)
-    found = world.rest.xcom(MAINTAIN, run, "maintain")
-    assert isinstance(found, dict)
-    assert found["streams"] == ["flights"]
-    assert {"records", "events"} <= {table["table"] for table in found["tables"]}
+    actual = world.rest.xcom(MAINTAIN, run, "maintain")
+    assert isinstance(actual, dict)
+    assert actual["streams"] == ["flights"]
+    assert {"records", "events"} <= {table["table"] for table in actual["tables"]}
 
 
 def of_this_day(world: World, dag: str) -> str:
@@ -172,7 +172,7 @@ def grown(place: str) -> Callable[[], bool]:
 
 def worked(world: World) -> bool:
     """Whether an app that writes nothing has done more than to start, by its processor time."""
-    return any(seconds(each.pid) > 4 for each in world.launched.spark())
+    return any(seconds(item.pid) > 4 for item in world.launched.spark())
 
 
 def seconds(process: int) -> float:
@@ -200,7 +200,7 @@ def test_a_capture_cleared_between_its_commits(captured: World) -> None:
     # Every flight that was fed is on tape or among the late ones, once.
     fed = Counter(flights(dataset(source).to_table()))
     kept = [deltalake.DeltaTable(place).to_pyarrow_table() for place in (tape.records, tape.late)]
-    assert Counter(row for each in kept for row in flights(each, "data")) == fed
+    assert Counter(row for item in kept for row in flights(item, "data")) == fed
     events = deltalake.DeltaTable(tape.events).to_pyarrow_table()
     assert pc.sum(events["records"]).as_py() == kept[0].num_rows > 5000
 

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 def sleeping(home: Home) -> int | None:
     """The program that the task runs, if it does."""
-    found = [each.pid for each in home.left() if command_of(each).startswith("sleep 987")]
-    return found[0] if found else None
+    actual = [item.pid for item in home.left() if command_of(item).startswith("sleep 987")]
+    return actual[0] if actual else None
 
 
 def test_it_listens_on_loopback_alone(world: World) -> None:

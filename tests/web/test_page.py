@@ -45,8 +45,8 @@ def test_from_a_gap_to_what_is_published_and_taken_back(
     captured: World, browser: Browser, pictures: Path
 ) -> None:
     page = new_page(browser)
-    said: list[str] = []
-    page.on("console", lambda each: said.append(each.text) if each.type == "error" else None)
+    printed: list[str] = []
+    page.on("console", lambda each: printed.append(each.text) if each.type == "error" else None)
     try:
         recorded(captured, page, pictures)
         run, day = filled_in(captured, page, pictures)
@@ -57,7 +57,7 @@ def test_from_a_gap_to_what_is_published_and_taken_back(
         page.screenshot(path=pictures / "page-failed.png")
         raise
     # What a policy forbids is told to the console.
-    assert not [text for text in said if "Content Security Policy" in text]
+    assert not [text for text in printed if "Content Security Policy" in text]
 
 
 def recorded(world: World, page: Page, pictures: Path) -> None:
@@ -112,14 +112,14 @@ def approved(world: World, page: Page, pictures: Path, run: str) -> str:
     """Certificate, audit and differences are looked at, and approved in Airflow's own page."""
     rests(page)
     before = world.rows(COVERAGE)
-    told = world.waiting(run)
+    reported = world.waiting(run)
     # No slot is held, no Spark app waits, and readers of the target see nothing yet.
     assert world.launched.spark() == []
     assert world.rows(COVERAGE) == before
-    assert (told["published"], told["diff"]["added"]) == (False, 3)  # type: ignore[index]
-    assert told["audit"]["passed"]  # type: ignore[index]
+    assert (reported["published"], reported["diff"]["added"]) == (False, 3)  # type: ignore[index]
+    assert reported["audit"]["passed"]  # type: ignore[index]
 
-    name = str(told["run"])
+    name = str(reported["run"])
     inner = look(page, world, name)
     inner.get_by_role("heading", name="What publishing would change").wait_for()
     inner.get_by_text("audited", exact=True).first.wait_for()
@@ -161,9 +161,9 @@ def taken_back(world: World, page: Page, pictures: Path, name: str, day: str) ->
     page.wait_for_url(re.compile(r".*/dags/capstan_rollback/runs/.+"))
     run = unquote(re.sub(r"[/?].*", "", page.url.split("/runs/")[1]))
     world.rest.require(ROLLBACK, run)
-    told = world.rest.xcom(ROLLBACK, run, "rollback")
-    assert isinstance(told, dict)
-    assert (told["run"], told["rolled_back"], told["unchanged"]) == (name, True, False)
+    reported = world.rest.xcom(ROLLBACK, run, "rollback")
+    assert isinstance(reported, dict)
+    assert (reported["run"], reported["rolled_back"], reported["unchanged"]) == (name, True, False)
     assert len(world.rows(COVERAGE)) == len(rows) - 3
     inner = look(page, world, name)
     inner.get_by_role("heading", name=f"Run {name}").wait_for()

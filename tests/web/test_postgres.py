@@ -61,8 +61,8 @@ def event(world: World, kind: str, job: str) -> dict[str, Any]:
         file = world.folder / "events.jsonl"
         lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
         events = [json.loads(line) for line in lines]
-        said = [e for e in events if (e["eventType"], e["job"]["name"]) == (kind, job)]
-        return said[-1] if said else None
+        printed = [e for e in events if (e["eventType"], e["job"]["name"]) == (kind, job)]
+        return printed[-1] if printed else None
 
     return until(found, 60)
 

@@ -37,10 +37,10 @@ require_none(read_settings(__file__))
 
 
 def asset_events(world: World, name: str) -> list[dict[str, object]]:
-    found = world.rest.call("GET", "/assets/events?limit=100")["asset_events"]
-    assert isinstance(found, list)
-    found.sort(key=lambda event: str(event["timestamp"]))
-    return [event["extra"] for event in found if event["name"] == name]
+    actual = world.rest.call("GET", "/assets/events?limit=100")["asset_events"]
+    assert isinstance(actual, list)
+    actual.sort(key=lambda event: str(event["timestamp"]))
+    return [event["extra"] for event in actual if event["name"] == name]
 
 
 def test_no_dag_file_has_an_error(captured: World) -> None:
@@ -65,7 +65,7 @@ def test_a_replay_is_published_and_certified(captured: World, whole: dict[str, o
     assert len(captured.rows("whole")) == 3 * 3
     # A run that was done again says so: whoever follows the table finds nothing new.
     extra, *again = asset_events(captured, "capstan/tables/whole")
-    assert all(each["unchanged"] for each in again)
+    assert all(item["unchanged"] for item in again)
     assert extra["run"] == whole["run"]
     assert extra["target_version"] == whole["target_version"]
     shown = captured.rest.xcom(REPLAY, str(whole["dag_run"]), "certificate")
@@ -126,8 +126,8 @@ def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
     # The same rows, at a place where no replay has put them.
     shutil.copytree(captured.lake.table("whole"), captured.lake.table("foreign"))
     before = captured.versions()["tables/foreign"]
-    asked = {key: whole[key] for key in ("transform", "since", "until")}
-    run = captured.rest.trigger(REPLAY, {**asked, "into": "foreign"})
+    requested = {key: whole[key] for key in ("transform", "since", "until")}
+    run = captured.rest.trigger(REPLAY, {**requested, "into": "foreign"})
     assert captured.rest.wait(REPLAY, run) == "failed"
     task = captured.rest.task(REPLAY, run, "replay")
     assert (task["state"], task["try_number"]) == ("failed", 1)
@@ -148,8 +148,8 @@ def test_wrong_declarations_are_located_import_errors(world: World) -> None:
     try:
         [error] = until(lambda: world.rest.import_errors() or None, 240)
         assert str(error["filename"]).endswith("wrong.py")
-        said = str(error["stack_trace"]).strip().splitlines()[-1]
-        assert f"CAP-DECLARE: {wrong}:{line}: streams.flights.wrokers: " in said
+        printed = str(error["stack_trace"]).strip().splitlines()[-1]
+        assert f"CAP-DECLARE: {wrong}:{line}: streams.flights.wrokers: " in printed
     finally:
         file.unlink()
     until(lambda: world.rest.import_errors() == [] or None, 240)
@@ -184,9 +184,9 @@ def test_failed_captures_and_audits_end_with_the_reason(
         table.restore(version)
     assert captured.rest.task(AUDIT, run, "audit")["try_number"] == 1
     assert captured.last_line(AUDIT, run, "audit").startswith("CAP-AUDIT: ")
-    found = captured.rest.xcom(AUDIT, run, "audit")
-    assert isinstance(found, dict)
-    assert found["passed"] is False
+    actual = captured.rest.xcom(AUDIT, run, "audit")
+    assert isinstance(actual, dict)
+    assert actual["passed"] is False
 
     source = Path(captured.lake.root) / "sources" / "flights"
     elsewhere = source.rename(source.with_name("elsewhere"))

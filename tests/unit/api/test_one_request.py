@@ -37,7 +37,7 @@ def test_each_field_has_a_text() -> None:
 
 @pytest.mark.parametrize("command", ["plan", "replay"])
 def test_each_field_is_an_option(command: str) -> None:
-    options = {each.name: each for each in typer.main.get_command(app).commands[command].params}  # type: ignore[attr-defined]
+    options = {param.name: param for param in typer.main.get_command(app).commands[command].params}  # type: ignore[attr-defined]
     assert set(FIELDS) - NO_OPTIONS <= set(options)
     assert not NO_OPTIONS & set(options)
     for name in set(FIELDS) - NO_OPTIONS:
@@ -54,7 +54,7 @@ def test_each_field_is_a_keyword_of_python() -> None:
 
 def _takes(field: Field, taken: object) -> bool:
     """Whether a keyword of this type takes the field's own values."""
-    kinds = [getattr(each, "__origin__", each) for each in get_args(taken)]
+    kinds = [getattr(kind, "__origin__", kind) for kind in get_args(taken)]
     return any(inspect.isclass(kind) and issubclass(field.kind, kind) for kind in kinds)
 
 

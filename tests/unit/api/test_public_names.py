@@ -53,16 +53,16 @@ def verbs() -> list[Any]:
 def annotated(*keys: str) -> set[type]:
     names = typing_names(context, workplace, attach)
     hints = [get_type_hints(verb, localns=names) for verb in (*verbs(), capstan.capture_into)]
-    wanted = [hint for each in hints for key, hint in each.items() if not keys or key in keys]
-    return {found for hint in wanted for found in classes(hint)}
+    expected = [hint for item in hints for key, hint in item.items() if not keys or key in keys]
+    return {actual for hint in expected for actual in classes(hint)}
 
 
 def test_each_public_name_is_taken_or_returned_or_an_error() -> None:
     public = {name: getattr(capstan, name) for name in capstan.__all__}
     errors = {
-        each
-        for each in public.values()
-        if isinstance(each, type) and issubclass(each, CapstanError)
+        item
+        for item in public.values()
+        if isinstance(item, type) and issubclass(item, CapstanError)
     }
     ways_in = {capstan.Context, capstan.capture_into}
     assert set(public.values()) == annotated() | errors | ways_in

@@ -84,33 +84,33 @@ def test_each_chunk_is_a_run_and_reports_its_end(lake: Lake, answers: list[objec
     answers += ["published", "unchanged"]
     seen: list[object] = []
     with subscribe(lambda point, facts: seen.append((point, facts["number"], facts["of"]))):
-        found = fill(lake)
-    assert summed(found) == (3, 1, 0, 0)
+        actual = fill(lake)
+    assert summed(actual) == (3, 1, 0, 0)
     assert seen == [("backfill.run", n, 4) for n in (1, 2, 3, 4)]
-    runs = found.to_json()["runs"]
+    runs = actual.to_json()["runs"]
     assert [run["run"] for run in runs] == ["r-01", "r-02", "r-03", "r-04"]  # type: ignore[attr-defined]
-    assert found.error is None
+    assert actual.error is None
 
 
 def test_a_failure_ends_the_backfill_and_reports_completed_runs(
     lake: Lake, answers: list[object]
 ) -> None:
     answers += ["published", HELD]
-    found = fill(lake)
-    assert summed(found) == (1, 0, 1, 2)
-    assert found.error is HELD
-    told = [(run["run"], run.get("error")) for run in found.to_json()["runs"]]  # type: ignore[attr-defined]
-    assert told == [("r-01", None), (None, "CAP-HELD"), (None, None), (None, None)]
+    actual = fill(lake)
+    assert summed(actual) == (1, 0, 1, 2)
+    assert actual.error is HELD
+    reported = [(run["run"], run.get("error")) for run in actual.to_json()["runs"]]  # type: ignore[attr-defined]
+    assert reported == [("r-01", None), (None, "CAP-HELD"), (None, None), (None, None)]
 
 
 def test_keep_going_continues_and_reports_the_first_error(
     lake: Lake, answers: list[object]
 ) -> None:
     answers += [HELD, RuntimeError("the disk\nis full")]
-    found = fill(lake, keep_going=True)
-    assert summed(found) == (2, 0, 2, 0)
-    assert found.error is HELD
-    second = found.results[1].error
+    actual = fill(lake, keep_going=True)
+    assert summed(actual) == (2, 0, 2, 0)
+    assert actual.error is HELD
+    second = actual.results[1].error
     assert second is not None
     assert (str(second), second.exit_code) == ("CAP-BROKEN: RuntimeError: the disk", 5)
 
@@ -177,8 +177,8 @@ def test_the_job_continues_after_a_failed_backfill(app: Any, answers: list[objec
     ]
     code, result, _ = app({"backfills": several})
     assert (code, result["error"]) == (4, "CAP-HELD")
-    told = [(each.get("done"), each.get("error")) for each in result["backfills"]]
-    assert told == [(1, None), (0, "CAP-HELD"), (None, "CAP-APPEND"), (0, None)]
+    reported = [(item.get("done"), item.get("error")) for item in result["backfills"]]
+    assert reported == [(1, None), (0, "CAP-HELD"), (None, "CAP-APPEND"), (0, None)]
 
 
 @pytest.mark.parametrize(

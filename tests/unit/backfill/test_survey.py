@@ -73,8 +73,8 @@ def days(since: float | None, until: float | None) -> Region:
 
 
 def declarations(*transforms: Transform) -> ProjectConfig:
-    known = {each.name: each for each in (BY_DAY, MIXED, ANYONE, *transforms)}
-    return ProjectConfig(Path("x.yaml"), {}, known, {}, {each.name: each for each in REPLAYS})
+    known = {item.name: item for item in (BY_DAY, MIXED, ANYONE, *transforms)}
+    return ProjectConfig(Path("x.yaml"), {}, known, {}, {item.name: item for item in REPLAYS})
 
 
 class Place:
@@ -95,11 +95,11 @@ class Place:
         return survey(self.lake, declarations(), replay, **given)  # type: ignore[arg-type]
 
     def states(self, replay: str, **given: object) -> list[str]:
-        return [str(each.state) for each in self.survey(replay, **given).intervals]
+        return [str(interval.state) for interval in self.survey(replay, **given).intervals]
 
     def plan_replays(self, replay: str, **given: object) -> list[Request]:
-        asked = BackfillRequest(replay, **given)  # type: ignore[arg-type]
-        return list(prepare(self.lake, declarations(), asked).replays)
+        requested = BackfillRequest(replay, **given)  # type: ignore[arg-type]
+        return list(prepare(self.lake, declarations(), requested).replays)
 
 
 @pytest.fixture
@@ -108,36 +108,36 @@ def place(tmp_path: Path) -> Place:
 
 
 def spans(found: list[Request]) -> list[tuple[str, str]]:
-    return [(str(each.since)[5:13], str(each.until)[5:13]) for each in found]
+    return [(str(item.since)[5:13], str(item.until)[5:13]) for item in found]
 
 
 def test_unreplayed_times_are_a_gap_up_to_the_frontier(place: Place) -> None:
-    found = intervals(place.lake, declarations(), "days")
+    actual = intervals(place.lake, declarations(), "days")
 
-    assert [each.state for each in found] == [IntervalState.GAP] * 3 + [IntervalState.INCOMPLETE]
-    assert found[0] == Interval(
+    assert [item.state for item in actual] == [IntervalState.GAP] * 3 + [IntervalState.INCOMPLETE]
+    assert actual[0] == Interval(
         "2024-05-01T00:00:00.000000Z",
         "2024-05-02T00:00:00.000000Z",
         IntervalState.GAP,
         missing=("a", "b"),
         workers=("a", "b"),  # Worker c was opened a day later.
     )
-    assert found[1].missing == ("a", "b", "c")
-    assert found[-1].until == "2024-05-05T00:00:00.000000Z"
+    assert actual[1].missing == ("a", "b", "c")
+    assert actual[-1].until == "2024-05-05T00:00:00.000000Z"
 
 
 def test_a_frontier_on_the_border_completes_the_interval(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "a", [(FIRST,)], (day(2),))
-    found = intervals(lake, declarations(), "days")
-    assert [each.state for each in found] == [IntervalState.GAP, IntervalState.GAP]
+    actual = intervals(lake, declarations(), "days")
+    assert [item.state for item in actual] == [IntervalState.GAP, IntervalState.GAP]
 
 
 def test_a_closed_stream_ends_with_its_last_record(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "a", [(FIRST,), (day(1.5),)], None)
-    found = intervals(lake, declarations(), "days")
-    assert [each.state for each in found] == [IntervalState.GAP, IntervalState.GAP]
+    actual = intervals(lake, declarations(), "days")
+    assert [item.state for item in actual] == [IntervalState.GAP, IntervalState.GAP]
 
 
 def test_an_empty_tape_has_no_intervals(tmp_path: Path) -> None:
@@ -147,26 +147,26 @@ def test_an_empty_tape_has_no_intervals(tmp_path: Path) -> None:
     assert intervals(lake, declarations(), "whole") == []
     assert intervals(lake, declarations(), "weekly", since="2024-05-01") == []
     given = {"since": "2024-05-01", "until": "2024-05-03"}
-    found = intervals(lake, declarations(), "days", **given)
-    assert [each.state for each in found] == [IntervalState.INCOMPLETE] * 2
+    actual = intervals(lake, declarations(), "days", **given)
+    assert [item.state for item in actual] == [IntervalState.INCOMPLETE] * 2
 
 
 def test_a_tape_without_workers_is_not_complete(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     lay_tape(lake, "s", "", [], None)
-    found = intervals(lake, declarations(), "days", since="2024-05-01", until="2024-05-02")
-    assert [each.state for each in found] == [IntervalState.INCOMPLETE]
+    actual = intervals(lake, declarations(), "days", since="2024-05-01", until="2024-05-02")
+    assert [item.state for item in actual] == [IntervalState.INCOMPLETE]
 
 
 def test_published_intervals_are_covered_until_a_rollback(place: Place) -> None:
     books = place.books("copy")
     books.published("one", [0, 1, 2], days(0, 2))
     books.published("two", [0, 1], days(2, 3))
-    found = place.survey("copy").intervals
-    assert [each.state for each in found] == ["covered", "covered", "gap", "incomplete"]
-    assert [each.runs for each in found] == [("one",), ("one",), ("two",), ()]
-    assert found[2].missing == ("c",)
-    assert found[2].partly == ()
+    actual = place.survey("copy").intervals
+    assert [item.state for item in actual] == ["covered", "covered", "gap", "incomplete"]
+    assert [item.runs for item in actual] == [("one",), ("one",), ("two",), ()]
+    assert actual[2].missing == ("c",)
+    assert actual[2].partly == ()
     assert place.states("some") == ["covered", "covered", "covered", "incomplete"]
 
     books.rolled_back("one", [0, 1, 2], days(0, 2))
@@ -175,9 +175,9 @@ def test_published_intervals_are_covered_until_a_rollback(place: Place) -> None:
 
 def test_a_partly_covered_interval_is_a_gap(place: Place) -> None:
     place.books("copy").published("half", [0, 1, 2], days(0, 1.5))
-    found = place.survey("copy").intervals
-    assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
-    assert (found[1].missing, found[1].partly) == (("a", "b", "c"), ("a", "b", "c"))
+    actual = place.survey("copy").intervals
+    assert [item.state for item in actual] == ["covered", "gap", "gap", "incomplete"]
+    assert (actual[1].missing, actual[1].partly) == (("a", "b", "c"), ("a", "b", "c"))
     halves = place.states("copy", every=timedelta(hours=12), until="2024-05-03")
     assert halves == ["covered", "covered", "covered", "gap"]
 
@@ -190,10 +190,10 @@ def test_other_code_is_stale_and_the_newest_run_wins(place: Place) -> None:
 
     fresh = replace(old, code=code)
     fresh.published("new", [0, 1], days(1, 2))
-    found = place.survey("days").intervals
-    assert [each.state for each in found] == ["stale", "stale", "stale", "incomplete"]
-    assert [each.stale for each in found] == [("a", "b"), ("c",), ("a", "b", "c"), ()]
-    assert found[1].runs == ("old", "new")
+    actual = place.survey("days").intervals
+    assert [item.state for item in actual] == ["stale", "stale", "stale", "incomplete"]
+    assert [item.stale for item in actual] == [("a", "b"), ("c",), ("a", "b", "c"), ()]
+    assert actual[1].runs == ("old", "new")
 
     fresh.published("rest", [2], days(1, 2))
     assert place.states("days")[1] == "covered"
@@ -237,10 +237,10 @@ def test_rows_of_another_output_change_a_run_s_range(
     books.published("own", [0, 1, 2], days(0, 3))
     foreign = replace(books, **other)  # type: ignore[arg-type]
     foreign.published("added", [0], days(0, 1), mode=mode)
-    found = place.survey("copy").intervals
-    assert [each.state for each in found][:3] == ["changed", "covered", "covered"]
-    assert (found[0].missing, found[0].runs) == (("a",), ("own",))
-    assert found[0].changes[0].startswith("run added of stream ")
+    actual = place.survey("copy").intervals
+    assert [item.state for item in actual][:3] == ["changed", "covered", "covered"]
+    assert (actual[0].missing, actual[0].runs) == (("a",), ("own",))
+    assert actual[0].changes[0].startswith("run added of stream ")
     # Without a run of its own there, rows of another stream are none of it.
     foreign.published("more", [0], days(3, 4), mode=mode)
     assert place.states("copy")[3] == "incomplete"
@@ -254,9 +254,9 @@ def test_appending_runs_leave_other_outputs(place: Place, mode: str, state: str)
     replace(books, stream="elsewhere").published("theirs", [1], days(1, 2))
     late = replace(books, _version=1)
     late.published("own", [0, 1, 2], days(0, 3), mode=mode)
-    found = place.survey("copy").intervals
-    assert [each.state for each in found][:3] == ["covered", state, "covered"]
-    assert found[1].missing == ("b",)
+    actual = place.survey("copy").intervals
+    assert [item.state for item in actual][:3] == ["covered", state, "covered"]
+    assert actual[1].missing == ("b",)
 
 
 def test_an_audited_range_is_covered_until_a_change(place: Place) -> None:
@@ -285,9 +285,9 @@ def test_another_stream_that_has_replaced_rows_makes_them_stale(place: Place) ->
 def test_a_gap_whose_last_attempt_has_failed_says_so(place: Place) -> None:
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(0, 2))
-    found = place.survey("copy").intervals
-    assert [each.state for each in found] == ["failed", "failed", "gap", "incomplete"]
-    assert found[0].runs == ("bad",)
+    actual = place.survey("copy").intervals
+    assert [item.state for item in actual] == ["failed", "failed", "gap", "incomplete"]
+    assert actual[0].runs == ("bad",)
     assert spans(place.plan_replays("copy", what=BackfillMode.FAILED)) == [("05-01T00", "05-03T00")]
     assert spans(place.plan_replays("copy")) == [("05-01T00", "05-04T00")]
 
@@ -312,8 +312,8 @@ def test_adjacent_published_output_hides_no_failed_attempt(place: Place) -> None
     books = place.books("copy")
     books.failed("bad", [0, 1, 2], days(0, 1))
     books.published("half", [0, 1, 2], days(0, 0.5))
-    found = place.survey("copy").intervals[0]
-    assert (found.state, found.runs) == (IntervalState.FAILED, ("half", "bad"))
+    actual = place.survey("copy").intervals[0]
+    assert (actual.state, actual.runs) == (IntervalState.FAILED, ("half", "bad"))
 
 
 def test_an_attempt_that_released_its_lock_is_ignored(place: Place) -> None:
@@ -332,10 +332,10 @@ def test_output_awaiting_approval_is_no_gap(place: Place) -> None:
     books.claimed("asked", [0, 1], days(0, 2))
     for step, detail in (("intent", region), ("audited", staged)):
         books.stepped("asked", step, detail)
-    found = place.survey("copy").intervals
+    actual = place.survey("copy").intervals
     # Of the second day worker c is missing as well, and of that nothing waits.
-    assert [str(each.state) for each in found] == ["waiting", "gap", "gap", "incomplete"]
-    assert found[0].runs == ("asked",)
+    assert [str(item.state) for item in actual] == ["waiting", "gap", "gap", "incomplete"]
+    assert actual[0].runs == ("asked",)
     for what in BackfillMode:
         assert "05-01T00" not in dict(spans(place.plan_replays("copy", what=what)))
 
@@ -348,9 +348,9 @@ def test_waiting_stale_intervals_are_not_replayed(place: Place) -> None:
     books = place.books("days", "by_day", BY_DAY.code_hash)
     books.claimed("asked", [0, 1, 2], days(1, 2))
     books.stepped("asked", "audited", {"audit": {}, "staging": "x"})
-    found = place.survey("days").intervals
-    assert [str(each.state) for each in found[:3]] == ["stale", "waiting", "stale"]
-    assert found[1].runs == ("old", "asked")
+    actual = place.survey("days").intervals
+    assert [str(item.state) for item in actual[:3]] == ["stale", "waiting", "stale"]
+    assert actual[1].runs == ("old", "asked")
     books.stepped("asked", "done", {"attempt": 1, "target_version": 1})
     assert place.states("days")[1] == "stale"  # Its coverage is not written yet.
 
@@ -367,13 +367,13 @@ def test_waiting_stale_intervals_are_not_replayed(place: Place) -> None:
 def test_lengths_of_intervals(
     place: Place, replay: str, every: Every | None, lengths: list[int]
 ) -> None:
-    found = place.survey(replay, every=every).intervals
+    actual = place.survey(replay, every=every).intervals
     read = datetime.fromisoformat
-    hours = [(read(i.until) - read(i.since)) // timedelta(hours=1) for i in found]
+    hours = [(read(i.until) - read(i.since)) // timedelta(hours=1) for i in actual]
     assert hours == lengths
     # A week is from Sunday to Sunday; a schedule whose moments lie inside a grain does not cut.
     first = {"weekly": "2024-04-28"}.get(replay, "2024-05-01")
-    assert found[0].since == f"{first}T00:00:00.000000Z"
+    assert actual[0].since == f"{first}T00:00:00.000000Z"
 
 
 @pytest.mark.parametrize(
@@ -421,8 +421,8 @@ def test_bigint_times_are_cut_by_numbers(tmp_path: Path) -> None:
     lake = Lake.at(tmp_path / "lake")
     epochs = TimeType.of(epoch=Kind.BIGINT)
     lay_tape(lake, "numbers", "a", [(n,) for n in range(7)], (7,), time_type=epochs)
-    found = intervals(lake, declarations(), "batches", every=4)
-    assert [(i.since, i.until, i.state) for i in found] == [
+    actual = intervals(lake, declarations(), "batches", every=4)
+    assert [(i.since, i.until, i.state) for i in actual] == [
         ("0", "4", "gap"), ("4", "8", "incomplete"), ("8", "10", "incomplete"),
     ]  # fmt: skip
     assert len(intervals(lake, declarations(), "batches")) == 10
@@ -443,9 +443,9 @@ def test_output_of_an_earlier_cut_does_not_cover_later_records(tmp_path: Path) -
     books = Books(lake, "s", lake.table("copy"))
     books.published("known", [0], Region(Box((None, day(0)), (2, day(2)))))
     declared = declarations()
-    found = intervals(lake, declared, "copy")
-    assert [each.state for each in found] == ["gap", "gap", "incomplete", "incomplete"]
-    assert found[0].partly == ("a",)
+    actual = intervals(lake, declared, "copy")
+    assert [item.state for item in actual] == ["gap", "gap", "incomplete", "incomplete"]
+    assert actual[0].partly == ("a",)
 
     # A followed replay plays whatever is complete, in any epoch.
     played = Region(Box.everything(both), Antichain.of([(5, day(1))]))
@@ -486,28 +486,28 @@ def test_appended_rows_are_not_appended_twice(place: Place) -> None:
 def test_a_target_that_mixes_workers_is_filled_for_all_of_them(place: Place) -> None:
     code = ANYONE.code_hash
     place.books("anyone", "anyone", code).published("one", None, days(0, 1))
-    found = place.survey("anyone").intervals
-    assert [each.state for each in found] == ["covered", "gap", "gap", "incomplete"]
+    actual = place.survey("anyone").intervals
+    assert [item.state for item in actual] == ["covered", "gap", "gap", "incomplete"]
     [request] = place.plan_replays("anyone")
     assert request.workers is None
     # Of a transform that did keep the worker, two workers' rows are there.
     place.books("anyone", "by_day", "f00").published("two", [0, 1], days(1, 2))
     assert place.survey("anyone").intervals[1].missing == ("c",)
-    assert {each.workers for each in place.plan_replays("anyone")} == {None}
+    assert {item.workers for item in place.plan_replays("anyone")} == {None}
 
 
 def test_a_covered_interval_separates_two_gaps(place: Place) -> None:
     place.books("copy").published("middle", [0, 1, 2], days(1, 2))
-    found = place.plan_replays("copy")
-    assert spans(found) == [("05-01T00", "05-02T00"), ("05-03T00", "05-04T00")]
+    actual = place.plan_replays("copy")
+    assert spans(actual) == [("05-01T00", "05-02T00"), ("05-03T00", "05-04T00")]
 
 
 def test_only_lacking_workers_are_replayed(place: Place) -> None:
     place.books("copy").published("two", [0, 1], days(0, 2))
-    found = place.plan_replays("copy")
-    assert [each.workers for each in found] == [("c",), None]
-    assert spans(found) == [("05-02T00", "05-03T00"), ("05-03T00", "05-04T00")]
-    assert {each.replay for each in found} == {"copy"}
+    actual = place.plan_replays("copy")
+    assert [item.workers for item in actual] == [("c",), None]
+    assert spans(actual) == [("05-02T00", "05-03T00"), ("05-03T00", "05-04T00")]
+    assert {item.replay for item in actual} == {"copy"}
 
 
 @pytest.mark.parametrize(
@@ -523,8 +523,8 @@ def test_only_lacking_workers_are_replayed(place: Place) -> None:
 def test_chunks_are_cut_from_where_the_work_starts(
     place: Place, order: Order, chunk: int | None, expected: list[str]
 ) -> None:
-    found = place.plan_replays("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
-    assert [f"{each.since[8:10]}-{each.until[8:10]}" for each in found] == expected  # type: ignore[index]
+    actual = place.plan_replays("copy", order=order, chunk=chunk, what=BackfillMode.ALL)
+    assert [f"{item.since[8:10]}-{item.until[8:10]}" for item in actual] == expected  # type: ignore[index]
 
 
 def test_merges_start_with_the_oldest(place: Place) -> None:
@@ -539,17 +539,17 @@ def test_merges_by_sequence_may_start_with_the_newest(place: Place) -> None:
     declared = declarations()
     merged = replace(declared.replays["merged"], sequence_by=("amount",))
     changed = replace(declared, replays={"merged": merged})
-    asked = BackfillRequest("merged", chunk=1, order=Order.NEWEST)
-    found = list(prepare(place.lake, changed, asked).replays)
-    assert len(found) > 1
-    starts = [each.since for each in found]
+    requested = BackfillRequest("merged", chunk=1, order=Order.NEWEST)
+    actual = list(prepare(place.lake, changed, requested).replays)
+    assert len(actual) > 1
+    starts = [item.since for item in actual]
     assert starts == sorted(starts, reverse=True)  # type: ignore[type-var]
-    assert {each.sequence_by for each in found} == {("amount",)}
+    assert {item.sequence_by for item in actual} == {("amount",)}
 
 
 def test_a_replay_with_approval_stops_for_it(place: Place) -> None:
-    assert {each.approve for each in place.plan_replays("asked")} == {True}
-    assert {each.approve for each in place.plan_replays("copy")} == {False}
+    assert {replay.approve for replay in place.plan_replays("asked")} == {True}
+    assert {replay.approve for replay in place.plan_replays("copy")} == {False}
 
 
 @pytest.mark.parametrize("schedule", ["hourly", "0 6 * *", "0 0 30 2 *", ""])
@@ -594,45 +594,45 @@ def run(place, monkeypatch, capsys):
 
 
 def test_gaps_ends_with_1_while_there_are_gaps(run, place, capsys):
-    code, found = run("gaps", "copy", "--every", "12 hours")
-    assert (code, found["error"]) == (1, "CAP-GAPS")
-    assert found["counts"] == {
+    code, actual = run("gaps", "copy", "--every", "12 hours")
+    assert (code, actual["error"]) == (1, "CAP-GAPS")
+    assert actual["counts"] == {
         "covered": 0, "stale": 0, "gap": 6, "changed": 0, "failed": 0, "waiting": 0, "retired": 0,
         "incomplete": 0,
     }  # fmt: skip
-    assert found["intervals"][0] == {
+    assert actual["intervals"][0] == {
         "since": "2024-05-01T00:00:00.000000Z", "until": "2024-05-01T12:00:00.000000Z",
         "state": "gap", "runs": [], "missing": ["a", "b"], "stale": [], "partly": [], "changes": [],
     }  # fmt: skip
-    assert "`capstan backfill copy --every '12 hours'`" in found["hint"]
+    assert "`capstan backfill copy --every '12 hours'`" in actual["hint"]
     assert main(["gaps", "copy"]) == 1
     out, err = capsys.readouterr()
     assert "3 intervals: 3 gap" in out
     assert err.startswith("CAP-GAPS: replay copy: 3 intervals, 3 not covered\n")
 
     place.books("copy").published("one", [0, 1, 2], days(0, 3))
-    code, found = run("gaps", "copy")
-    assert (code, "error" in found, found["counts"]["covered"]) == (0, False, 3)
-    code, found = run("backfill", "copy")
-    assert (code, found["runs"], found["left"]) == (0, [], 0)
+    code, actual = run("gaps", "copy")
+    assert (code, "error" in actual, actual["counts"]["covered"]) == (0, False, 3)
+    code, actual = run("backfill", "copy")
+    assert (code, actual["runs"], actual["left"]) == (0, [], 0)
     assert main(["backfill", "copy"]) == 0
     assert "nothing to do: 3 intervals: 3 covered" in capsys.readouterr().out
 
 
 def test_stale_intervals_have_a_hint(run, place):
     place.books("copy", "other").published("one", [0, 1, 2], days(0, 3))
-    code, found = run("gaps", "copy", "--since", "2024-05-02")
-    assert (code, found["message"]) == (1, "replay copy: 2 intervals, 2 stale")
-    assert "`capstan backfill copy --stale --since 2024-05-02`" in found["hint"]
+    code, actual = run("gaps", "copy", "--since", "2024-05-02")
+    assert (code, actual["message"]) == (1, "replay copy: 2 intervals, 2 stale")
+    assert "`capstan backfill copy --stale --since 2024-05-02`" in actual["hint"]
 
 
 def test_a_dry_run_lists_the_runs_without_a_jvm(run, capsys):
-    code, found = run("backfill", "copy", "--dry-run", "--chunk", "2", "--order", "newest")
+    code, actual = run("backfill", "copy", "--dry-run", "--chunk", "2", "--order", "newest")
     assert code == 0
-    assert [(r["since"][:10], r["until"][:10], r["run"]) for r in found["runs"]] == [
+    assert [(r["since"][:10], r["until"][:10], r["run"]) for r in actual["runs"]] == [
         ("2024-05-02", "2024-05-04", None), ("2024-05-01", "2024-05-02", None),
     ]  # fmt: skip
-    assert (found["left"], found["done"], found["dry_run"]) == (2, 0, True)
+    assert (actual["left"], actual["done"], actual["dry_run"]) == (2, 0, True)
     assert main(["backfill", "copy", "--dry-run"]) == 0
     assert "would run" in capsys.readouterr().out
 

@@ -21,10 +21,10 @@ def found(walls: tuple[float, float, float], jvms: int = 2) -> list[Fresh]:
 def test_the_median_round_is_compared_with_the_copy() -> None:
     costs = {name: found((9.0, 30.0, 10.0)) for name in NAMES}
     costs[REPLAY], costs[VERIFY] = found((15.0, 12.0, 40.0)), found((1.0, 3.0, 2.0), jvms=0)
-    told = {line.name: line for line in lines(costs)}
-    both = [name for each in NAMES for name in (each, f"{each}, CPU")]
-    assert list(told) == [*both, "JVMs of a cold verify"]
-    replay, cpu = told[REPLAY], told[f"{REPLAY}, CPU"]
+    reported = {line.name: line for line in lines(costs)}
+    both = [name for item in NAMES for name in (item, f"{item}, CPU")]
+    assert list(reported) == [*both, "JVMs of a cold verify"]
+    replay, cpu = reported[REPLAY], reported[f"{REPLAY}, CPU"]
     assert (replay.value, replay.unit, replay.total) == (15.0, "s", 15 / 10)
     assert (replay.against, replay.goal, replay.met) == (COPY, 20.0, True)
     assert replay.rounds == (15.0, 12.0, 40.0)
@@ -34,9 +34,9 @@ def test_the_median_round_is_compared_with_the_copy() -> None:
         {"cpu": 25.0, "wall": 12.0, "jvms": 2},
         {"cpu": 81.0, "wall": 40.0, "jvms": 2},
     ]
-    assert (told[COPY].against, told[COPY].total, told[COPY].met) == ("", None, None)
-    assert (told[VERIFY].value, told[VERIFY].goal) == (2.0, None)
-    assert {name: told[name].goal for name in GOALS} == dict(GOALS)
+    assert (reported[COPY].against, reported[COPY].total, reported[COPY].met) == ("", None, None)
+    assert (reported[VERIFY].value, reported[VERIFY].goal) == (2.0, None)
+    assert {name: reported[name].goal for name in GOALS} == dict(GOALS)
 
 
 @pytest.mark.parametrize(("jvms", "met"), [((0, 0), True), ((0, 1), False)])
@@ -75,7 +75,7 @@ def test_a_program_that_fails_is_no_measure(tmp_path: Path) -> None:
 
 
 def test_answers_are_looked_into() -> None:
-    said = '{"valid": true, "source": {"records": 8}}\n'
-    assert _has(said, "valid", True)
-    assert _has(said, ("source", "records"), 8)
-    assert not _has(said, ("source", "records"), 7)
+    printed = '{"valid": true, "source": {"records": 8}}\n'
+    assert _has(printed, "valid", True)
+    assert _has(printed, ("source", "records"), 8)
+    assert not _has(printed, ("source", "records"), 7)

@@ -30,9 +30,9 @@ WORK = Work(3_000, 100)
 )
 def test_bytewax_comes_to_the_same(spec, operator, sums):
     rows = WORK.made()
-    found = sums_of(run(spec(WORK), rows))
-    assert found == sums_of_bytewax(run_bytewax(operator, pairs_of(rows), WORK.gap))
-    assert found.total() >= sums
+    actual = sums_of(run(spec(WORK), rows))
+    assert actual == sums_of_bytewax(run_bytewax(operator, pairs_of(rows), WORK.gap))
+    assert actual.total() >= sums
 
 
 def test_as_many_rows_make_a_session_whatever_their_keys():

@@ -49,11 +49,11 @@ def test_a_slope_leaves_out_what_a_run_costs_anyway(
 
 
 def test_sides_take_turns_and_the_rehearsal_does_not_count() -> None:
-    told: list[Sample] = []
+    reported: list[Sample] = []
     sides = {"a": lambda *_: Cost(1), "b": lambda *_: Cost(2)}
-    samples = interleave(sides, (1, 2), 2, told.append)
-    assert [(s.round, s.rows, s.side) for s in told[:2]] == [(0, 1, "a"), (0, 1, "b")]
-    assert told[2:] == samples
+    samples = interleave(sides, (1, 2), 2, reported.append)
+    assert [(s.round, s.rows, s.side) for s in reported[:2]] == [(0, 1, "a"), (0, 1, "b")]
+    assert reported[2:] == samples
     assert [s.side for s in samples] == ["a", "b"] * 4
     assert [s.rows for s in samples] == [1, 1, 2, 2] * 2
 

@@ -37,6 +37,6 @@ def bids():
 
 @pytest.mark.parametrize(("number", "answers"), [(1, BIDS), (5, 30), (7, 30)])
 def test_bytewax_comes_to_the_same(bids, number, answers):
-    found = answers_of(number, in_pipeline(number, bids))
-    assert found == Counter(in_bytewax(number, bids_of(bids)))
-    assert found.total() >= answers
+    actual = answers_of(number, in_pipeline(number, bids))
+    assert actual == Counter(in_bytewax(number, bids_of(bids)))
+    assert actual.total() >= answers

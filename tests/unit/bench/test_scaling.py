@@ -17,15 +17,15 @@ def found(cores: int, wall: float) -> Found:
 
 def test_the_middle_of_one_core_by_the_middle_of_two() -> None:
     one, two = [found(1, wall) for wall in (8, 12, 10)], [found(2, wall) for wall in (5, 5, 8)]
-    told = {line.name: line for line in lines({1: one, 2: two})}
-    assert list(told) == [f"{name}, 2 cores" for name in WORK]
-    capture = told["capture, 2 cores"]
+    reported = {line.name: line for line in lines({1: one, 2: two})}
+    assert list(reported) == [f"{name}, 2 cores" for name in WORK]
+    capture = reported["capture, 2 cores"]
     assert capture.value == 10 / 5
     assert capture.rounds == (8 / 5, 12 / 5, 10 / 8)
-    assert told["staged, 2 cores"].value == 13 / 8
+    assert reported["staged, 2 cores"].value == 13 / 8
     drivers = capture.to_json()["drivers"]
     assert isinstance(drivers, list)
-    assert [each["cores"] for each in drivers] == [1, 1, 1, 2, 2, 2]
+    assert [driver["cores"] for driver in drivers] == [1, 1, 1, 2, 2, 2]
     assert drivers[0]["peaks"] == {"jvm": 2**30, "worker": 2**27}
     assert drivers[0]["costs"]["verify"]["cpu"] == pytest.approx(10)
 

@@ -32,20 +32,20 @@ def test_files_may_rise_up_to_a_bound() -> None:
 
 
 def test_a_young_tape_and_an_old_one_are_measured_in_turns() -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def growing(name: str, *costs: float):
         left = iter(costs)
 
         def grow() -> Stage:
-            told.append(name)
+            reported.append(name)
             return replace(STAGE, cpu={"capture": (cost := next(left)), "list": 10 * cost})
 
         return grow
 
-    found = in_turns(growing("young", 1.0, 9.0, 2.0), growing("old", 4.0, 3.0, 0.0))
-    assert found == {"capture": (2.0, 3.0), "list": (20.0, 30.0)}
-    assert told == ["young", "old"] * 3
+    actual = in_turns(growing("young", 1.0, 9.0, 2.0), growing("old", 4.0, 3.0, 0.0))
+    assert actual == {"capture": (2.0, 3.0), "list": (20.0, 30.0)}
+    assert reported == ["young", "old"] * 3
 
 
 def test_a_soak_begins_in_a_folder_of_its_own(tmp_path, capsys) -> None:

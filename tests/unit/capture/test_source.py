@@ -23,11 +23,13 @@ READING = "[FAILED_READ_FILE.{}] Encountered error while reading file file:{}. {
 
 @pytest.mark.parametrize("kind", ["CANNOT_READ_FILE_FOOTER", "FILE_NOT_EXIST", "NO_HINT"])
 def test_a_damaged_file_of_the_source_is_named_with_a_remedy(kind: str) -> None:
-    found = file_damaged("little", TAPE, RuntimeError(QUERY.format(READING.format(kind, FILE, ""))))
-    assert isinstance(found, SystemFailureError)
-    assert (found.code, found.fields) == ("CAP-DAMAGED", {"stream": "little", "path": FILE})
-    assert found.message == f"stream little: a file of the source cannot be read: {FILE}"
-    assert "under the same name" in found.hint
+    actual = file_damaged(
+        "little", TAPE, RuntimeError(QUERY.format(READING.format(kind, FILE, "")))
+    )
+    assert isinstance(actual, SystemFailureError)
+    assert (actual.code, actual.fields) == ("CAP-DAMAGED", {"stream": "little", "path": FILE})
+    assert actual.message == f"stream little: a file of the source cannot be read: {FILE}"
+    assert "under the same name" in actual.hint
 
 
 @pytest.mark.parametrize(
@@ -46,9 +48,9 @@ def test_other_errors_are_not_damage(text: str) -> None:
 
 def test_a_missing_broker_is_recognized() -> None:
     gone = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node"
-    found = broker_gone("little", RuntimeError(QUERY.format(gone)))
-    assert found is not None
-    assert found.code == "CAP-BROKER"
+    actual = broker_gone("little", RuntimeError(QUERY.format(gone)))
+    assert actual is not None
+    assert actual.code == "CAP-BROKER"
     assert broker_gone("little", RuntimeError(QUERY.format("anything else"))) is None
 
 

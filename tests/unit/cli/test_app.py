@@ -227,12 +227,12 @@ targets:
     )
     given = ("--lake", str(lake), "--config", str(path))
     assert main([*given, "capture", "bad", "--json"]) == 2
-    said, nothing = capsys.readouterr()
-    assert (json.loads(said)["error"], nothing) == ("CAP-DECLARE", "")
+    printed, nothing = capsys.readouterr()
+    assert (json.loads(printed)["error"], nothing) == ("CAP-DECLARE", "")
     assert main([*given, "streams"]) == 0
-    said = capsys.readouterr().err
-    assert f"left out: CAP-DECLARE: {path}:3: streams.bad.worker: " in said
-    assert f"left out: CAP-DECLARE: {path}:5: targets.wide.columns" in said
+    printed = capsys.readouterr().err
+    assert f"left out: CAP-DECLARE: {path}:3: streams.bad.worker: " in printed
+    assert f"left out: CAP-DECLARE: {path}:5: targets.wide.columns" in printed
 
 
 def test_the_demonstration_needs_its_stream(lake, tmp_path, refused):
@@ -296,8 +296,8 @@ def test_an_error_ends_with_the_code_of_its_class(error, code, monkeypatch, lake
         raise error
 
     monkeypatch.setattr("capstan.reporting.listings.run_rows", fail)
-    found = refused("runs", exit_code=code)
-    assert found == error.to_json()
+    actual = refused("runs", exit_code=code)
+    assert actual == error.to_json()
 
 
 def test_an_unexpected_error_is_one_line_and_exit_code_5(monkeypatch, lake, refused, capsys):
@@ -345,8 +345,8 @@ def test_doctor_shows_remedies_and_exits_with_1(monkeypatch, lake, capsys):
     assert main(["doctor"]) == 1
     assert "make room" in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["ok"], [each["ok"] for each in found["findings"]]) == (False, [True, False])
+    actual = json.loads(capsys.readouterr().out)
+    assert (actual["ok"], [item["ok"] for item in actual["findings"]]) == (False, [True, False])
 
 
 def test_doctor_checks_the_named_lake(tmp_path, monkeypatch):

@@ -34,9 +34,9 @@ def test_every_package_with_points_shows_progress() -> None:
     sources = "\n".join(path.read_text(encoding="utf-8") for path in ROOM.rglob("*.py"))
     points = set(re.findall(r'\bemit\(\s*"([a-z.-]+)"', sources))
     assert len(points) > 60
-    told = {point for point in points if point in progress._DONE or point == "capture.events"}
-    silent = {point.partition(".")[0] for point in points - told} - {
-        point.partition(".")[0] for point in told
+    reported = {point for point in points if point in progress._DONE or point == "capture.events"}
+    silent = {point.partition(".")[0] for point in points - reported} - {
+        point.partition(".")[0] for point in reported
     }
     assert silent <= {"publish"}  # Its work goes on with points of a replay.
     assert set(progress._DONE) | set(progress._NEXT) <= points | {"backfill.run", "listen.events"}

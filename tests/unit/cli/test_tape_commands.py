@@ -152,9 +152,9 @@ def run(lake, capsys):
 
 
 def test_streams_has_one_row_each(run, capsys):
-    code, found = run("streams")
+    code, actual = run("streams")
     assert code == 0
-    by_name = {row["stream"]: row for row in found["streams"]}
+    by_name = {row["stream"]: row for row in actual["streams"]}
     assert sorted(by_name) == ["hours", "steps"]
     expected = {"cut": 1, "workers": 2, "events": 8, "records": 14, "late": 2, "closed": False}
     for row in by_name.values():
@@ -186,13 +186,13 @@ def test_a_tape_of_another_format_does_not_hide_the_others(place, tmp_path, monk
 
 
 def test_show_says_what_is_on_tape(run, capsys):
-    code, found = run("show", "hours")
+    code, actual = run("show", "hours")
     assert code == 0
-    assert (found["stream"], found["cut"], found["newest"]) == ("hours", 1, 1)
-    assert found["late"] == {"late": 1, "no-time": 1}
-    assert found["verified"] is None
-    assert found["columns"] == ["origin string", "tags array<string>"]
-    second = found["workers"][1]
+    assert (actual["stream"], actual["cut"], actual["newest"]) == ("hours", 1, 1)
+    assert actual["late"] == {"late": 1, "no-time": 1}
+    assert actual["verified"] is None
+    assert actual["columns"] == ["origin string", "tags array<string>"]
+    second = actual["workers"][1]
     frontier = "2013-03-01T02:00:00.000000Z"
     assert second == {
         "worker": 1, "label": "LGA", "events": 4, "records": 8, "holdings": [[frontier, 1]],
@@ -205,10 +205,10 @@ def test_show_says_what_is_on_tape(run, capsys):
 
 
 def test_show_goes_back_to_a_cut(run):
-    code, found = run("show", "steps", "--as-of", "0")
+    code, actual = run("show", "steps", "--as-of", "0")
     assert code == 0
-    assert [each["records"] for each in found["workers"]] == [3, 4]
-    assert (found["frontier"], found["late"], found["newest"]) == ([1], {}, 1)
+    assert [item["records"] for item in actual["workers"]] == [3, 4]
+    assert (actual["frontier"], actual["late"], actual["newest"]) == ([1], {}, 1)
 
 
 @pytest.mark.parametrize("command", [["show"], ["verify"], ["plan", "--into", "x"]])
@@ -219,32 +219,32 @@ def test_a_cut_that_the_tape_does_not_have(command, cut, run):
 
 
 def test_plan_says_what_would_be_read(run, capsys):
-    code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", "20130301T01")
-    assert (code, found["error"]) == (2, "CAP-TIME")
+    code, actual = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", "20130301T01")
+    assert (code, actual["error"]) == (2, "CAP-TIME")
     until = "2013-03-01T01:00"
-    code, found = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", until)
-    assert (code, found["complete"]) == (0, True)
-    assert (found["workers"], found["left_out"], found["peers"]) == (["LGA"], ["EWR"], 1)
-    assert (found["records"], found["times"], found["messages"]) == (4, 1, 1)
+    code, actual = run("plan", "hours", "--into", "x", "--workers", "LGA", "--until", until)
+    assert (code, actual["complete"]) == (0, True)
+    assert (actual["workers"], actual["left_out"], actual["peers"]) == (["LGA"], ["EWR"], 1)
+    assert (actual["records"], actual["times"], actual["messages"]) == (4, 1, 1)
     # A file per worker and batch, of which one can hold a row of it.
-    assert (found["files"], found["files_all"]) == (1, 4)
-    assert 0 < found["bytes"] < 10_000
-    assert found["late"] == {"late": 1}
-    assert found["until"] == found["asked_until"] == "2013-03-01T01:00:00.000000Z"
-    assert found["frontier"] == ["2013-03-01T02:00:00.000000Z"]
-    assert (found["covered"], found["stands"]) == ([], None)
+    assert (actual["files"], actual["files_all"]) == (1, 4)
+    assert 0 < actual["bytes"] < 10_000
+    assert actual["late"] == {"late": 1}
+    assert actual["until"] == actual["asked_until"] == "2013-03-01T01:00:00.000000Z"
+    assert actual["frontier"] == ["2013-03-01T02:00:00.000000Z"]
+    assert (actual["covered"], actual["stands"]) == ([], None)
     assert main(["plan", "hours", "--into", "x", "--workers", "1", "--until", until]) == 0
     assert "1 of 4 files" in capsys.readouterr().out
 
 
 def test_plan_of_a_range_that_is_not_complete_ends_with_3(run):
-    code, found = run("plan", "steps", "--into", "x", "--since", "1", "--until", "5")
-    assert (code, found["complete"], found["until"], found["asked_until"]) == (3, False, 2, 5)
-    assert (found["records"], found["files"]) == (7, 2)
-    code, found = run("plan", "steps", "--into", "x", "--until", "5", "--partial")
-    assert (code, found["records"]) == (0, 14)
-    code, found = run("plan", "steps", "--into", "x")
-    assert (code, found["complete"], found["late"]) == (0, True, {"late": 1, "no-time": 1})
+    code, actual = run("plan", "steps", "--into", "x", "--since", "1", "--until", "5")
+    assert (code, actual["complete"], actual["until"], actual["asked_until"]) == (3, False, 2, 5)
+    assert (actual["records"], actual["files"]) == (7, 2)
+    code, actual = run("plan", "steps", "--into", "x", "--until", "5", "--partial")
+    assert (code, actual["records"]) == (0, 14)
+    code, actual = run("plan", "steps", "--into", "x")
+    assert (code, actual["complete"], actual["late"]) == (0, True, {"late": 1, "no-time": 1})
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_requests_that_cannot_be_meant(command, stream, options, code, run, lake
 
 
 def test_the_greatest_bigint_is_a_time(run):
-    code, found = run("plan", "steps", "--into", "x", "--until", str(2**63 - 1))
-    assert (code, found["asked_until"]) == (3, 2**63 - 1)
+    code, actual = run("plan", "steps", "--into", "x", "--until", str(2**63 - 1))
+    assert (code, actual["asked_until"]) == (3, 2**63 - 1)
 
 
 def test_verify_refuses_a_worker_that_is_not_there(run):
@@ -313,18 +313,18 @@ def test_verify_refuses_a_worker_that_is_not_there(run):
 )  # fmt: skip
 def test_audits_that_cannot_be_meant(options, ended, code, about, run, tmp_path):
     write(tmp_path / "bare", pa.schema([("origin", pa.string()), ("n", pa.int64())]), [], {})
-    found, error = run("audit", "hours", *(word.format(tmp_path) for word in options))
-    assert (found, error["error"]) == (ended, code)
+    actual, error = run("audit", "hours", *(word.format(tmp_path) for word in options))
+    assert (actual, error["error"]) == (ended, code)
     assert about in error["message"] + error["hint"]
 
 
 def test_plan_knows_pipelines_and_where_they_go(run, capsys):
     words = ("--pipeline", "places", "--since", "2013-03-01T01:00", "--until", "2013-03-01T02:00")
-    code, found = run("plan", "hours", *words, "--sink", "hours")
+    code, actual = run("plan", "hours", *words, "--sink", "hours")
     # Two hours ahead are read as well, and can still receive records.
-    assert (code, found["complete"], found["target"]) == (3, False, "place_hours")
-    assert (found["records"], found["since"]) == (14, "2013-03-01T01:00:00.000000Z")
-    assert found["pipeline"] == {
+    assert (code, actual["complete"], actual["target"]) == (3, False, "place_hours")
+    assert (actual["records"], actual["since"]) == (14, "2013-03-01T01:00:00.000000Z")
+    assert actual["pipeline"] == {
         "name": "places",
         "sink": "hours",
         "reads": {"since": "2013-02-28T17:00:00.000000Z", "until": "2013-03-01T02:00:00.000000Z"},
@@ -352,16 +352,16 @@ def test_unplayable_pipelines_are_refused_without_a_jvm(run, command, words, cod
 
 
 def test_late_lists_what_is_not_on_tape(run):
-    code, found = run("late", "hours")
+    code, actual = run("late", "hours")
     assert code == 0
-    assert (found["stream"], found["cut"], found["records"], found["put_back"]) == (
+    assert (actual["stream"], actual["cut"], actual["records"], actual["put_back"]) == (
         "hours",
         1,
         2,
         0,
     )
     one = {"records": 1, "first_batch": 1, "last_batch": 1}
-    assert found["late"] == [
+    assert actual["late"] == [
         {"reason": "late", "workers": ["LGA"], **one},
         {"reason": "no-time", "workers": [], **one},
     ]
@@ -399,9 +399,9 @@ def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
     )
     for given in (words, ["show", *words[1:]]):
         assert main(given) == 0
-        found = json.loads(capsys.readouterr().out)
-        late = found["late"]
-        assert late == {"no-time": 1} or [each["reason"] for each in late] == ["no-time"]
+        actual = json.loads(capsys.readouterr().out)
+        late = actual["late"]
+        assert late == {"no-time": 1} or [item["reason"] for item in late] == ["no-time"]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["put_back"] == 1
     assert main([*words[:2], *words[3:]]) == 0
@@ -418,5 +418,5 @@ def test_records_that_were_put_back_are_late_no_more(place, tmp_path, capsys):
     ],
 )
 def test_places_that_cannot_be_meant_are_refused_without_a_jvm(run, words, code):
-    ended, found = run(*words)
-    assert (ended, found["error"]) == (2, code)
+    ended, actual = run(*words)
+    assert (ended, actual["error"]) == (2, code)

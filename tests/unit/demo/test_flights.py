@@ -34,19 +34,19 @@ def year(tmp_path_factory: pytest.TempPathFactory) -> flights.Feed:
 
 def late_rows(rows: pl.DataFrame, files_per_batch: int) -> pl.DataFrame:
     """Rows below the watermark of the batches before theirs: every 1 hour, lateness 3 hours."""
-    found, frontier, greatest = [rows.clear()], None, None
+    actual, frontier, greatest = [rows.clear()], None, None
     days = rows["arrived"].dt.date()
     names = days.unique().sort().to_list()
     for start in range(0, len(names), files_per_batch):
         last = names[min(start + files_per_batch, len(names)) - 1]
         batch = rows.filter((days >= names[start]) & (days <= last))
         if frontier is not None:
-            found.append(batch.filter(pl.col("sched_dep").dt.truncate("1h") < frontier))
+            actual.append(batch.filter(pl.col("sched_dep").dt.truncate("1h") < frontier))
         top = batch["sched_dep"].max()
         assert isinstance(top, datetime)
         greatest = top if greatest is None else max(top, greatest)
         frontier = (greatest - timedelta(hours=3)).replace(minute=0)
-    return pl.concat(found)
+    return pl.concat(actual)
 
 
 def test_the_package_is_not_imported(rows: pl.DataFrame) -> None:
@@ -85,9 +85,9 @@ def test_the_order_leaves_nothing_to_chance(rows: pl.DataFrame) -> None:
 
 @pytest.mark.parametrize(("files", "late"), [(12, 25), (1, 345)])
 def test_the_stated_number_of_rows_is_late(rows: pl.DataFrame, files: int, late: int) -> None:
-    found = late_rows(rows, files)
-    assert found.height == late
-    assert not found["cancelled"].any()
+    actual = late_rows(rows, files)
+    assert actual.height == late
+    assert not actual["cancelled"].any()
 
 
 def test_a_file_for_each_day_of_arrival(year: flights.Feed, rows: pl.DataFrame) -> None:

@@ -94,10 +94,10 @@ S3_RUST_DENIED = (
     ],
 )
 def test_a_store_that_fails_is_not_a_damaged_file(text: str, code: str) -> None:
-    found = translate(Py4JJavaError(text))
-    assert isinstance(found, SystemFailureError)
-    assert found.code == f"CAP-{code}"
-    assert "object store" in found.message or "bucket" in found.message
+    actual = translate(Py4JJavaError(text))
+    assert isinstance(actual, SystemFailureError)
+    assert actual.code == f"CAP-{code}"
+    assert "object store" in actual.message or "bucket" in actual.message
 
 
 @pytest.mark.parametrize(
@@ -126,16 +126,16 @@ def test_a_store_that_fails_is_not_a_damaged_file(text: str, code: str) -> None:
     ],
 )
 def test_it_has_a_code_and_its_place(error, code, path) -> None:
-    found = to_capstan_error(error, "unused")
-    assert (found.code, found.exit_code) == (f"CAP-{code}", 5)
-    assert found.hint not in ("", "unused")
-    place = found.fields.get("path")
+    actual = to_capstan_error(error, "unused")
+    assert (actual.code, actual.exit_code) == (f"CAP-{code}", 5)
+    assert actual.hint not in ("", "unused")
+    place = actual.fields.get("path")
     if path is None:
         assert place is None
     else:
         assert isinstance(place, str)
         assert place.startswith(path)
-        assert found.message.endswith(f": {place}")
+        assert actual.message.endswith(f": {place}")
 
 
 def test_a_damaged_log_is_told_apart_from_a_damaged_file() -> None:
@@ -169,9 +169,9 @@ def test_errors_of_ours_stay_as_they_are() -> None:
 
 def test_what_nobody_foresaw_is_told_by_its_cause() -> None:
     assert translate(ValueError("what?")) is None
-    found = to_capstan_error(ValueError("\n  what?\nmore"), "ask somebody")
-    assert isinstance(found, SystemFailureError)
-    assert (found.code, found.message, found.hint) == (
+    actual = to_capstan_error(ValueError("\n  what?\nmore"), "ask somebody")
+    assert isinstance(actual, SystemFailureError)
+    assert (actual.code, actual.message, actual.hint) == (
         "CAP-BROKEN",
         "ValueError: what?",
         "ask somebody",
@@ -192,11 +192,11 @@ def test_frames_of_java_and_python_are_left_out() -> None:
 def test_a_path_that_cannot_exist_is_named_with_the_reason(path: str) -> None:
     with pytest.raises(OSError) as caught:
         Path(path).mkdir(parents=True)
-    found = to_capstan_error(caught.value, "unused")
-    assert (found.code, found.fields["path"]) == ("CAP-NO-ACCESS", path)
-    assert f"{caught.value.strerror}".lower() in found.message
-    assert found.message.endswith(f": {path}")
-    assert "choose another path" in found.hint
+    actual = to_capstan_error(caught.value, "unused")
+    assert (actual.code, actual.fields["path"]) == ("CAP-NO-ACCESS", path)
+    assert f"{caught.value.strerror}".lower() in actual.message
+    assert actual.message.endswith(f": {path}")
+    assert "choose another path" in actual.hint
 
 
 def test_a_path_is_added_to_an_error_without_one_and_to_no_other() -> None:

@@ -54,7 +54,7 @@ def test_all_that_pass_pass(audit: Any) -> None:
     answer = audit(a=True, b=True)
     assert answer.refusal is None
     assert answer.value["passed"] is True
-    assert [each["cut"] for each in answer.value["audits"]] == [0, 1]
+    assert [item["cut"] for item in answer.value["audits"]] == [0, 1]
 
 
 def test_a_differing_run_is_a_refusal_and_named(audit: Any) -> None:
@@ -99,7 +99,7 @@ def test_a_broken_run_does_not_stop_the_others(audit: Any, monkeypatch: pytest.M
     monkeypatch.setattr(audit_runs, "is_table", lambda _: True)
     answer = audit(a=torn, b=True)
     assert answer.refusal is torn
-    assert [each.get("error") for each in answer.value["audits"]] == ["CAP-DAMAGED", None]
+    assert [item.get("error") for item in answer.value["audits"]] == ["CAP-DAMAGED", None]
     assert answer.value["not_audited"] == ["a"]
     assert isinstance(audit(a=torn, b=False).refusal, CheckFailedError)
 
@@ -134,11 +134,11 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     )
     monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: report)
     context = Context(tmp_path, spark=lambda: Some(stop=lambda: None))  # type: ignore[arg-type,return-value]
-    asked = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
-    answer = handlers.audit({"audits": [*asked, {"run": "good"}]}, context)
+    requested = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
+    answer = handlers.audit({"audits": [*requested, {"run": "good"}]}, context)
     assert answer.refusal is None
     audits: Any = answer.value["audits"]
-    assert [(each["run"], each.get("error")) for each in audits] == [
+    assert [(item["run"], item.get("error")) for item in audits] == [
         ("back", "CAP-NOT-PUBLISHED"),
         ("lost", "CAP-TABLE"),
         ("remade", "CAP-VERSION"),

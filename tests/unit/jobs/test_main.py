@@ -180,8 +180,8 @@ def test_a_refusal_has_a_result_and_an_exit_code(
     answer = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
     assert main(app(answer), ["--request", "{}", "--result", str(result)], session) == 1
     assert last_line(capsys) == "CAP-VIOLATION: seq 3"
-    found = json.loads(result.read_text(encoding="utf-8"))
-    assert found == {
+    actual = json.loads(result.read_text(encoding="utf-8"))
+    assert actual == {
         "valid": False, "error": "CAP-VIOLATION", "message": "seq 3", "hint": "look",
     }  # fmt: skip
 
@@ -194,22 +194,22 @@ def test_an_attempt_leaves_its_result_in_the_lake(tmp_path: Path, session: FakeS
     result, lake = tmp_path / "result.json", ["--lake", str(tmp_path), "--attempt", "a"]
     arguments = ["--request", "{}", *lake, "--result", str(result)]
     assert main(app(JobResult({"a": 1})), arguments, session) == 0
-    found = attempt_of(tmp_path).outcome()
-    assert found is not None
-    assert (found.attempt, found.verb, found.exit_code) == ("a", "fake", 0)
-    assert found.report == found.result == {"a": 1} == json.loads(result.read_text("utf-8"))
+    actual = attempt_of(tmp_path).outcome()
+    assert actual is not None
+    assert (actual.attempt, actual.verb, actual.exit_code) == ("a", "fake", 0)
+    assert actual.report == actual.result == {"a": 1} == json.loads(result.read_text("utf-8"))
     refused = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
     assert main(app(refused), arguments, session) == 1
-    found = attempt_of(tmp_path).outcome()
-    assert found is not None
-    assert (found.exit_code, found.result) == (1, {"valid": False})
-    assert found.error == {"error": "CAP-VIOLATION", "message": "seq 3", "hint": "look"}
-    assert found.report == json.loads(result.read_text("utf-8"))
+    actual = attempt_of(tmp_path).outcome()
+    assert actual is not None
+    assert (actual.exit_code, actual.result) == (1, {"valid": False})
+    assert actual.error == {"error": "CAP-VIOLATION", "message": "seq 3", "hint": "look"}
+    assert actual.report == json.loads(result.read_text("utf-8"))
     error = RangeLockedError("CAP-HELD", "held", "wait", holder="r")
     assert main(app(error), arguments, session) == 4
-    found = attempt_of(tmp_path).outcome()
-    assert found is not None
-    assert (found.exit_code, found.result, found.error) == (4, None, error.to_json())
+    actual = attempt_of(tmp_path).outcome()
+    assert actual is not None
+    assert (actual.exit_code, actual.result, actual.error) == (4, None, error.to_json())
 
 
 def test_a_request_comes_from_the_lake(
@@ -239,8 +239,8 @@ def test_files_are_named_by_uri_too(tmp_path: Path, session: FakeSession) -> Non
 
 
 def test_the_former_name_of_an_option_is_taken(tmp_path: Path, session: FakeSession) -> None:
-    fake, asked = app(JobResult({})), ["--request", '{"stream": "s"}', "--lake", str(tmp_path)]
-    assert main(fake, [*asked, "--streams", "x.yaml"], session) == 0
+    fake, requested = app(JobResult({})), ["--request", '{"stream": "s"}', "--lake", str(tmp_path)]
+    assert main(fake, [*requested, "--streams", "x.yaml"], session) == 0
     [(_, context)] = fake.asked
     assert context._config == "x.yaml"
 
@@ -266,9 +266,9 @@ def test_a_result_for_a_mistyped_lake_is_only_printed(
     arguments = ["--request", "{}", "--lake", str(lake), "--attempt", "a"]
     assert main(app(IncompleteError("CAP-X", "early")), arguments, session) == 3
     assert not lake.exists()
-    said = capsys.readouterr()
-    assert said.out.splitlines()[-1] == "CAP-X: early"
-    assert f"{lake}/jobs/a/result.json cannot be written: CAP-LAKE" in said.err
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[-1] == "CAP-X: early"
+    assert f"{lake}/jobs/a/result.json cannot be written: CAP-LAKE" in printed.err
 
 
 def test_an_unwritable_result_exits_with_5(
@@ -376,8 +376,8 @@ def test_the_docs_name_the_keys_of_each_request() -> None:
 
 def test_an_app_is_a_program(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
-    asked = ["--request", '{"stream": "flights"}', "--lake", str(tmp_path / "no")]
-    command = [sys.executable, str(APPS / "verify.py"), *asked, "--result", str(result)]
+    requested = ["--request", '{"stream": "flights"}', "--lake", str(tmp_path / "no")]
+    command = [sys.executable, str(APPS / "verify.py"), *requested, "--result", str(result)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout.splitlines()[-1].startswith("CAP-LAKE: ")

@@ -108,11 +108,11 @@ def test_a_run_killed_after_its_commit_can_be_rolled_back(
     books = Books(lake, "s", lake.table("t"))
     run, other = (RunId(digit * 32, 1, "t") for digit in "ab")
     deltalake.write_deltalake(lake.table("t"), ROWS)
-    for each in (run, other):
-        books.claimed(each.name, [0], ALL)
-        books.stepped(each.name, "intent", {"target_version": 0}, identity=each.identity)
+    for item in (run, other):
+        books.claimed(item.name, [0], ALL)
+        books.stepped(item.name, "intent", {"target_version": 0}, identity=item.identity)
         for step in steps:
-            books.stepped(each.name, step, {}, identity=each.identity)
+            books.stepped(item.name, step, {}, identity=item.identity)
     commit(lake, run, run.change(1).version, publish=True, attempt=1)
     # A later attempt has shut it out, and not gone on: that is no publish.
     commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)

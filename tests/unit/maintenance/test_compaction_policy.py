@@ -235,8 +235,8 @@ def test_damage_is_reported_before_violations_and_skipped_work() -> None:
     done = MaintenanceResult(["a", "b"], busy=[RangeLockedError("CAP-HELD", "others were faster")])
     assert done.refusal is done.busy[0]
     for stream in done.streams:
-        said = f"stream {stream}, worker 0 breaks seq"
-        done.violations.append(CheckFailedError("CAP-VIOLATION", said, "", stream=stream))
+        printed = f"stream {stream}, worker 0 breaks seq"
+        done.violations.append(CheckFailedError("CAP-VIOLATION", printed, "", stream=stream))
         assert done.refusal is not None
         assert (done.refusal.code, done.refusal.exit_code) == ("CAP-VIOLATION", 1)
     assert done.refusal.message == "recordings of 2 streams break a rule: a, b"
@@ -244,7 +244,7 @@ def test_damage_is_reported_before_violations_and_skipped_work() -> None:
     assert done.refusal is done.violations[0]
     done.tables["b"] = [TableResult("records", damaged=[(3, 5)])]
     assert done.refusal.code == "CAP-TAPE"
-    assert [each["error"] for each in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
+    assert [item["error"] for item in done.to_json()["violations"]] == ["CAP-VIOLATION"]  # type: ignore[attr-defined]
 
 
 def test_failed_streams_are_reported_first() -> None:
@@ -267,9 +267,9 @@ def test_lake_wide_errors_belong_to_no_stream(tmp_path: Path) -> None:
     inside = f"{lake.stream('a').records}/part.parquet"
     other = f"{lake.stream('ab').root}/records"
     of_all = (other, lake.ledger("runs"), lake.root)
-    for place, own in ((inside, True), *((each, False) for each in of_all)):
-        found = _stream_error(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
-        assert (found is not None) is own
+    for place, own in ((inside, True), *((item, False) for item in of_all)):
+        actual = _stream_error(lake, "a", PermissionError(errno.EACCES, "Permission denied", place))
+        assert (actual is not None) is own
     assert (
         _stream_error(lake, "a", OSError(errno.ENOSPC, "No space left on device", inside)) is None
     )
@@ -306,7 +306,7 @@ def test_foreign_files_in_a_lake_are_ignored(tmp_path: Path) -> None:
     assert lake.streams() == ["mine"]
     assert (lake.states(), lake.side_output_tables(), aside_tables(lake)) == ([], [], [])
     staged = list_staged(lake, datetime.now(UTC))
-    assert {(each.name, each.bytes) for each in staged if each.why is Why.UNKNOWN} == {
+    assert {(item.name, item.bytes) for item in staged if item.why is Why.UNKNOWN} == {
         (".DS_Store", 10), ("lost+found", 0), ("notes", 5),
     }  # fmt: skip
 

@@ -95,10 +95,10 @@ def test_the_decorator_registers() -> None:
     def here() -> Dag:
         return graph()
 
-    found = known.get("here")
-    assert (found.lookback, found.description) == (5, "Of this test")
-    assert found.function.endswith(":test_the_decorator_registers.here")
-    assert found.dag().nodes == graph().nodes
+    actual = known.get("here")
+    assert (actual.lookback, actual.description) == (5, "Of this test")
+    assert actual.function.endswith(":test_the_decorator_registers.here")
+    assert actual.dag().nodes == graph().nodes
     assert {"hourly_departures", "late_carriers"} <= set(pipelines({"made": built()}).names)
     with pytest.raises(InvalidRequestError, match="two pipelines named late_carriers"):
         pipelines({"late_carriers": built(name="late_carriers")})
@@ -115,10 +115,10 @@ def test_a_reference_is_imported_when_it_is_asked_for() -> None:
         }
     )
     assert known.names == ("carriers", "lost", "odd", "weather")
-    found = known.get("carriers")
-    assert found.name == "carriers"
-    assert found.sinks == pipelines().get("late_carriers").sinks
-    assert found.code_hash == pipelines().get("late_carriers").code_hash
+    actual = known.get("carriers")
+    assert actual.name == "carriers"
+    assert actual.sinks == pipelines().get("late_carriers").sinks
+    assert actual.code_hash == pipelines().get("late_carriers").code_hash
     with pytest.raises(InvalidRequestError, match="weather: .* is not registered as a pipeline"):
         known.get("weather")
     with pytest.raises(InvalidRequestError, match="lost: .* cannot be imported"):

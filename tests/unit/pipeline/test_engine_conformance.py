@@ -186,7 +186,7 @@ def run_topology(case):
     if dag is None:
         return
     names = [node.name for node in dag.nodes]
-    found = {
+    actual = {
         "order": lambda: [names[n] for n in dag.execution_order],
         "sources": lambda: [names[n] for n in dag.sources],
         "sinks": lambda: [names[n] for n in dag.sinks],
@@ -201,7 +201,7 @@ def run_topology(case):
         "edge_count": lambda: len(dag.edges),
     }
     for what, value in expect.items():
-        given = found[what]()
+        given = actual[what]()
         if what in ("channels", "ports", "ids"):
             given = {name: given[name] for name in value}
         assert given == value, what
@@ -256,12 +256,12 @@ class Run:
         self.executor.reset_metrics()
 
     def do_watermarks(self, step):
-        found = {name: self.executor.watermark(name) for name in step["expect"]}
-        assert found == step["expect"]
+        actual = {name: self.executor.watermark(name) for name in step["expect"]}
+        assert actual == step["expect"]
 
     def do_effective(self, step):
-        found = {name: self.executor.effective_watermark(name) for name in step["expect"]}
-        assert found == step["expect"]
+        actual = {name: self.executor.effective_watermark(name) for name in step["expect"]}
+        assert actual == step["expect"]
 
     def do_checkpoint(self, step):
         taken = self.executor.checkpoint()
@@ -423,8 +423,8 @@ def test_scenarios_in_words_have_tests_of_their_own():
 
 
 def test_no_scenario_is_left_out():
-    found = Counter(case["kind"] for case in MINE)
-    assert {kind: found[kind] >= count for kind, count in COUNTS.items()} == dict.fromkeys(
+    actual = Counter(case["kind"] for case in MINE)
+    assert {kind: actual[kind] >= count for kind, count in COUNTS.items()} == dict.fromkeys(
         COUNTS, True
     )
     assert {case["kind"] for case in CASES} <= {*RUNNERS, *OTHERS}

@@ -60,7 +60,7 @@ def test_a_graph_without_a_place_for_a_lookup_is_refused(
 def test_what_decides_its_columns_is_part_of_the_code() -> None:
     plain = replace(NAMED, lookups=()).code_hash
     changes: list[dict[str, Any]] = [{"version": 3}, {"table": "clients"}, {"right_on": ("key",)}]
-    others = [replace(NAMED, lookups=(replace(CUSTOMERS, **each),)) for each in changes]
+    others = [replace(NAMED, lookups=(replace(CUSTOMERS, **change),)) for change in changes]
     hashes = [plain, *(pipeline.code_hash for pipeline in (NAMED, *others))]
     assert len(set(hashes)) == len(hashes)
     assert NAMED.code_hash == replace(NAMED).code_hash

@@ -229,7 +229,7 @@ def _seen(
     key: object, value: object, time: int, entries: dict[object, tuple[object, int]]
 ) -> tuple[str, dict[object, tuple[object, int]]]:
     """What a key has seen in the last three units, as text, with `value`."""
-    first = sorted([*(repr(each) for each, _ in entries.values()), repr(value)])
+    first = sorted([*(repr(item) for item, _ in entries.values()), repr(value)])
     return " ".join(first), {**entries, (time, repr(value)): (value, time + 3)}
 
 
@@ -307,8 +307,8 @@ def made(name: str) -> Pipeline:
 
 def contents(ran: LocalRun) -> dict[str, list[tuple[object, ...]]]:
     return {
-        name: multiset([Event(0, batch) for batch in found.to_batches()])
-        for name, found in ran.sinks.items()
+        name: multiset([Event(0, batch) for batch in actual.to_batches()])
+        for name, actual in ran.sinks.items()
     }
 
 
@@ -343,11 +343,11 @@ def test_stages_on_many_workers_give_what_one_executor_gives(
         whole.process_watermark("in", time)
         whole.process_event("in", Event(time, batch))
     whole.process_watermark("in", reach.last)
-    wanted = {sink.node: multiset(whole.take_sink_outputs(sink.node)) for sink in law.sinks}
+    expected = {sink.node: multiset(whole.take_sink_outputs(sink.node)) for sink in law.sinks}
     if reach.until is not None:
         # What later records could change is not given out.
-        wanted = {n: [row for row in f if row[0] < reach.until] for n, f in wanted.items()}
-    assert run(law, given_rows, reach, peers=peers, size=size) == wanted
+        expected = {n: [row for row in f if row[0] < reach.until] for n, f in expected.items()}
+    assert run(law, given_rows, reach, peers=peers, size=size) == expected
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -362,9 +362,9 @@ def test_a_run_over_a_range_is_the_runs_over_its_pieces(
     pieces: dict[str, list[tuple[object, ...]]] = {node: [] for node in whole}
     for since, until in pairwise(edges):
         piece = run(law, given_rows, reach_at(law, since, until, None), peers=peers)
-        for node, found in piece.items():
-            pieces[node] += found
-    assert {node: sorted(found, key=repr) for node, found in pieces.items()} == whole
+        for node, actual in piece.items():
+            pieces[node] += actual
+    assert {node: sorted(actual, key=repr) for node, actual in pieces.items()} == whole
 
 
 def resumed(reach: Reach, before: Reach) -> Reach:
@@ -377,11 +377,11 @@ def rescaled(law: Pipeline, state: tuple[StateRow, ...], before: int, after: int
     """State dealt to other workers, each row for itself."""
     rescaling = Rescaling.create(law.plan(), headers_of(state), before, after)
     dealt = [*rescaling.seeds(), *(made for row in state for made in rescaling.split([row]))]
-    found: list[StateRow] = []
+    actual: list[StateRow] = []
     for worker in range(after):
-        found += rescaling.arrive(row for row in dealt if row.worker == worker)
-    rescaling.require_none_lost(headers_of(found))
-    return found
+        actual += rescaling.arrive(row for row in dealt if row.worker == worker)
+    rescaling.require_none_lost(headers_of(actual))
+    return actual
 
 
 @pytest.mark.parametrize("name", KEYED)
@@ -408,9 +408,9 @@ def test_resumed_runs_on_any_workers_equal_one_run(
         )
         assert trimmed(ran) == []
         state, before = data.draw(st.permutations(ran.state)), reach
-        for node, found in contents(ran).items():
-            pieces[node] += found
-    assert {node: sorted(found, key=repr) for node, found in pieces.items()} == whole
+        for node, actual in contents(ran).items():
+            pieces[node] += actual
+    assert {node: sorted(actual, key=repr) for node, actual in pieces.items()} == whole
 
 
 def test_rows_beyond_the_lookahead_stop_the_run() -> None:
@@ -430,16 +430,16 @@ def test_a_resumed_run_writes_only_later_output() -> None:
     given_rows: list[Row] = [(0, "a", 0, None), (0, "a", 1, None)]
     state: list[StateRow] | None = None
     before: Reach | None = None
-    found: list[tuple[object, ...]] = []
+    actual: list[tuple[object, ...]] = []
     for frontier in (0, 1, None):
         reach = reach_at(law, None, None, frontier)
         reach = reach if before is None else resumed(reach, before)
         ran = run_locally(between(given_rows, reach), law, reach, state=state, keeps=True)
         state, before = list(ran.state), reach
-        found += contents(ran)["out"]
+        actual += contents(ran)["out"]
     whole = run(law, given_rows, reach_at(law, None, None, None))
-    assert sorted(found, key=repr) == whole["out"]
-    assert found
+    assert sorted(actual, key=repr) == whole["out"]
+    assert actual
 
 
 def test_a_state_that_is_not_all_there_stops_the_run() -> None:
@@ -555,8 +555,8 @@ def test_rows_without_times_of_their_own_come_time_by_time(
 ) -> None:
     law = pipeline(UNTIMED[name]())
     timed = pipeline(GRAPHS[name][0]())  # type: ignore[operator]
-    wanted = run(timed, given_rows, reach_at(timed, None, None, None))
-    assert run(law, given_rows, reach_at(law, None, None, None), peers=peers, size=size) == wanted
+    expected = run(timed, given_rows, reach_at(timed, None, None, None))
+    assert run(law, given_rows, reach_at(law, None, None, None), peers=peers, size=size) == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -579,10 +579,10 @@ def test_stages_respect_earlier_holds(given_rows: list[Row], peers: int, frontie
     )
     law = pipeline(build)
     reach = reach_at(law, None, None, frontier)
-    found = run(law, given_rows, reach, peers=peers)["out"]
+    actual = run(law, given_rows, reach, peers=peers)["out"]
     least = min((row[0] for row in given_rows if row[0] < frontier), default=frontier)
     # Nothing of a window that the held rows could still be in.
-    assert all(row[0] < least // 4 * 4 for row in found)
+    assert all(row[0] < least // 4 * 4 for row in actual)
 
 
 def test_results_outside_the_range_are_left_out_and_counted() -> None:

@@ -196,17 +196,17 @@ class Stateful:
         self.operator.handle(message_of(words))
 
     def do_interrogate(self, which, step):
-        asked = Interrogate(PREDICATES[which], Reply([self.id]))
-        self.operator.handle(asked)
-        assert asked.reply.complete
-        assert sorted(asked.reply.keys) == sorted(step["expect_keys"])
+        requested = Interrogate(PREDICATES[which], Reply([self.id]))
+        self.operator.handle(requested)
+        assert requested.reply.complete
+        assert sorted(requested.reply.keys) == sorted(step["expect_keys"])
 
     def do_collect(self, key, step):
-        asked = Collect(key, Reply([self.id]))
-        self.operator.handle(asked)
-        assert asked.reply.complete
+        requested = Collect(key, Reply([self.id]))
+        self.operator.handle(requested)
+        assert requested.reply.complete
         if "expect_states" in step:
-            assert decoded(asked.reply.states) == step["expect_states"]
+            assert decoded(requested.reply.states) == step["expect_states"]
 
     def do_acquire(self, words, step):
         self.operator.handle(message_of(["acquire", *words]))
@@ -215,11 +215,11 @@ class Stateful:
         barrier = AbsBarrier(1, Reply([self.id]))
         self.operator.handle(barrier)
         assert barrier.reply.complete
-        found = barrier.reply.snapshots[self.id]
+        actual = barrier.reply.snapshots[self.id]
         if "expect_persisted" in step:
             # A key that is a boolean is `true` as the key of a JSON object.
-            named = {key if isinstance(key, str) else json.dumps(key): key for key in found}
-            values = {name: PLAIN.decode(found[key].data) for name, key in named.items()}
+            named = {key if isinstance(key, str) else json.dumps(key): key for key in actual}
+            values = {name: PLAIN.decode(actual[key].data) for name, key in named.items()}
             assert {str(self.id): values} == step["expect_persisted"]
 
     def do_recv(self, expected, step):
@@ -240,8 +240,8 @@ def run_input(case):
             channel, words = step["send"]
             alone.send(channel, message_of(words))
         elif "recv" in step:
-            found = alone.recv()
-            assert (found if found is None else shown(found)) == step["recv"]
+            actual = alone.recv()
+            assert (actual if actual is None else shown(actual)) == step["recv"]
         elif "recv_error" in step:
             with pytest.raises(CapstanError) as caught:
                 alone.recv()
@@ -296,8 +296,8 @@ class Exchanging:
         self.out.clear()
 
     def do_net(self, expected):
-        found = [[peer, self.sent(message)] for peer, message in self.net]
-        assert found == expected
+        actual = [[peer, self.sent(message)] for peer, message in self.net]
+        assert actual == expected
         self.net.clear()
 
     def sent(self, message):
@@ -326,8 +326,8 @@ def run_router(case):
         router.collecting.add(case["collecting"])
     known = case.get("peer_version", {})
     router.upgraded = {int(peer) for peer, version in known.items() if version == case["version"]}
-    for each in case["route"]:
-        assert router.target(each["key"], each["sender"]) == each["target"], each
+    for item in case["route"]:
+        assert router.target(item["key"], item["sender"]) == item["target"], item
     if "expect_noted" in case:
         assert list(router.noted) == case["expect_noted"]
 
@@ -357,11 +357,11 @@ def run_protocol(case):
     while end.ready:
         end.advance()
     if "expect_net_prefix" in case:
-        found = [
+        actual = [
             ["acquire", m.key] if isinstance(m, Acquire) else ["data", m.record.key]
             for _, m in net[: len(case["expect_net_prefix"])]
         ]
-        assert found == case["expect_net_prefix"]
+        assert actual == case["expect_net_prefix"]
         assert all(m.version == version for _, m in net if isinstance(m, Sent))
     upgrades = [peer for peer, message in net if isinstance(message, Upgrade)]
     assert upgrades == case.get("expect_upgrades", peers)
@@ -424,8 +424,8 @@ def run_snapshot(case):
             store.persist(worker, version, operator, state.encode())
         elif "load" in step:
             worker, version, operator = step["load"]
-            found = store.load(worker, version, operator)
-            assert (found if found is None else found.decode()) == step["expect"]
+            actual = store.load(worker, version, operator)
+            assert (actual if actual is None else actual.decode()) == step["expect"]
         elif "commit" in step:
             store.commit(step["commit"])
         else:
@@ -470,14 +470,14 @@ def check_whole(cluster, case, records, outputs):
     totals = Counter()
     for key, value in records:
         totals[key] += value
-    found = {
+    actual = {
         key: PLAIN.decode(state.data)
         for operators in cluster.states().values()
         for states in operators.values()
         for key, state in states.items()
     }
-    assert found == totals
-    assert sum(found.values()) == expect["final_totals_sum"]
+    assert actual == totals
+    assert sum(actual.values()) == expect["final_totals_sum"]
     assert len(outputs) == expect["outputs"]
 
 
@@ -538,8 +538,8 @@ MINE = [case for case in CASES if case["kind"] in RUNNERS]
 
 
 def test_no_scenario_is_left_out():
-    found = Counter(case["kind"] for case in MINE)
-    assert {kind: found[kind] >= count for kind, count in COUNTS.items()} == dict.fromkeys(
+    actual = Counter(case["kind"] for case in MINE)
+    assert {kind: actual[kind] >= count for kind, count in COUNTS.items()} == dict.fromkeys(
         COUNTS, True
     )
 

@@ -70,21 +70,23 @@ def test_a_graph_between_recordings(peers):
         for executor, link in zip(executors, links, strict=True)
     ]
 
-    came = replay_into(IntoExecutors(executors, "numbers", sinks), list(recordings()), peers=peers)
+    received = replay_into(
+        IntoExecutors(executors, "numbers", sinks), list(recordings()), peers=peers
+    )
 
-    assert (came.records, came.closed) == (50, True)
-    found = Counter()
+    assert (received.records, received.closed) == (50, True)
+    actual = Counter()
     for (capture,), reader in zip(sinks, readers, strict=True):
         events = list(reader)
         verdict = check(events, Time.of(0))
         assert (verdict.valid, verdict.closed) == (True, True)
         assert capture.captured.closed
         assert capture.captured.records == verdict.records
-        found.update((t[0], record) for t, records in extract(events) for record in records)
+        actual.update((t[0], record) for t, records in extract(events) for record in records)
     sums = [(0, 4, 0 + 1 + 2 + 3, 4), (4, 8, 4 + 5 + 6 + 7, 4), (8, 12, 8 + 9, 2)]
-    wanted = {(f"w{worker}", *row) for worker in range(5) for row in sums}
-    assert {record for _, record in found} == wanted
-    assert set(found.values()) == {1}
+    expected = {(f"w{worker}", *row) for worker in range(5) for row in sums}
+    assert {record for _, record in actual} == expected
+    assert set(actual.values()) == {1}
 
 
 def test_what_comes_out_is_told_while_it_goes_on():
@@ -120,9 +122,9 @@ def test_of_nested_times_a_graph_takes_one_coordinate():
     events = loops.reader()
     capture_into(recording, loops, (0, 0))
     assert replay_into(into, [list(events)], minimum=(0, 0)).closed
-    told = list(reader)
-    assert check(told, Time.of(0)).closed
-    assert extract(told) == [((2,), (8,)), ((3,), (7,))]
+    reported = list(reader)
+    assert check(reported, Time.of(0)).closed
+    assert extract(reported) == [((2,), (8,)), ((3,), (7,))]
 
 
 def test_what_does_not_fit_is_refused():

@@ -52,43 +52,43 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_certificates_of_the_most_workers_are_small(root: Path) -> None:
-    found = drafted(planned(root / "all", MAX_WORKERS))
-    assert len(json.dumps(found)) < 4_000
-    assert (found["format"], found["records"]) == (2, MAX_WORKERS)
-    assert found["workers"] == {"count": MAX_WORKERS, "numbers": [[0, MAX_WORKERS - 1]]}
-    assert found["replay_workers"] is None
-    assert workers_text(found["workers"]) == "10,000, by number 0 to 9999"
+    actual = drafted(planned(root / "all", MAX_WORKERS))
+    assert len(json.dumps(actual)) < 4_000
+    assert (actual["format"], actual["records"]) == (2, MAX_WORKERS)
+    assert actual["workers"] == {"count": MAX_WORKERS, "numbers": [[0, MAX_WORKERS - 1]]}
+    assert actual["replay_workers"] is None
+    assert workers_text(actual["workers"]) == "10,000, by number 0 to 9999"
 
 
 def test_certificates_of_few_workers_count_the_others(root: Path) -> None:
-    found = drafted(planned(root / "few", 1_000, workers=("worker 3", "worker 1")))
-    assert found["format"] == 2
-    assert found["workers"] == ["worker 3", "worker 1"]
-    missing = found["not_covered"]
+    actual = drafted(planned(root / "few", 1_000, workers=("worker 3", "worker 1")))
+    assert actual["format"] == 2
+    assert actual["workers"] == ["worker 3", "worker 1"]
+    missing = actual["not_covered"]
     assert isinstance(missing, dict)
     assert missing["workers"] == {"count": 998, "numbers": [[0, 0], [2, 2], [4, 999]]}
-    assert isinstance(found["replay_workers"], list)
+    assert isinstance(actual["replay_workers"], list)
 
 
 def test_a_certificate_of_few_workers_is_as_it_was(root: Path) -> None:
-    found = drafted(planned(root / "as it was", MOST_LISTED))
-    assert found["format"] == 1
-    assert found["workers"] == [f"worker {n}" for n in range(MOST_LISTED)]
-    assert isinstance(found["replay_workers"], list)
+    actual = drafted(planned(root / "as it was", MOST_LISTED))
+    assert actual["format"] == 1
+    assert actual["workers"] == [f"worker {n}" for n in range(MOST_LISTED)]
+    assert isinstance(actual["replay_workers"], list)
 
 
 @given(NUMBERS, NUMBERS)
 def test_workers_of_a_certificate_are_met_as_they_are(ours: set[int], theirs: set[int]) -> None:
-    said = json.loads(json.dumps(listed({n: str(n) for n in sorted(ours)})))
-    assert may_have(said, {n: str(n) for n in theirs}) == bool(ours & theirs)
+    printed = json.loads(json.dumps(listed({n: str(n) for n in sorted(ours)})))
+    assert may_have(printed, {n: str(n) for n in theirs}) == bool(ours & theirs)
     assert may_have(None, {n: str(n) for n in theirs})
 
 
 @given(NUMBERS)
 def test_stretches_have_all_numbers_and_no_other(numbers: set[int]) -> None:
-    found = integer_ranges(sorted(numbers))
-    assert [n for first, last in found for n in range(first, last + 1)] == sorted(numbers)
-    assert all(b < c - 1 for (_, b), (c, _) in pairwise(found))
+    actual = integer_ranges(sorted(numbers))
+    assert [n for first, last in actual for n in range(first, last + 1)] == sorted(numbers)
+    assert all(b < c - 1 for (_, b), (c, _) in pairwise(actual))
 
 
 @given(NUMBERS)
@@ -97,8 +97,8 @@ def test_a_condition_holds_of_its_workers_alone(numbers: set[int]) -> None:
         database.execute("CREATE TABLE rows (worker INTEGER)")
         database.executemany("INSERT INTO rows VALUES (?)", [(n,) for n in range(301)])
         condition = workers_sql(numbers, "worker")
-        found = database.execute(f"SELECT worker FROM rows WHERE {condition}")
-        assert {n for (n,) in found} == numbers
+        actual = database.execute(f"SELECT worker FROM rows WHERE {condition}")
+        assert {n for (n,) in actual} == numbers
 
 
 def test_predicates_of_the_most_workers_are_short() -> None:

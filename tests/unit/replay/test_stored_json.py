@@ -39,13 +39,13 @@ ASKED: dict[str, dict[str, object]] = {
 
 def shown(place: Place, asked: dict[str, object]) -> dict[str, object]:
     request = place.request(**asked)  # type: ignore[arg-type]
-    found = preview(place.lake, place.declarations, request)
-    plan = found.plan
+    actual = preview(place.lake, place.declarations, request)
+    plan = actual.plan
     played = [stream.content(plan.reads) for stream in plan.inputs]
     draft = draft_certificate(plan, played).to_json()
     if draft["pipeline"] is not None:
         draft["code"] = "hash"  # It follows the text of the module that declares the pipeline.
-    text = json.dumps({"preview": found.to_json(), "draft": draft})
+    text = json.dumps({"preview": actual.to_json(), "draft": draft})
     return json.loads(text.replace(place.lake.root, "/ROOT"))  # type: ignore[no-any-return]
 
 
@@ -64,8 +64,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Place:
 
 @pytest.mark.parametrize("name", ASKED)
 def test_a_plan_is_shown_as_before(place: Place, name: str) -> None:
-    found = shown(place, ASKED[name])
-    assert json.dumps(found) == json.dumps(PLANS[name])  # The order of keys, too.
+    actual = shown(place, ASKED[name])
+    assert json.dumps(actual) == json.dumps(PLANS[name])  # The order of keys, too.
 
 
 def test_the_rule_of_a_merge_by_sequence_is_shown(place: Place) -> None:
@@ -73,13 +73,13 @@ def test_the_rule_of_a_merge_by_sequence_is_shown(place: Place) -> None:
         "pipeline": None, "sink": None, "mode": Mode.MERGE, "keys": ("id",),
         "sequence_by": ("at", "n"), "delete_when": "op  =  'd'",
     }  # fmt: skip
-    found = shown(place, merged)
+    actual = shown(place, merged)
     rule = {"sequence_by": ["at", "n"], "delete_when": "op = 'd'", "history": False}
-    assert found["preview"]["changes"] == found["draft"]["changes"] == rule  # type: ignore[index]
-    draft = found["draft"]
+    assert actual["preview"]["changes"] == actual["draft"]["changes"] == rule  # type: ignore[index]
+    draft = actual["draft"]
     assert Certificate.from_json(draft).to_json() == draft  # type: ignore[arg-type]
     text = "per key, the greatest at, n wins; deleted when op = 'd'"
-    assert dict(plan_facts(found["preview"], str))["changes"] == text  # type: ignore[arg-type]
+    assert dict(plan_facts(actual["preview"], str))["changes"] == text  # type: ignore[arg-type]
     typed = Certificate.from_json(draft)  # type: ignore[arg-type]
     assert dict(certificate_facts(typed, str))["changes"] == text
     kept = shown(place, {**merged, "delete_when": None, "history": True})["draft"]

@@ -210,10 +210,10 @@ def test_what_a_run_failed_with_is_a_code_and_a_line(tmp_path, detail, code, sai
 def test_a_run_that_waits_shows_what_it_would_change(lake):
     common = {"base": "/capstan", "airflow": "", "here": "/", "lake": lake.root}
     words = " ".join(Page(render("run.html", view=view_run(lake, WAITS), **common)).texts)
-    said = " ".join(words.split())
-    assert "What publishing would change Rows added 1,203 Rows removed 0 Rows changed 1" in said
-    assert "Cells 2 of 7 change" in said
-    assert "changed 0 2024-05-01 note=OLD note=" in said
+    printed = " ".join(words.split())
+    assert "What publishing would change Rows added 1,203 Rows removed 0 Rows changed 1" in printed
+    assert "Cells 2 of 7 change" in printed
+    assert "changed 0 2024-05-01 note=OLD note=" in printed
     assert "What publishing" not in render("run.html", view=view_run(lake, RUN), **common)
     report = Page(run_report(lake, NOTHING, WAITS))
     report.require_harmless()
@@ -242,12 +242,12 @@ def test_the_policy_of_a_report_names_the_hash_of_its_style(lake):
 
 def test_a_report_says_what_was_played_and_what_was_not(lake):
     text = " ".join(" ".join(Page(run_report(lake, NOTHING, RUN)).texts).split())
-    for said in (
+    for printed in (
         f"Report of run {RUN}", "f" * 32, "LEFT-OUT", "2024-05-03", "requested until 2024-06-01",
         "from 2024-05-01 to before 2024-05-02 06:30", "only in part", "1 of 2 cells differ",
         "1 missing", "2 late", "version 3", "late rows", "commit",
     ):  # fmt: skip
-        assert said in text, said
+        assert printed in text, printed
 
 
 def test_a_report_of_a_run_that_has_failed_at_once(lake):
@@ -337,13 +337,13 @@ def test_findings_of_the_ledger_are_in_the_report(lake):
 
 def found_broken(lake, tape, total, at, worker=0):
     """Have somebody find, or find gone, that a recording of `s` breaks a rule."""
-    told = {"tape": tape, "seq": 7, "rule": "message", "about": f"event 7: {HOSTILE}"}
+    reported = {"tape": tape, "seq": 7, "rule": "message", "about": f"event 7: {HOSTILE}"}
     row = {
         "run": "", "attempt": 0, "at": at, "stream": "s", "cut": 2, "target": "",
         "target_version": None, "audit": "verification", "kind": "violation",
         "code": "CAP-VIOLATION", "check_name": None, "total": total, "worker": worker,
-        "time": None, "expected": None if total else as_text(told),
-        "actual": as_text(told) if total else None, "sample": None,
+        "time": None, "expected": None if total else as_text(reported),
+        "actual": as_text(reported) if total else None, "sample": None,
     }  # fmt: skip
     schema = pa.schema([(name, _arrow(name)) for name in row])
     write(lake.ledger("findings"), pa.Table.from_pylist([row], schema=schema))
@@ -378,10 +378,10 @@ def test_report_of_the_command_line(lake, tmp_path, capsys):
     out = tmp_path / "report.html"
     words = ["report", RUN, "-o", str(out), "--lake", lake.root, "--json"]
     assert main(words) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said == {"run": RUN, "report": str(out), "bytes": out.stat().st_size}
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {"run": RUN, "report": str(out), "bytes": out.stat().st_size}
     Page(out.read_text(encoding="utf-8")).require_harmless()
-    assert {each.name for each in tmp_path.iterdir()} == {"lake", "report.html"}
+    assert {path.name for path in tmp_path.iterdir()} == {"lake", "report.html"}
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_plots_of_anything_are_well_formed_and_inside(lines, title):
         Series(name, tuple((float(i), v) for i, v in enumerate(values)), ("t",) * len(values))
         for name, values in lines
     ]
-    same = [each for each in series if len(each.points) == len(series[0].points)] if series else []
+    same = [line for line in series if len(line.points) == len(series[0].points)] if series else []
     text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same, [title] * 70)
     Page(text).require_harmless()
     for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", text):
@@ -528,9 +528,9 @@ def contrast(one, other):
 @pytest.mark.parametrize("name", ["light", "dark"])
 def test_everything_can_be_told_from_what_it_lies_on(name):
     colours = themes()[name]
-    texts = [(each, "back") for each in ("text", "muted", "link", "bad")]
+    texts = [(item, "back") for item in ("text", "muted", "link", "bad")]
     texts += [("text", "panel"), ("muted", "panel"), ("back", "link")]
-    texts += [(each, f"{each}-back") for each in ("good", "old", "bad", "open", "none")]
+    texts += [(item, f"{item}-back") for item in ("good", "old", "bad", "open", "none")]
     for one, other in texts:
         assert contrast(colours[one], colours[other]) >= 4.5, (one, other)
     for one in [f"s{n}" for n in range(KINDS)] + ["none-edge"]:

@@ -125,13 +125,13 @@ def test_tables_that_stay_open_are_read_again_after_each_commit(lake):
 
 
 def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
-    found = []
+    actual = []
     for commits in (2, 2):
         lake = Lake.at(tmp_path)
-        Recorded("s", ["a"], commits=commits, pairs=3 + len(found)).lay(lake)
-        found.append(view_stream(lake, NOTHING, "s"))
-        (tmp_path / "streams").rename(tmp_path / f"gone-{len(found)}")
-    assert [view.events for view in found] == [13, 17]
+        Recorded("s", ["a"], commits=commits, pairs=3 + len(actual)).lay(lake)
+        actual.append(view_stream(lake, NOTHING, "s"))
+        (tmp_path / "streams").rename(tmp_path / f"gone-{len(actual)}")
+    assert [view.events for view in actual] == [13, 17]
 
 
 def test_long_tapes_read_four_columns_and_draw_bounded(lake):
@@ -197,8 +197,8 @@ def test_commit_times_come_from_the_log(lake):
         entry["timestamp"] for entry in deltalake.DeltaTable(path).history()
         if "userMetadata" in entry
     ]  # fmt: skip
-    found = [round(at.timestamp() * 1000) for at in course.moments[1:] if at]
-    assert found == sorted(logged)
+    actual = [round(at.timestamp() * 1000) for at in course.moments[1:] if at]
+    assert actual == sorted(logged)
     # Which records came by then is not to be told from one file of all.
     assert course.greatest == (None, None, None, view.greatest)
 
@@ -291,8 +291,8 @@ def test_each_tape_has_what_was_found_sound_of_it_alone(lake):
         Recorded(name, ["a"]).verified(lake, commit, AT)
     Recorded("three", ["a"]).lay(lake)
     views = view_streams(lake, NOTHING, ["one", "two", "three"])
-    found = [view.verified_to for view in views if isinstance(view, StreamHistory)]
-    assert found == [1, 3, None]
+    actual = [view.verified_to for view in views if isinstance(view, StreamHistory)]
+    assert actual == [1, 3, None]
 
 
 @pytest.mark.parametrize("name", ["../x", "a'b", "x;y", "", "X", "a" * 65])
@@ -394,8 +394,8 @@ def declared(**changes):
 def test_the_calendar_has_a_state_for_each_day(covered):
     view = view_coverage(covered, declared(), "r")
     assert not isinstance(view, NoCoverage)
-    found = {cell.name: cell.state for cell in view.cells}
-    assert list(found.items()) == [
+    actual = {cell.name: cell.state for cell in view.cells}
+    assert list(actual.items()) == [
         ("2024-05-01", "covered"),
         ("2024-05-02", "covered"),
         ("2024-05-03", "failed"),
@@ -437,7 +437,7 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
     kept.published("t-00000004-1", [0, 1], part)
     for mode in ("replace", "append"):
         view = view_coverage(covered, declared(mode=mode), "r")
-        offered = {each.since[:10]: each.fillable for each in view.stretches}
+        offered = {stretch.since[:10]: stretch.fillable for stretch in view.stretches}
         cells = {cell.name: cell.fillable for cell in view.cells}
         replaces = mode == "replace"
         assert (offered["2024-05-03"], cells["2024-05-03"]) == (True, True)
@@ -450,7 +450,7 @@ def test_of_a_replay_that_appends_nothing_is_offered_that_stands(covered):
     # What follows comes by once more: nothing is played there before it.
     for mode in ("replace", "append"):
         view = view_coverage(covered, declared(mode=mode, follow="nightly", until=None), "r")
-        offered = {each.state: each.fillable for each in view.stretches}
+        offered = {stretch.state: stretch.fillable for stretch in view.stretches}
         assert offered["gap"] == any(c.fillable for c in view.cells) == (mode == "replace")
 
     stale = Books(covered, "little", covered.table("t"), "x", "f00", _claims=9, _version=9)
@@ -554,11 +554,11 @@ def test_tables_show_their_runs_and_writers(covered):
     assert (far.target, far.streams, near.target) == (covered.table("x"), ["gone"], path)
     # Of a tape that is gone there are no labels.
     assert far.written[0].workers == ("0", "3")
-    assert [(each.covered.run, each.workers, each.over) for each in near.written] == [
+    assert [(item.covered.run, item.workers, item.over) for item in near.written] == [
         ("t-00000004-1", None, False), ("t-00000003-1", ("b",), False),
         ("t-00000001-1", ("a", "b"), True),
     ]  # fmt: skip
-    assert [(each.covered.transform, each.covered.code) for each in near.written] == [
+    assert [(item.covered.transform, item.covered.code) for item in near.written] == [
         ("by_day", "f00"), ("by_day", "f00"), ("", ""),
     ]  # fmt: skip
     assert view_tables(covered, {"t-00000003-1"}, path)[0].written == near.written[1:2]

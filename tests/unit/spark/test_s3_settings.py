@@ -62,8 +62,8 @@ def test_names_in_the_file_of_defaults(tmp_path: Path) -> None:
     assert names_in_defaults({"SPARK_CONF_DIR": str(tmp_path)}) == frozenset()
     text = "# spark.no yes\nspark.a b\n  spark.c=d\nspark.e : f\nother g\n"
     (tmp_path / "spark-defaults.conf").write_text(text, encoding="utf-8")
-    found = names_in_defaults({"SPARK_CONF_DIR": str(tmp_path)})
-    assert found == {"spark.a", "spark.c", "spark.e"}
+    actual = names_in_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    assert actual == {"spark.a", "spark.c", "spark.e"}
 
 
 def test_profiles_are_found_unless_there_are_keys_or_a_choice() -> None:

@@ -35,11 +35,11 @@ def test_a_request_waits_in_the_lake_for_its_job(attempt: JobAttempt, tmp_path: 
 
 def test_the_outcome_is_what_the_job_has_left(attempt: JobAttempt) -> None:
     attempt.end("verify", 1, {"valid": False}, {**ERROR, "at": datetime(2024, 5, 1, tzinfo=UTC)})
-    found = attempt.outcome()
-    assert found is not None
-    assert (found.attempt, found.verb, found.exit_code) == ("shop-job-1", "verify", 1)
-    assert found.report == {"valid": False, **ERROR, "at": "2024-05-01 00:00:00+00:00"}
-    assert datetime.now(UTC) - datetime.fromisoformat(found.at) < timedelta(minutes=1)
+    actual = attempt.outcome()
+    assert actual is not None
+    assert (actual.attempt, actual.verb, actual.exit_code) == ("shop-job-1", "verify", 1)
+    assert actual.report == {"valid": False, **ERROR, "at": "2024-05-01 00:00:00+00:00"}
+    assert datetime.now(UTC) - datetime.fromisoformat(actual.at) < timedelta(minutes=1)
 
 
 def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) -> None:
@@ -47,8 +47,8 @@ def test_a_second_start_replaces_the_result_of_the_first(attempt: JobAttempt) ->
     attempt.begin()
     assert attempt.outcome() is None
     attempt.end("replay", 5, None, ERROR)
-    found = attempt.outcome()
-    assert found is not None and (found.result, found.report) == (None, ERROR)
+    actual = attempt.outcome()
+    assert actual is not None and (actual.result, actual.report) == (None, ERROR)
     # And so does a plan that prepares another start.
     attempt.prepare({})
     assert attempt.outcome() is None

@@ -50,12 +50,12 @@ def test_arrow_and_delta_rs_are_told(given: None) -> None:
 
 def test_another_endpoint_is_another_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    found = []
+    actual = []
     for port in (9, 10, 9):
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{port}")
-        found.append(_open("s3a://bucket/file")[0])
-    assert found[0] is found[2]
-    assert found[0] is not found[1]
+        actual.append(_open("s3a://bucket/file")[0])
+    assert actual[0] is actual[2]
+    assert actual[0] is not actual[1]
 
 
 def test_child_processes_get_only_these_credentials(given: None) -> None:

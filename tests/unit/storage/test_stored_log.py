@@ -40,8 +40,8 @@ def unseen() -> None:
 
 
 def newest(store: Counted) -> int | None:
-    found = newest_commit(cast(Any, store), "log")
-    return None if found is None else int(found.partition(".json ")[0])
+    actual = newest_commit(cast(Any, store), "log")
+    return None if actual is None else int(actual.partition(".json ")[0])
 
 
 @given(checkpoint=st.integers(0, 40), since=st.integers(0, 70), later=st.integers(0, 9))

@@ -76,7 +76,7 @@ def all_changes(source: str) -> list[tuple[str, str, str]]:
 
 
 def test_changes_are_small_and_compile() -> None:
-    found = all_changes(SOURCE)
+    actual = all_changes(SOURCE)
     assert {
         ("text", 'self.seen = f"ä {n}"', "self.seen = f'ä {n}x'"),
         ("deleted", 'self.seen = f"ä {n}"', "pass"),
@@ -90,10 +90,10 @@ def test_changes_are_small_and_compile() -> None:
         ("arguments", "return max(n, 2) + 1 in (1, 2)", "return (max(2, n)) + 1 in (1, 2)"),
         ("operator", "return max(n, 2) + 1 in (1, 2)", "return (max(n, 2) - 1) in (1, 2)"),
         ("constant", "return max(n, 2) + 1 in (1, 2)", "return max(n, 3) + 1 in (1, 2)"),
-    } <= set(found)
+    } <= set(actual)
     # What is outside of functions, asserted, or said to people stays as it is.
-    assert not [each for each in found if "LIMIT =" in each[1] or "assert" in each[1]]
-    assert not [each for each in found if "a text for peoplex" in each[2]]
+    assert not [item for item in actual if "LIMIT =" in item[1] or "assert" in item[1]]
+    assert not [item for item in actual if "a text for peoplex" in item[2]]
     whole = ast.dump(ast.parse(SOURCE))
     for spot in spots(SOURCE):
         assert spot.function == "Box.fits"
@@ -146,12 +146,12 @@ def test_the_cheapest_tests_come_first_and_the_nearest_of_them(little: Path) -> 
 
 def test_mutants_cover_all_packages_and_repeat_by_seed(little: Path) -> None:
     drawn = draw(little, 30, 8)
-    assert {str(each.file) for each in drawn} == {
+    assert {str(item.file) for item in drawn} == {
         "lib/capstan/alone.py",
         "lib/capstan/sums/adding.py",
     }
-    assert [report(little, each, Found("skipped"), None) for each in drawn] == [
-        report(little, each, Found("skipped"), None) for each in draw(little, 30, 8)
+    assert [report(little, item, Found("skipped"), None) for item in drawn] == [
+        report(little, item, Found("skipped"), None) for item in draw(little, 30, 8)
     ]
     assert len(draw(little, 1, 8)) == 1
 
@@ -160,11 +160,11 @@ def test_mutants_are_caught_in_child_processes(
     little: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--root", str(little), "--lines=2", "--tests=tests/unit", f"--select={SELECT}"]
-    said: list[str] = []
-    assert main(words, said.append) == 0
-    found = {line["file"]: line for line in map(json.loads, said)}
-    assert found["lib/capstan/alone.py"]["verdict"] == "untested"
-    seen = found["lib/capstan/sums/adding.py"]
+    printed: list[str] = []
+    assert main(words, printed.append) == 0
+    actual = {line["file"]: line for line in map(json.loads, printed)}
+    assert actual["lib/capstan/alone.py"]["verdict"] == "untested"
+    seen = actual["lib/capstan/sums/adding.py"]
     assert (seen["verdict"], seen["function"], seen["files"]) == ("killed", "total", 1)
     assert seen["by"] == "tests/unit/test_adding.py::test_total_in_a_process_of_its_own"
     assert seen["before"] == "return sum(number for number in numbers if number > 0)"
@@ -178,7 +178,7 @@ def test_what_fails_anyhow_finds_nothing_out(little: Path, tmp_path: Path) -> No
     text = test.read_text(encoding="utf-8").replace('"3\\n"', "said.stdout")
     test.write_text(text, encoding="utf-8")
     tree = Tree(copied(little, tmp_path), SELECT)
-    (mutant,) = [each for each in draw(little, 2, 8) if "sums" in str(each.file)]
+    (mutant,) = [item for item in draw(little, 2, 8) if "sums" in str(item.file)]
     assert tree.judge(mutant, ["tests/unit"]).verdict == "survived"
     assert tree.broken == {"tests/unit/test_adding.py::test_that_fails_anyhow"}
     slow = Tree(tree.root, "{python} -c 'import time; time.sleep(60)' {tests}", seconds=0.5)
@@ -197,9 +197,9 @@ def test_a_revision_has_its_own_tests_and_may_lack_the_line(little: Path, tmp_pa
     test.write_text("from capstan.sums import adding\n", encoding="utf-8")
     path = little / "lib/capstan/sums/adding.py"
     path.write_text(SUMS.replace("def total", "\ndef total"), encoding="utf-8")
-    (mutant,) = [each for each in draw(little, 2, 8) if "sums" in str(each.file)]
+    (mutant,) = [item for item in draw(little, 2, 8) if "sums" in str(item.file)]
     tree = Tree(copied(little, tmp_path, "HEAD"), SELECT)
     assert tree.judge(mutant, ["tests/unit"]).verdict == "killed"
     path.write_text(SUMS.replace("> 0", "> 7"), encoding="utf-8")
-    (mutant,) = [each for each in draw(little, 2, 8) if "sums" in str(each.file)]
+    (mutant,) = [item for item in draw(little, 2, 8) if "sums" in str(item.file)]
     assert tree.judge(mutant, ["tests/unit"]).verdict == "skipped"

@@ -94,8 +94,8 @@ def test_leftovers_of_a_component_end_before_its_restart(home: Home) -> None:
 def test_stopping_asks_all_and_kills_who_does_not_listen(home: Home) -> None:
     polite = component(home, SLEEP, "polite", patience=0.3)
     stubborn = component(home, IGNORES, patience=0.3)
-    for each in (polite, stubborn):
-        each.start()
+    for item in (polite, stubborn):
+        item.start()
     wait_for(lambda: "up" in stubborn.log.read_text(encoding="utf-8"))
     processes.stop([polite, stubborn], lambda: False)
     assert home.left() == []
@@ -167,13 +167,13 @@ def test_what_its_file_names_is_the_server_only_if_it_is_one(home: Home, text: s
 @pytest.fixture
 def report() -> Iterator[tuple[int, dict[str, object]]]:
     """A server that answers with a report on health; the report can be changed."""
-    told: dict[str, object] = {}
+    reported: dict[str, object] = {}
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
             self.end_headers()
-            self.wfile.write(json.dumps(told or "not yet").encode())
+            self.wfile.write(json.dumps(reported or "not yet").encode())
 
         def log_message(self, *_: object) -> None:
             pass
@@ -181,7 +181,7 @@ def report() -> Iterator[tuple[int, dict[str, object]]]:
     server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    yield server.server_address[1], told
+    yield server.server_address[1], reported
     server.shutdown()
     thread.join()
     server.server_close()
@@ -190,14 +190,14 @@ def report() -> Iterator[tuple[int, dict[str, object]]]:
 def test_ready_is_what_has_beaten_since_it_was_started(
     report: tuple[int, dict[str, object]],
 ) -> None:
-    port, told = report
+    port, reported = report
     now = datetime.now(UTC)
 
     def beat(part: str, moment: datetime, status: str = "healthy") -> None:
-        told[part] = {"status": status, f"latest_{part}_heartbeat": moment.isoformat()}
+        reported[part] = {"status": status, f"latest_{part}_heartbeat": moment.isoformat()}
 
     assert unready(port, now) == ["api-server"]
-    told["metadatabase"] = {"status": "healthy"}
+    reported["metadatabase"] = {"status": "healthy"}
     assert unready(port, now) == ["scheduler", "dag_processor"]
     beat("scheduler", now - timedelta(seconds=5))
     beat("dag_processor", now)

@@ -110,9 +110,9 @@ def test_what_is_left_is_found_by_its_output_and_by_its_mark(home: Home) -> None
         # Until it has become the program, a new process still has its parent's environment.
         assert processes.wait_until(lambda: len(home.left()) == 3 and process.children(), 10)
         children = {child.pid for child in process.children()}
-        assert {each.pid for each in home.left()} == {writing.pid, *children, marked.pid}
+        assert {item.pid for item in home.left()} == {writing.pid, *children, marked.pid}
         processes.wait_until(lambda: len(home.left(spared=process)) == 1, 10)
-        assert [each.pid for each in home.left(spared=process)] == [marked.pid]
+        assert [item.pid for item in home.left(spared=process)] == [marked.pid]
         processes.end(home.left)
         assert process.children() == []
         assert other.poll() is None
@@ -160,13 +160,13 @@ def test_private_files_are_private_from_the_first_moment(tmp_path: Path) -> None
 
 def test_starting_names_the_page_and_a_missing_lake(home: Home, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
-    said: list[str] = []
+    printed: list[str] = []
 
     def told() -> str:
-        said.clear()
-        launcher = Launcher(Setup(home, 8080, tmp_path, str(lake)), said.append)
+        printed.clear()
+        launcher = Launcher(Setup(home, 8080, tmp_path, str(lake)), printed.append)
         launcher._welcome(str(lake))
-        return "\n".join(said)
+        return "\n".join(printed)
 
     assert f"  lake      {lake}   (does not exist yet: `capstan demo` creates one)" in told()
     lake.mkdir()

@@ -143,7 +143,7 @@ def test_sessions_are_found_by_mark_or_output(start: Start, tmp_path: Path) -> N
     assert processes.sessions_with("MARK=abc", logs) == {marked.pid, writing.pid}
     assert processes.sessions_with("MARK=abcd", tmp_path) == {unlike.pid}
     for other in (half, split):
-        assert [each.pid for each in processes.session_of(other.pid)] == [other.pid]
+        assert [item.pid for item in processes.session_of(other.pid)] == [other.pid]
 
 
 def test_own_session_is_never_given_away(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_airflow_reads_what_is_set_and_keeps_its_keys(setup: Setup) -> None:
 
 
 def test_everything_is_on_loopback_with_logins(setup: Setup) -> None:
-    told = settings(setup)
-    assert told["AIRFLOW__API__HOST"] == "127.0.0.1"
-    assert told["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8123/execution/"
-    assert told["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
-    assert not any("ALL_ADMINS" in name for name in told)
+    reported = settings(setup)
+    assert reported["AIRFLOW__API__HOST"] == "127.0.0.1"
+    assert reported["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:8123/execution/"
+    assert reported["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"] == "admin:admin"
+    assert not any("ALL_ADMINS" in name for name in reported)
 
 
 def test_settings_of_the_launcher_win_and_others_stay(setup: Setup) -> None:
@@ -81,13 +81,13 @@ def test_settings_of_the_launcher_win_and_others_stay(setup: Setup) -> None:
         "CAPSTAN_LAKE": "/elsewhere",
         "CAPSTAN_CONFIG": "/streams.yaml",
     }
-    found = environment(setup, given)
-    kept = {name for name in given if found.get(name) == given[name]}
+    actual = environment(setup, given)
+    kept = {name for name in given if actual.get(name) == given[name]}
     assert kept == {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES", "AIRFLOW_VAR_SEASON", "CAPSTAN_CONFIG"}
-    assert found["AIRFLOW_HOME"] == str(setup.home.folder)
-    assert found["CAPSTAN_LAKE"] == "/data/lake"
-    told = [name for name in found if name.startswith("AIRFLOW__DATABASE")]
-    assert told == ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD"]
+    assert actual["AIRFLOW_HOME"] == str(setup.home.folder)
+    assert actual["CAPSTAN_LAKE"] == "/data/lake"
+    reported = [name for name in actual if name.startswith("AIRFLOW__DATABASE")]
+    assert reported == ["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN_CMD"]
 
 
 def test_spark_is_local_unless_a_connection_was_given(setup: Setup) -> None:
@@ -106,17 +106,17 @@ def test_apps_take_turns_in_a_pool_unless_another_was_named(setup: Setup) -> Non
 
 
 def test_programs_of_this_interpreter_come_first(setup: Setup) -> None:
-    found = environment(setup, {"PATH": "/usr/bin"})
-    first, rest = found["PATH"].split(os.pathsep)
+    actual = environment(setup, {"PATH": "/usr/bin"})
+    first, rest = actual["PATH"].split(os.pathsep)
     assert (Path(first), rest) == (Path(sys.executable).parent, "/usr/bin")
     assert (Path(first) / "spark-submit").is_file()
-    assert (Path(found["JAVA_HOME"]) / "bin" / "java").is_file()
+    assert (Path(actual["JAVA_HOME"]) / "bin" / "java").is_file()
 
 
 def test_no_proxy_comes_between_the_components(setup: Setup) -> None:
     assert environment(setup, {})["NO_PROXY"] == "127.0.0.1,localhost"
-    found = environment(setup, {"no_proxy": "intra"})
-    assert found["no_proxy"] == found["NO_PROXY"] == "intra,127.0.0.1,localhost"
+    actual = environment(setup, {"no_proxy": "intra"})
+    assert actual["no_proxy"] == actual["NO_PROXY"] == "intra,127.0.0.1,localhost"
 
 
 def test_a_port_that_is_taken_is_refused() -> None:
@@ -160,5 +160,5 @@ def test_a_lake_means_the_same_in_every_folder(
     setup: Setup, given: str, lake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = environment(replace(setup, lake=given), {})["CAPSTAN_LAKE"]
-    assert found == lake.format(here=tmp_path)
+    actual = environment(replace(setup, lake=given), {})["CAPSTAN_LAKE"]
+    assert actual == lake.format(here=tmp_path)

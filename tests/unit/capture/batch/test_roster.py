@@ -101,7 +101,7 @@ class TestLabels:
         roster = Roster.load(tape, newest_cut(tape))
         column = little_stream("/none")
         assert roster.with_new_workers(column, {"a", "b", "c"})[1] == {1: "b", 2: "c"}
-        for by, said in (
+        for by, printed in (
             (ByColumn("place"), "CAP-WORKERS.*column place has more than 3 values"),
             (
                 ByColumn("place", ("a", "b", "c", "d")),
@@ -110,7 +110,7 @@ class TestLabels:
             (ByPartition("place"), "CAP-WORKERS.*column place has more than 3 values"),
             (ByPartition(), "CAP-WORKERS.*the source has more than 3 partitions"),
         ):
-            with pytest.raises(InvalidRequestError, match=said) as refused:
+            with pytest.raises(InvalidRequestError, match=printed) as refused:
                 roster.with_new_workers(replace(column, workers=by), {"b", "c", "d"})
             assert ("in workers.labels;" in refused.value.hint) == isinstance(by, ByColumn)
 

@@ -134,9 +134,9 @@ def test_expired_log_entries_are_older_than_any_bound(tmp_path: Path) -> None:
     for log in sorted(Path(tape.paths.events, "_delta_log").glob("*.json"))[:-2]:
         log.unlink()
     enough = START + DAY
-    found = frontier_since(tape, enough)
-    assert found is not None
-    assert found < enough
+    actual = frontier_since(tape, enough)
+    assert actual is not None
+    assert actual < enough
     stream = replace(little_stream(tmp_path), stalled_after=2 * DAY)
     with pytest.raises(CheckFailedError, match="^CAP-STALLED"):
         require_moving(stream, tape, START + 3 * DAY)
@@ -144,8 +144,8 @@ def test_expired_log_entries_are_older_than_any_bound(tmp_path: Path) -> None:
 
 def test_the_search_stops_at_the_limit(tmp_path: Path) -> None:
     tape = lay(tmp_path, [{0: 1}, {}, {}, {}, {}])
-    found = frontier_since(tape, START + 3 * DAY)
-    assert found == START + 3 * DAY
+    actual = frontier_since(tape, START + 3 * DAY)
+    assert actual == START + 3 * DAY
 
 
 def test_an_exceeded_bound_fails_with_the_workers(tmp_path: Path) -> None:

@@ -34,29 +34,29 @@ def check(capsys):
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_timely_transcripts_use_the_minimum_in_case_json(case, check):
-    code, found = check(case)
+    code, actual = check(case)
     expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))["streams"]
-    assert (code, found["valid"]) == (0, True)
-    assert [Path(each["file"]).name for each in found["streams"]] == [
+    assert (code, actual["valid"]) == (0, True)
+    assert [Path(item["file"]).name for item in actual["streams"]] == [
         f"worker-{stream['worker']}.jsonl" for stream in expected
     ]
-    for each, stream in zip(found["streams"], expected, strict=True):
-        assert each["worker"] == stream["worker"]
-        assert (each["events"], each["records"]) == (stream["events"], stream["records"])
-        assert each["holdings"] == stream["final_holdings"]
-        assert each["frontier"] == stream["final_frontier"]
-        assert each["closed"] == stream["closed"]
+    for item, stream in zip(actual["streams"], expected, strict=True):
+        assert item["worker"] == stream["worker"]
+        assert (item["events"], item["records"]) == (stream["events"], stream["records"])
+        assert item["holdings"] == stream["final_holdings"]
+        assert item["frontier"] == stream["final_frontier"]
+        assert item["closed"] == stream["closed"]
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["file"])
 def test_mutants_have_the_expected_verdict(mutant, check):
     path = TIMELY / "mutants" / mutant["file"]
-    code, found = check(path, "--minimum", json.dumps(mutant["minimum"]))
-    (each,) = found["streams"]
+    code, actual = check(path, "--minimum", json.dumps(mutant["minimum"]))
+    (item,) = actual["streams"]
     expected = mutant["expected"]
     assert code == (0 if expected["valid"] else 1)
-    assert {key: each[key] for key in KEYS} == {key: expected[key] for key in KEYS}
-    violation = each["violation"]
+    assert {key: item[key] for key in KEYS} == {key: expected[key] for key in KEYS}
+    violation = item["violation"]
     if expected["valid"]:
         assert violation is None
     else:
@@ -69,11 +69,11 @@ def test_one_broken_transcript_among_good_ones_ends_with_1(tmp_path, check, caps
     good.write_bytes(SOUND)
     bad.write_bytes(SOUND + b'{"worker":4,"seq":1,"event":"messages","time":6,"data":[1]}\n')
     assert check(good)[0] == 0
-    code, found = check(good, bad)
-    assert (code, found["valid"]) == (1, False)
-    assert [each["valid"] for each in found["streams"]] == [True, False]
-    assert [each["worker"] for each in found["streams"]] == [4, 4]
-    assert found["streams"][1]["violation"]["rule"] == "message"
+    code, actual = check(good, bad)
+    assert (code, actual["valid"]) == (1, False)
+    assert [item["valid"] for item in actual["streams"]] == [True, False]
+    assert [item["worker"] for item in actual["streams"]] == [4, 4]
+    assert actual["streams"][1]["violation"]["rule"] == "message"
     assert main(["check", str(good), str(bad)]) == 1
     assert "messages at 6, and nothing held is less or equal" in capsys.readouterr().out
 
@@ -93,19 +93,19 @@ def test_one_broken_transcript_among_good_ones_ends_with_1(tmp_path, check, caps
 def test_rubbish_is_a_violation_of_shape(text, tmp_path, check):
     path = tmp_path / "x.jsonl"
     path.write_bytes(text)
-    code, found = check(path)
+    code, actual = check(path)
     assert code == 1
-    assert found["streams"][0]["violation"]["rule"] == "shape"
+    assert actual["streams"][0]["violation"]["rule"] == "shape"
 
 
 def test_an_empty_transcript_is_a_worker_before_its_first_event(tmp_path, check):
     path = tmp_path / "x.jsonl"
     path.touch()
-    code, found = check(path, "--minimum", "[0, 5]")
+    code, actual = check(path, "--minimum", "[0, 5]")
     assert code == 0
-    (each,) = found["streams"]
-    assert (each["events"], each["worker"], each["closed"]) == (0, None, False)
-    assert (each["holdings"], each["frontier"]) == ([[[0, 5], 1]], [[0, 5]])
+    (item,) = actual["streams"]
+    assert (item["events"], item["worker"], item["closed"]) == (0, None, False)
+    assert (item["holdings"], item["frontier"]) == ([[[0, 5], 1]], [[0, 5]])
 
 
 @pytest.mark.parametrize("types", [(), ("--time-type", "u64", "--record-type", "u64")])
@@ -113,12 +113,12 @@ def test_a_transcript_named_after_a_worker_must_match_it(types, tmp_path, check)
     (tmp_path / "worker-4.jsonl").write_bytes(SOUND)
     (tmp_path / "worker-3.jsonl").write_bytes(SOUND)
     (tmp_path / "other.jsonl").write_bytes(SOUND)
-    code, found = check(tmp_path, *types)
+    code, actual = check(tmp_path, *types)
     assert code == 1
-    assert [(each["worker"], each["valid"], each["events"]) for each in found["streams"]] == [
+    assert [(item["worker"], item["valid"], item["events"]) for item in actual["streams"]] == [
         (3, False, 0), (4, True, 1), (4, True, 1)
     ]  # fmt: skip
-    violation = found["streams"][0]["violation"]
+    violation = actual["streams"][0]["violation"]
     assert (violation["seq"], violation["rule"]) == (0, "shape")
     assert "worker 4 in the recording of worker 3" in violation["about"]
 
@@ -129,13 +129,13 @@ def test_times_have_the_form_of_the_minimum(tmp_path, check):
         b'{"worker":0,"seq":0,"event":"progress","updates":[[[0],-1],[[18446744073709551615],1]]}\n'
     )
     path.write_bytes(line + b'{"worker":0,"seq":1,"event":"messages","time":[3],"data":[]}\n')
-    code, found = check(path, "--minimum", "[0]")
-    (each,) = found["streams"]
+    code, actual = check(path, "--minimum", "[0]")
+    (item,) = actual["streams"]
     assert code == 1
-    assert each["holdings"] == [[[18446744073709551615], 1]]
-    assert each["frontier"] == [[18446744073709551615]]
-    assert each["violation"]["time"] == [3]
-    assert each["violation"]["held"] == each["holdings"]
+    assert item["holdings"] == [[[18446744073709551615], 1]]
+    assert item["frontier"] == [[18446744073709551615]]
+    assert item["violation"]["time"] == [3]
+    assert item["violation"]["held"] == item["holdings"]
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_checks_warn_of_plain_secrets(check, tmp_path):
         "    time: {domain: epoch}\n",
         encoding="utf-8",
     )
-    code, found = check(file)
-    assert (code, found["valid"], found["mistakes"]) == (0, True, [])
-    (warning,) = found["warnings"]
+    code, actual = check(file)
+    assert (code, actual["valid"], actual["mistakes"]) == (0, True, [])
+    (warning,) = actual["warnings"]
     assert "streams.orders.source.options.kafka.ssl.key.password seems to be a secret" in warning
     assert "hunter2" not in warning
     text = file.read_text(encoding="utf-8").replace("hunter2", '"{env:KEY_PASSWORD}"')
     file.write_text(text + "  other: {}\n", encoding="utf-8")
-    code, found = check(file)
-    assert (code, found["valid"], found["warnings"]) == (1, False, [])
-    assert "streams.other" in found["mistakes"][0]
-    code, found = check(file, TIMELY)
-    assert (code, found["error"]) == (2, "CAP-USAGE")
+    code, actual = check(file)
+    assert (code, actual["valid"], actual["warnings"]) == (1, False, [])
+    assert "streams.other" in actual["mistakes"][0]
+    code, actual = check(file, TIMELY)
+    assert (code, actual["error"]) == (2, "CAP-USAGE")

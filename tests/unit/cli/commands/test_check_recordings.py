@@ -40,17 +40,19 @@ def write(path, events, time_type="u64", record_type="u64"):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_timely_files_have_the_verdict_of_their_transcripts(case, check):
     paths = sorted(case.glob("*.bin"))
-    code, found = check(*paths)
-    assert (code, found["valid"]) == (0, True)
+    code, actual = check(*paths)
+    assert (code, actual["valid"]) == (0, True)
     _, transcripts = check(case)
     expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))["files"]
-    for path, each, transcript in zip(paths, found["streams"], transcripts["streams"], strict=True):
-        assert each["file"] == str(path)
-        assert each["worker"] == int(path.stem.removeprefix("worker-"))
-        assert each["events"] == expected[path.name]["whole_frames"]
+    for path, item, transcript in zip(
+        paths, actual["streams"], transcripts["streams"], strict=True
+    ):
+        assert item["file"] == str(path)
+        assert item["worker"] == int(path.stem.removeprefix("worker-"))
+        assert item["events"] == expected[path.name]["whole_frames"]
         for key in ("valid", "events", "records", "holdings", "frontier", "closed", "violation"):
-            assert each[key] == transcript[key]
-        torn = each["torn"]
+            assert item[key] == transcript[key]
+        torn = item["torn"]
         assert (torn["bytes"] if torn else 0) == expected[path.name]["trailing_bytes"]
         if torn:
             assert torn["offset"] == path.stat().st_size - torn["bytes"]
@@ -68,14 +70,14 @@ def test_types_and_minimum_can_be_given(tmp_path, check):
     path = write(tmp_path / "worker-12.bin", [Messages.of((-9, 4), [("a", 1)])],
                  "Product<i64,u8>", "(string, u16)")  # fmt: skip
     types = ("--time-type", "Product<i64,u8>", "--record-type", "(string,u16)")
-    code, found = check(path, *types)
-    (each,) = found["streams"]
-    assert (code, each["worker"], each["records"]) == (0, 12, 1)
+    code, actual = check(path, *types)
+    (item,) = actual["streams"]
+    assert (code, item["worker"], item["records"]) == (0, 12, 1)
     # By default the type's own.
-    assert each["frontier"] == [[-(2**63), 0]]
-    code, found = check(path, *types, "--minimum", "[-8, 0]")
-    (each,) = found["streams"]
-    assert (code, each["violation"]["rule"], each["violation"]["time"]) == (1, "message", [-9, 4])
+    assert item["frontier"] == [[-(2**63), 0]]
+    code, actual = check(path, *types, "--minimum", "[-8, 0]")
+    (item,) = actual["streams"]
+    assert (code, item["violation"]["rule"], item["violation"]["time"]) == (1, "message", [-9, 4])
 
 
 def test_a_broken_file_is_invalid_with_its_place(tmp_path, check, capsys):
@@ -84,15 +86,15 @@ def test_a_broken_file_is_invalid_with_its_place(tmp_path, check, capsys):
     size = damaged.stat().st_size
     damaged.write_bytes(damaged.read_bytes() + b"trailing rubbish")
     types = ("--time-type", "u64", "--record-type", "u64")
-    code, found = check(late, damaged, *types)
-    assert (code, found["valid"]) == (1, False)
-    first, second = found["streams"]
+    code, actual = check(late, damaged, *types)
+    assert (code, actual["valid"]) == (1, False)
+    first, second = actual["streams"]
     assert (first["violation"]["seq"], first["violation"]["rule"]) == (2, "message")
     assert (second["violation"]["seq"], second["violation"]["rule"]) == (2, "shape")
     assert f"the frame at byte {size}: its length is" in second["violation"]["about"]
     assert (second["events"], second["records"], second["holdings"]) == (2, 2, [[3, 1]])
-    code, found = check(late, "--time-type", "u64", "--record-type", "string")
-    assert (code, found["streams"][0]["violation"]["rule"]) == (1, "shape")
+    code, actual = check(late, "--time-type", "u64", "--record-type", "string")
+    assert (code, actual["streams"][0]["violation"]["rule"]) == (1, "shape")
     assert main(["check", str(damaged), *types]) == 1
     assert f"the frame at byte {size}" in capsys.readouterr().out
 
@@ -101,8 +103,8 @@ def test_a_folder_is_checked_completely_and_in_order(tmp_path, check):
     for worker in (10, 2):
         write(tmp_path / f"worker-{worker}.bin", SOUND)
     shutil.copy(TIMELY / "a0_book_w5" / "case.json", tmp_path)
-    code, found = check(tmp_path)
-    assert (code, [each["worker"] for each in found["streams"]]) == (0, [2, 10])
+    code, actual = check(tmp_path)
+    assert (code, [item["worker"] for item in actual["streams"]]) == (0, [2, 10])
 
 
 def test_given_types_are_checked_in_transcripts(tmp_path, check):
@@ -110,11 +112,11 @@ def test_given_types_are_checked_in_transcripts(tmp_path, check):
     path.write_bytes(b'{"worker":0,"seq":0,"event":"messages","time":0,"data":["a"]}\n')
     assert check(path)[0] == 0
     assert check(path, "--time-type", "u8", "--record-type", "string")[0] == 0
-    code, found = check(path, "--time-type", "u8", "--record-type", "u8")
-    assert (code, found["streams"][0]["violation"]["rule"]) == (1, "shape")
-    assert "not a value of u8: 'a'" in found["streams"][0]["violation"]["about"]
-    code, found = check(path, "--time-type", "u8")
-    assert (code, found["error"]) == (2, "CAP-FILE")
+    code, actual = check(path, "--time-type", "u8", "--record-type", "u8")
+    assert (code, actual["streams"][0]["violation"]["rule"]) == (1, "shape")
+    assert "not a value of u8: 'a'" in actual["streams"][0]["violation"]["about"]
+    code, actual = check(path, "--time-type", "u8")
+    assert (code, actual["error"]) == (2, "CAP-FILE")
 
 
 @pytest.mark.parametrize(
@@ -130,5 +132,5 @@ def test_given_types_are_checked_in_transcripts(tmp_path, check):
 )
 def test_unreadable_recordings_are_refused(words, error, tmp_path, check):
     path = write(tmp_path / "x.bin", SOUND)
-    code, found = check(path, *words)
-    assert (code, found["error"]) == (2, error)
+    code, actual = check(path, *words)
+    assert (code, actual["error"]) == (2, error)

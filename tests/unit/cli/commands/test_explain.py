@@ -45,19 +45,19 @@ def test_the_picture_alone(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_json_output_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--json", "explain", "flights_with_weather"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert said["pipeline"] == "flights_with_weather"
-    assert said["tables"] == {"weather": "capstan.demo.pipelines:read_weather"}
-    assert said["sinks"] == {"flights_and_weather": "flights_with_weather"}
-    assert len(said["code"]) == 64
-    assert said["mermaid"].startswith("flowchart LR")
-    assert [stage["key"] for stage in said["stages"]] == [None, None, "origin"]
-    assert said["stages"][2]["inputs"] == [
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["pipeline"] == "flights_with_weather"
+    assert printed["tables"] == {"weather": "capstan.demo.pipelines:read_weather"}
+    assert printed["sinks"] == {"flights_and_weather": "flights_with_weather"}
+    assert len(printed["code"]) == 64
+    assert printed["mermaid"].startswith("flowchart LR")
+    assert [stage["key"] for stage in printed["stages"]] == [None, None, "origin"]
+    assert printed["stages"][2]["inputs"] == [
         {"from": "flights", "by": ["origin"]},
         {"from": "weather", "by": ["origin"]},
     ]
-    assert ["weather", "in_the_hour"] in said["edges"]
-    joined = next(node for node in said["nodes"] if node["node"] == "in_the_hour")
+    assert ["weather", "in_the_hour"] in printed["edges"]
+    joined = next(node for node in printed["nodes"] if node["node"] == "in_the_hour")
     assert joined["columns"]["temp"] == "double"
 
 

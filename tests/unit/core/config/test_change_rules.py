@@ -88,7 +88,7 @@ def test_truncates_and_partial_rows_are_stored(tmp_path: Path) -> None:
     assert request.to_json() == {**plain.to_json(), **further}
     assert not further.keys() & plain.to_json().keys()
     assert Request.from_json(json.loads(json.dumps(request.to_json()))) == request
-    rule, without = (ChangeRule.of(("id",), each) for each in (request, plain))
+    rule, without = (ChangeRule.of(("id",), item) for item in (request, plain))
     assert rule is not None
     assert without is not None
     assert rule.to_json() == {

@@ -219,8 +219,8 @@ def test_other_instants_are_refused_with_what_to_write(text: str) -> None:
 def test_an_offset_out_of_range_is_named(text: str, offset: str | None) -> None:
     with pytest.raises(ValueError, match="is not a date or time") as refused:
         parse_instant(text)
-    said = f": its offset {offset} is out of range; give ISO"
-    assert (said in str(refused.value)) == (offset is not None)
+    printed = f": its offset {offset} is out of range; give ISO"
+    assert (printed in str(refused.value)) == (offset is not None)
     assert ("offset" in str(refused.value)) == (offset is not None)
 
 

@@ -189,8 +189,8 @@ def test_a_request_that_python_makes_is_read_alike(lake: Lake) -> None:
     context = Context(lake.root)
     made: Any = Request
     bound = datetime.fromisoformat("1970-01-01T03:00")
-    wanted = Request("s", "t", workers=("a",), until="1970-01-01T03:00:00")
-    assert reread(made("s", "t", workers="a", until=bound)) == reread(wanted) == wanted
+    expected = Request("s", "t", workers=("a",), until="1970-01-01T03:00:00")
+    assert reread(made("s", "t", workers="a", until=bound)) == reread(expected) == expected
     with pytest.raises(InvalidRequestError, match="until"):
         context.plan(made("s", "t", until=""))
 
@@ -202,8 +202,8 @@ def test_a_request_that_python_makes_is_read_alike(lake: Lake) -> None:
 )  # fmt: skip
 def test_a_text_of_names_is_a_list(text: str, names: tuple[str, ...]) -> None:
     assert read_request(Request, asked(workers=text)).workers == names
-    found = read_request(Request, asked(streams={}, workers=list(names)))
-    assert found.workers == names
+    actual = read_request(Request, asked(streams={}, workers=list(names)))
+    assert actual.workers == names
 
 
 def test_the_text_of_a_list_is_refused_with_what_to_write() -> None:

@@ -46,7 +46,7 @@ def test_all_four_kinds_are_read(tmp_path: Path) -> None:
         "- {name: lately, range: {column: at, min: 2024-05-01}}",
     )
     checks = declared.targets["rides"].checks
-    assert [(each.title, each.rule) for each in checks] == [
+    assert [(check.title, check.rule) for check in checks] == [
         ("paid", "amount >= 0"),
         ("unique_id_at", "unique: id, At"),
         ("not_null_id", "not null: id"),
@@ -116,9 +116,9 @@ numbers = st.decimals(-999, 999, allow_nan=False, allow_infinity=False, places=3
 @given(numbers, numbers)
 def test_a_range_is_one_that_has_a_value(low: Decimal, high: Decimal) -> None:
     if low <= high:
-        found = Check(range=Range("a", str(low), str(high))).range  # type: ignore[arg-type]
-        assert found is not None
-        assert (found.min, found.max) == (low, high)
+        actual = Check(range=Range("a", str(low), str(high))).range  # type: ignore[arg-type]
+        assert actual is not None
+        assert (actual.min, actual.max) == (low, high)
     else:
         with pytest.raises(ValidationError, match="above its max"):
             Range("a", low, high)
@@ -126,6 +126,6 @@ def test_a_range_is_one_that_has_a_value(low: Decimal, high: Decimal) -> None:
 
 @given(st.lists(st.sampled_from("abc"), max_size=4))
 def test_the_first_name_that_comes_twice(names: list[str]) -> None:
-    found = duplicate_name([Check(name=name, unique=("x",)) for name in names])
+    actual = duplicate_name([Check(name=name, unique=("x",)) for name in names])
     doubled = [name for i, name in enumerate(names) if name in names[:i]]
-    assert found == (doubled[0] if doubled else None)
+    assert actual == (doubled[0] if doubled else None)

@@ -70,7 +70,7 @@ def test_comments_and_blanks_do_not_count(sql: str) -> None:
     ],
 )
 def test_each_other_text_has_a_hash_of_its_own(sql: str) -> None:
-    hashes = {of(each).code_hash for each in (SQL, sql)}
+    hashes = {of(item).code_hash for item in (SQL, sql)}
     assert len(hashes) == 2
     inner = sql.replace("  ", " ")
     assert (of(inner).code_hash == of(sql).code_hash) == (inner == sql)
@@ -86,7 +86,7 @@ def test_settings_count_and_descriptions_do_not() -> None:
         of(keys=("a", "b")),
         of(keys=("b", "a")),
     ]
-    assert len({each.code_hash for each in variants}) == len(variants)
+    assert len({variant.code_hash for variant in variants}) == len(variants)
     assert of(description="words").code_hash == of().code_hash
 
 
@@ -203,16 +203,16 @@ def test_a_tolerance_is_declared_and_changes_no_code(tmp_path: Path) -> None:
         f"{{sql: '{SQL}', tolerance: 0}}",
     ]
     path.write_text("transforms:\n" + "".join(f"  t{n}: {x}\n" for n, x in enumerate(lines)))
-    found = load_config(path, lake="/lake").transforms.values()
-    assert [each.tolerance for each in found] == [1e-9, 1e-6, 0]
-    assert len({each.code_hash for each in found}) == 1
+    actual = load_config(path, lake="/lake").transforms.values()
+    assert [item.tolerance for item in actual] == [1e-9, 1e-6, 0]
+    assert len({item.code_hash for item in actual}) == 1
 
 
 def test_a_function_is_found_by_its_reference(library: Path) -> None:
     in_library(library, "def total(records):\n    return records\n")
-    found = Transform(name="total", function="shop_transforms:total").resolve()
-    assert found is not None
-    assert found(7) == 7
+    actual = Transform(name="total", function="shop_transforms:total").resolve()
+    assert actual is not None
+    assert actual(7) == 7
     assert of().resolve() is None
 
 
@@ -267,13 +267,13 @@ def test_a_decorated_function_is_a_transform() -> None:
     def double(records: int) -> int:
         return records * 2
 
-    found = registry.get("doubled")
-    assert (found.time, found.grain, found.keys) == ("day", timedelta(days=1), ("a",))
-    assert found.tolerance == 0
-    function = found.resolve()
+    actual = registry.get("doubled")
+    assert (actual.time, actual.grain, actual.keys) == ("day", timedelta(days=1), ("a",))
+    assert actual.tolerance == 0
+    function = actual.resolve()
     assert function is not None
     assert function(4) == double(4) == 8
-    assert len(found.code_hash) == 64
+    assert len(actual.code_hash) == 64
 
 
 def test_functions_of_one_name_inside_others_are_kept_apart() -> None:

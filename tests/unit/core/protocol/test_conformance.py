@@ -52,8 +52,8 @@ def listed(holdings):
 
 def offending(detail):
     """The time that breaks a rule, as the words about it tell; None where they do not."""
-    found = re.match(r"(?:message at )?(\[.*?\]|-?\d+)", detail or "")
-    return None if found is None else found[1]
+    actual = re.match(r"(?:message at )?(\[.*?\]|-?\d+)", detail or "")
+    return None if actual is None else actual[1]
 
 
 def streams():
@@ -67,8 +67,8 @@ def test_nothing_is_left_out():
     assert len(CASES) >= 16
     assert len(MUTANTS) >= 136
     # The time is told of most that a time breaks.
-    told = [m for m in MUTANTS if m["expected"]["rule"] in ("increment", "negative", "message")]
-    assert sum(offending(m["expected"]["detail"]) is not None for m in told) > 50
+    reported = [m for m in MUTANTS if m["expected"]["rule"] in ("increment", "negative", "message")]
+    assert sum(offending(m["expected"]["detail"]) is not None for m in reported) > 50
 
 
 @pytest.mark.parametrize("checker", [reference, incremental])

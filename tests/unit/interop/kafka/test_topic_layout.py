@@ -26,8 +26,8 @@ HEAD = TopicHeader(
     ],
 )
 def test_a_place_is_read_and_written(place: str, servers: str, prefix: str) -> None:
-    found = Topics.parse(place)
-    assert (found, found.url) == (Topics(servers, prefix), place)
+    actual = Topics.parse(place)
+    assert (actual, actual.url) == (Topics(servers, prefix), place)
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_heads_written_singly_name_all_workers() -> None:
         for commit, worker, label in [(3, 2, "c"), (5, 0, "a"), (5, 1, "b")]
     ]
     for order in itertools.permutations(heads):
-        found = newest_header([head.to_text() for head in order], "t")
-        assert found == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})
+        actual = newest_header([head.to_text() for head in order], "t")
+        assert actual == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})

@@ -139,11 +139,11 @@ def test_unread_readers_are_dropped():
 def test_one_thread_pushes_while_others_read():
     link = EventLink()
     readers = [link.reader() for _ in range(2)]
-    found = [[], []]
+    actual = [[], []]
 
     def read(number):
         while not readers[number].ended:
-            found[number] += list(readers[number])
+            actual[number] += list(readers[number])
 
     threads = [threading.Thread(target=read, args=(number,)) for number in range(2)]
     for thread in threads:
@@ -154,7 +154,7 @@ def test_one_thread_pushes_while_others_read():
     link.close()
     for thread in threads:
         thread.join(PATIENCE)
-    assert found == [events, events]
+    assert actual == [events, events]
 
 
 # Capture.
@@ -322,10 +322,10 @@ def test_five_workers_captured_and_any_number_replaying(peers, batch, tmp_path):
     files = [(tmp_path / f"{worker}.bin").open("rb") for worker in range(5)]
     readers = [EventReader(file, Frames(TYPES), file.name) for file in files]
     consumer = Consumer(peers)
-    came = replay_into(consumer, readers, peers=peers, batch=batch)
+    received = replay_into(consumer, readers, peers=peers, batch=batch)
     for reader in readers:
         reader.close()
-    assert (came.records, came.events, came.closed) == (50, 5 * 21, True)
+    assert (received.records, received.events, received.closed) == (50, 5 * 21, True)
     for worker, records in enumerate(consumer.records):
         own = range(worker, 5, peers)
         assert sorted(records) == sorted((n, 10 * w + n) for w in own for n in range(10))
@@ -341,22 +341,22 @@ def test_five_workers_captured_and_any_number_replaying(peers, batch, tmp_path):
 def test_the_slowest_recording_holds_its_worker_back():
     fast, slow = recorded(0), recorded(1)[:2]
     consumer = Consumer(1)
-    came = replay_into(consumer, [fast, slow])
+    received = replay_into(consumer, [fast, slow])
     assert consumer.frontiers == [[at(0), at(1)]]
-    assert (came.frontier, came.closed, came.records) == (at(1), False, 11)
+    assert (received.frontier, received.closed, received.records) == (at(1), False, 11)
     apart = Consumer(2)
-    came = replay_into(apart, [fast, slow], peers=2)
-    assert [each[-1] for each in apart.frontiers] == [CLOSED, at(1)]
-    assert came.frontiers == (CLOSED, at(1))
-    assert came.frontier == at(1)
+    received = replay_into(apart, [fast, slow], peers=2)
+    assert [frontier[-1] for frontier in apart.frontiers] == [CLOSED, at(1)]
+    assert received.frontiers == (CLOSED, at(1))
+    assert received.frontier == at(1)
 
 
 def test_without_recordings_every_worker_is_closed_at_once():
     consumer = Consumer(3)
-    came = replay_into(consumer, [], peers=3)
+    received = replay_into(consumer, [], peers=3)
     assert consumer.frontiers == [[CLOSED]] * 3
-    assert came.closed
-    assert (came.events, came.records) == (0, 0)
+    assert received.closed
+    assert (received.events, received.records) == (0, 0)
     assert ReplayWorker((0,), 0).frontier == CLOSED
     assert ReplayWorker((0,), 3).holdings == (((0,), 3),)
 
@@ -395,8 +395,8 @@ def test_a_replay_waits_for_what_is_not_there_yet():
                 link.close()
 
     consumer = Consumer(2)
-    came = replay_into(consumer, readers, peers=2, idle=idle)
-    assert came.closed
+    received = replay_into(consumer, readers, peers=2, idle=idle)
+    assert received.closed
     assert len(pauses) == 22
     assert sum(map(len, consumer.records)) == 30
 
@@ -469,17 +469,17 @@ def test_five_workers_send_and_three_receive(encoding):
         ]
         readers = [listener.accept(worker, PATIENCE) for worker in range(5)]
         consumer = Consumer(3)
-        came = replay_into(consumer, readers, peers=3)
+        received = replay_into(consumer, readers, peers=3)
         for thread in threads:
             thread.join(PATIENCE)
             assert not thread.is_alive()
     for reader in readers:
         assert (reader.torn, reader.failure, reader.ended) == (None, "", True)
         reader.close()
-    assert came.closed
+    assert received.closed
     records = sorted(record for own in consumer.records for record in own)
     assert records == sorted((n, 10 * w + n) for w in range(5) for n in range(10))
-    assert all(each[-1] == CLOSED for each in consumer.frontiers)
+    assert all(frontier[-1] == CLOSED for frontier in consumer.frontiers)
 
 
 @pytest.mark.parametrize("abrupt", [False, True])
@@ -542,8 +542,8 @@ def test_who_does_not_wait_is_told_that_there_is_nothing_yet():
             writer.flush()
             consumer = Consumer(1)
             threading.Timer(0.05, writer.close).start()
-            came = replay_into(consumer, [reader])
-    assert (came.events, came.frontier) == (1, at(0))
+            received = replay_into(consumer, [reader])
+    assert (received.events, received.frontier) == (1, at(0))
 
 
 def test_a_receiver_that_went_away_is_told():
@@ -566,7 +566,7 @@ def test_workers_listen_on_consecutive_loopback_ports():
             thread = sending(base + worker, Frames(TYPES), counting(worker))
             with listener.accept(worker, PATIENCE) as reader:
                 records = [(n, 10 * worker + n) for n in range(10)]
-                assert [(t[0], each) for t, (each,) in extract(reader)] == records
+                assert [(t[0], item) for t, (item,) in extract(reader)] == records
             thread.join()
             # Another address of this machine, which one that listens on all of them has.
             with pytest.raises(ConnectionRefusedError):

@@ -163,12 +163,12 @@ def test_frames_are_judged_as_timely_left_them(case, stream):
 @pytest.mark.parametrize("case", CASES)
 def test_all_recordings_extracted_are_the_multiset(case):
     events = [e for s in expected(case)["streams"] for e in recorded(case, s["worker"])[0]]
-    found = extract(events)
-    counts = [[as_written(case, time), len(records)] for time, records in found]
+    actual = extract(events)
+    counts = [[as_written(case, time), len(records)] for time, records in actual]
     assert counts == expected(case)["records_by_time"]
     if "multiset" in expected(case):
         to_json = types(case).record.to_json
-        listed = [json.dumps([as_written(case, t), to_json(r)]) for t, data in found for r in data]
+        listed = [json.dumps([as_written(case, t), to_json(r)]) for t, data in actual for r in data]
         assert sorted(listed) == sorted(map(json.dumps, expected(case)["multiset"]))
 
 
@@ -251,13 +251,13 @@ def test_replays_meet_those_of_timely(case, replay):
     assert late == replay["late_records"] == 0
     assert sum(messages.records for messages in emitted) == replay["records"]
     assert multiset_hash(case, emitted) == replay["multiset_sha256"]
-    came = replayer.replayed
-    assert [as_written(case, time) for time in came.frontier] == replay["final_frontier"]
-    assert came.closed == replay["closed"]
-    assert came.records == replay["records"]
+    received = replayer.replayed
+    assert [as_written(case, time) for time in received.frontier] == replay["final_frontier"]
+    assert received.closed == replay["closed"]
+    assert received.records == replay["records"]
     if replay.get("deterministic"):
         (only,) = frontiers
-        assert [[as_written(case, time) for time in each] for each in only] == (
+        assert [[as_written(case, time) for time in item] for item in only] == (
             replay["frontiers"][0]
         )
     for number, own in enumerate(frontiers):
@@ -273,10 +273,10 @@ def test_replays_meet_those_of_timely(case, replay):
 
 def test_numbers_beyond_a_bigint_are_kept():
     events, _, _ = recorded("k1_u64_max_w1", 0)
-    found = dict(extract(events))
-    assert found[2**64 - 1,] == (5, 2**64 - 6)
-    assert found[0,] == (0, 2**64 - 1)
-    assert found[2**53 + 1,] == (2, 2**64 - 3)
+    actual = dict(extract(events))
+    assert actual[2**64 - 1,] == (5, 2**64 - 6)
+    assert actual[0,] == (0, 2**64 - 1)
+    assert actual[2**53 + 1,] == (2, 2**64 - 3)
 
 
 def test_durations_are_nanoseconds():

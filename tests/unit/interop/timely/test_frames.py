@@ -412,7 +412,7 @@ def test_recordings_are_listed_by_worker(tmp_path):
     names = ["worker-10.bin", "worker-2.bin", "worker-2.jsonl", "other.bin", "notes.txt"]
     for name in names:
         (tmp_path / name).touch()
-    found = [path.name for path in recordings_in(tmp_path)]
-    assert found == ["worker-2.jsonl", "worker-10.bin", "other.bin"]
-    found = [path.name for path in recordings_in(tmp_path, [".bin"])]
-    assert found == ["worker-2.bin", "worker-10.bin", "other.bin"]
+    actual = [path.name for path in recordings_in(tmp_path)]
+    assert actual == ["worker-2.jsonl", "worker-10.bin", "other.bin"]
+    actual = [path.name for path in recordings_in(tmp_path, [".bin"])]
+    assert actual == ["worker-2.bin", "worker-10.bin", "other.bin"]

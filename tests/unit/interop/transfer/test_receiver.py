@@ -34,7 +34,7 @@ def test_an_inbox_that_is_full_makes_senders_wait():
 def test_an_inbox_is_full_by_bytes_too():
     inbox = Inbox(heavy=3 * 2**20)
     large = [Received(0, n, Messages.of((0,), ["x" * 2**21]), 2**21) for n in range(3)]
-    assert [inbox.put(each) for each in large[:2]] == [True, True]
+    assert [inbox.put(item) for item in large[:2]] == [True, True]
     thread = threading.Thread(target=inbox.put, args=(large[2],), daemon=True)
     thread.start()
     # Full, so what is there is given at once.
@@ -53,9 +53,9 @@ def test_what_is_received_is_weighed_by_its_bytes():
             for event in (*sent, Progress.of([((0,), -1)])):
                 sender.push(event)
         receiver.run()
-    found = inbox.take(0)
-    sizes = [len(form.encoding(0).encode(each.event, each.seq)) for each in found]
-    assert [each.size for each in found] == sizes
+    actual = inbox.take(0)
+    sizes = [len(form.encoding(0).encode(item.event, item.seq)) for item in actual]
+    assert [item.size for item in actual] == sizes
     assert len(sizes) == 4
 
 
@@ -82,11 +82,11 @@ def test_a_sender_that_is_silent_gives_way_to_one_that_connects():
                 again.flush()
                 thread.join(PATIENCE)
                 assert not thread.is_alive()
-    found = inbox.take(0)
-    assert [each.seq for each in found] == [0, 1, 2, 3]
-    assert [getattr(each.event, "data", None) for each in found] == [(1,), (2,), (3,), None]
-    (said,) = receiver.faults
-    assert "silent for 0.5 s when another sender connected" in said
+    actual = inbox.take(0)
+    assert [item.seq for item in actual] == [0, 1, 2, 3]
+    assert [getattr(item.event, "data", None) for item in actual] == [(1,), (2,), (3,), None]
+    (printed,) = receiver.faults
+    assert "silent for 0.5 s when another sender connected" in printed
     assert not receiver.refused
 
 
@@ -106,9 +106,9 @@ def test_a_sender_dying_mid_line_leaves_its_worker_open():
             again.push(Progress.of([((0,), -1)]))
         thread.join(PATIENCE)
         assert not thread.is_alive()
-    assert [getattr(each.event, "data", None) for each in inbox.take(0)] == [(1,), (2,), None]
-    (said,) = receiver.faults
-    assert "torn at byte" in said
+    assert [getattr(item.event, "data", None) for item in inbox.take(0)] == [(1,), (2,), None]
+    (printed,) = receiver.faults
+    assert "torn at byte" in printed
     assert not receiver.refused
 
 

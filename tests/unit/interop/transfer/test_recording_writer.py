@@ -33,15 +33,15 @@ def rows(worker, *texts):
 
 
 def told(tmp_path, *given):
-    batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for each in given for row in each]
-    found = recording_writer.write(batches, str(tmp_path), FORM)
-    return [row for batch in found for row in batch.to_pylist()]
+    batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for item in given for row in item]
+    actual = recording_writer.write(batches, str(tmp_path), FORM)
+    return [row for batch in actual for row in batch.to_pylist()]
 
 
 def test_each_worker_has_a_file(tmp_path):
-    found = told(tmp_path, rows(1, "a", "b"), rows(4, "c"))
-    assert [(row["worker"], row["refused"]) for row in found] == [(1, None), (4, None)]
-    first = recording_writer.WrittenFile.from_text(found[0]["written"])
+    actual = told(tmp_path, rows(1, "a", "b"), rows(4, "c"))
+    assert [(row["worker"], row["refused"]) for row in actual] == [(1, None), (4, None)]
+    first = recording_writer.WrittenFile.from_text(actual[0]["written"])
     assert (first.file, first.events, first.records) == ("worker-1.jsonl", 2, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["worker-1.jsonl", "worker-4.jsonl"]
 
@@ -49,9 +49,9 @@ def test_each_worker_has_a_file(tmp_path):
 def test_unreadable_events_leave_no_file(tmp_path, monkeypatch: pytest.MonkeyPatch):
     short = partial(Lines, FORM.minimum, FORM.types, longest=100)
     monkeypatch.setattr(Form, "encoding", lambda _, worker: short(worker=worker))
-    found = told(tmp_path, rows(1, "a"), rows(2, "b", "x" * 100), rows(3, "c"))
-    assert [row["worker"] for row in found] == [1, 2]
-    refused = json.loads(found[1]["refused"])
+    actual = told(tmp_path, rows(1, "a"), rows(2, "b", "x" * 100), rows(3, "c"))
+    assert [row["worker"] for row in actual] == [1, 2]
+    refused = json.loads(actual[1]["refused"])
     assert refused["error"] == "CAP-FRAME-LENGTH"
     assert "event 1 cannot be written" in refused["message"]
     assert [path.name for path in tmp_path.iterdir()] == ["worker-1.jsonl"]
@@ -67,9 +67,9 @@ def test_unreadable_events_leave_no_file(tmp_path, monkeypatch: pytest.MonkeyPat
 )
 def test_events_without_records_leave_no_file(tmp_path, lacks, facts):
     whole = list(rows(2, "a", "b"))
-    found = told(tmp_path, rows(1, "a"), whole[:lacks] + whole[lacks + 1 :], rows(3, "c"))
-    assert [row["worker"] for row in found] == [1, 2]
-    refused = json.loads(found[1]["refused"])
+    actual = told(tmp_path, rows(1, "a"), whole[:lacks] + whole[lacks + 1 :], rows(3, "c"))
+    assert [row["worker"] for row in actual] == [1, 2]
+    refused = json.loads(actual[1]["refused"])
     assert refused["error"] == "CAP-TAPE"
     assert facts.items() <= refused.items()
     assert [path.name for path in tmp_path.iterdir()] == ["worker-1.jsonl"]

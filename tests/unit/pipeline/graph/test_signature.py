@@ -54,8 +54,8 @@ OUT = pa.schema([("total", pa.int64())])
 
 def graph(spec, *before, schema=SCHEMA):
     builder, last = DagBuilder().source("in", schema), "in"
-    for number, each in enumerate(before):
-        builder.stateless_operator(f"before{number}", each).connect(last, f"before{number}")
+    for number, item in enumerate(before):
+        builder.stateless_operator(f"before{number}", item).connect(last, f"before{number}")
         last = f"before{number}"
     ports = 2 if isinstance(spec, IntervalJoin | WindowJoin) else 1
     builder.operator("op", spec).connect(last, "op")
@@ -155,7 +155,7 @@ def test_a_changed_key_column_or_operator_is_another_state():
 
 def test_a_length_is_the_same_however_it_is_written():
     long, short = timedelta(seconds=1), timedelta(milliseconds=1)
-    one, other = (replace(WINDOW, size=each, slide=each) for each in (long, 1_000_000))
+    one, other = (replace(WINDOW, size=item, slide=item) for item in (long, 1_000_000))
     assert changed(graph(one), graph(other)) is None
     assert changed(graph(one), graph(replace(one, slide=short)))[1] == (
         "slide was 1000000, and is 1000"
@@ -221,7 +221,7 @@ def module_of(folder, text):
 
 def test_comments_docstrings_and_layout_make_no_difference(tmp_path):
     plain = "def total(key, value, state):\n    return value, (state or 0) + value\n"
-    told = '''
+    reported = '''
         # What it does.
         def total(key, value,
                   state):
@@ -229,8 +229,8 @@ def test_comments_docstrings_and_layout_make_no_difference(tmp_path):
             return value, (state or 0) + value  # and the value
     '''
     otherwise = plain.replace("+ value", "- value")
-    made = [module_of(tmp_path, text).total for text in (plain, told, otherwise)]
-    one, same, other = (graph(logic(stateful_map(each))) for each in made)
+    made = [module_of(tmp_path, text).total for text in (plain, reported, otherwise)]
+    one, same, other = (graph(logic(stateful_map(item))) for item in made)
     assert changed(one, same) is None
     assert changed(one, other) == ("op", "its code has changed")
 
@@ -297,9 +297,9 @@ def test_a_registered_operator_has_no_signature():
 
 def test_graphs_carry_requested_signatures(tmp_path):
     text = "def total(key, value, state):\n    return value, (state or 0) + value\n"
-    asked, unasked = (graph(logic(stateful_map(module_of(tmp_path, text).total))) for _ in "ab")
-    known = asked.signatures
-    shipped = [cloudpickle.loads(cloudpickle.dumps(dag)) for dag in (asked, unasked)]
+    requested, unasked = (graph(logic(stateful_map(module_of(tmp_path, text).total))) for _ in "ab")
+    known = requested.signatures
+    shipped = [cloudpickle.loads(cloudpickle.dumps(dag)) for dag in (requested, unasked)]
     for path in tmp_path.glob("*.py"):
         path.unlink()
     linecache.clearcache()

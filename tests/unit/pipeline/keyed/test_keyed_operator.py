@@ -275,8 +275,8 @@ def test_no_channel_starves_another():
     for number in range(3):
         for channel in (0, 1):
             channels.send(channel, Data("k", (channel, number)))
-    found = [channels.recv().value[0] for _ in range(6)]
-    assert found == [0, 1, 0, 1, 0, 1]
+    actual = [channels.recv().value[0] for _ in range(6)]
+    assert actual == [0, 1, 0, 1, 0, 1]
     assert channels.recv() is None
 
 
@@ -313,18 +313,18 @@ def test_channels_that_wait_for_different_keys_are_an_error():
 
 
 def readers(output, count):
-    found = [[] for _ in range(count)]
-    for each in found:
-        output.add_reader(each.append)
-    return found
+    actual = [[] for _ in range(count)]
+    for item in actual:
+        output.add_reader(item.append)
+    return actual
 
 
 def test_records_go_one_way_and_all_else_goes_every_way():
     output = Output(round_robin())
-    found = readers(output, 2)
+    actual = readers(output, 2)
     for message in (Data("a", 1), Data("a", 2), Epoch(3), Epoch(1), Data("a", 4)):
         output.send(message)
-    assert found == [
+    assert actual == [
         [Data("a", 1), Epoch(3), Epoch(1), Data("a", 4)],
         [Data("a", 2), Epoch(3), Epoch(1)],
     ]
@@ -333,12 +333,12 @@ def test_records_go_one_way_and_all_else_goes_every_way():
 
 def test_records_of_a_key_go_to_one_reader():
     output = Output(by_key())
-    found = readers(output, 3)
+    actual = readers(output, 3)
     for number in range(60):
         output.send(Data(number % 10, number))
-    keys = [{message.key for message in each} for each in found]
-    assert sum(len(each) for each in keys) == 10
-    assert sum(bool(each) for each in keys) > 1
+    keys = [{message.key for message in item} for item in actual]
+    assert sum(len(item) for item in keys) == 10
+    assert sum(bool(item) for item in keys) > 1
 
 
 def test_without_readers_messages_vanish():
@@ -350,18 +350,18 @@ def test_without_readers_messages_vanish():
 
 def test_nothing_follows_a_suspend_marker():
     output = Output()
-    (found,) = readers(output, 1)
+    (actual,) = readers(output, 1)
     output.send(SuspendMarker())
     assert output.suspended
     with pytest.raises(Suspended):
         output.send(Data("a", 1))
-    assert found == [SuspendMarker()]
+    assert actual == [SuspendMarker()]
 
 
 def test_new_times_take_the_place_of_old_epochs():
     assigned = assign_timestamps(lambda record: record.value * 10)
     given = [Data("k", 2, 1), Epoch(1), Epoch(END), SuspendMarker()]
-    made = [message for each in given for message in assigned(each)]
+    made = [message for item in given for message in assigned(item)]
     assert made == [Data("k", 2, 20), Epoch(END), SuspendMarker()]
 
 

@@ -188,7 +188,7 @@ def test_a_joining_worker_learns_of_the_end():
     assert cluster.outputs == []
     cluster.feed(2, Epoch(END))
     cluster.run()
-    assert sorted(cluster.outputs, key=str) == [(each, Epoch(END)) for each in (0, 1, 2)]
+    assert sorted(cluster.outputs, key=str) == [(item, Epoch(END)) for item in (0, 1, 2)]
 
 
 def test_a_worker_that_comes_back_is_waited_for_again():

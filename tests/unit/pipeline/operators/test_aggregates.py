@@ -57,7 +57,7 @@ def finished(executor):
 
 def floats_of(kind):
     whole, form, bits = FLOATS[kind]
-    values = b"".join(struct.pack(whole, each) for each in bits) + struct.pack(form, 1.0)
+    values = b"".join(struct.pack(whole, bit) for bit in bits) + struct.pack(form, 1.0)
     return pa.Array.from_buffers(kind, len(bits) + 1, [None, pa.py_buffer(values)])
 
 

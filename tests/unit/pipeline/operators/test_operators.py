@@ -324,8 +324,8 @@ def test_null_keys_join_nothing_and_are_one_group():
     executor.process_event("s0", Event(1, batch))
     executor.process_event("s1", Event(1, batch))
     executor.finish()
-    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
-    assert [(row["price"], row["r_price"]) for row in found] == [(1, None), (2, None)]
+    actual = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert [(row["price"], row["r_price"]) for row in actual] == [(1, None), (2, None)]
     assert len(came_out(Window.tumbling(5, [count_rows()], by=["auction"]), (1, batch))) == 1
     assert len(came_out(Deduplicate(("auction",)), (1, batch), (2, batch))) == 1
 
@@ -390,8 +390,8 @@ def test_a_session_is_one_row_of_state_however_long():
     (kept,) = tables_from_bytes(executor.checkpoint().nodes["op"].state.data)
     assert kept.num_rows == 2
     executor.finish()
-    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
-    assert [(row["auction"], row["window_end"], row["n"]) for row in found] == [
+    actual = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert [(row["auction"], row["window_end"], row["n"]) for row in actual] == [
         (1, 101, 100),
         (2, 101, 100),
     ]
@@ -420,8 +420,8 @@ def test_sessions_go_on_from_a_state_of_version_1():
     executor.restore(replace(known, nodes={**known.nodes, "op": replace(node, state=state)}))
     executor.process_event("s0", Event(8, bids((1, 5))))
     executor.finish()
-    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
-    assert sorted((row["auction"], row["window_end"], row["n"]) for row in found) == [
+    actual = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert sorted((row["auction"], row["window_end"], row["n"]) for row in actual) == [
         (1, 13, 3),
         (2, 7, 1),
     ]
@@ -462,8 +462,8 @@ def test_sessions_at_both_ends_of_time_are_two():
     rows = pa.table({"auction": [1] * 6, "price": [5] * 6, "fee": [1.0] * 6, TIME: times})
     executor.process_event("s0", Event(-(2**63), rows.to_batches()[0]))
     executor.finish()
-    found = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
-    assert [(row["window_start"], row["window_end"], row["n"]) for row in found] == [
+    actual = [row for e in executor.take_sink_outputs("out") for row in e.batch.to_pylist()]
+    assert [(row["window_start"], row["window_end"], row["n"]) for row in actual] == [
         (-(2**63), -(2**63) + 19, 2),
         (12, 31, 3),
         (2**63 - 20, 2**63 - 10, 1),

@@ -40,9 +40,9 @@ def rows_of(
     law = Pipeline("p", "a:b", (Sink("out"),), tables=(side,), lookback=back)
     time_type = TimeType.of(t=kind)
     reach = reach_of(law, time_type, Box((since,), (until,)), Antichain.of([(frontier,)]))
-    found = side_rows(law, side, SCHEMA, reach).to_pylist()
-    assert all(each["p0"] | {TIME: each["time"], "name": "n"} == each["p0"] for each in found)
-    return [(each["time"], each["p0"]["size"]) for each in found]
+    actual = side_rows(law, side, SCHEMA, reach).to_pylist()
+    assert all(item["p0"] | {TIME: item["time"], "name": "n"} == item["p0"] for item in actual)
+    return [(item["time"], item["p0"]["size"]) for item in actual]
 
 
 def test_only_what_the_run_reads_is_read() -> None:
@@ -97,15 +97,15 @@ def test_rows_travel_in_the_struct_of_their_part() -> None:
     )
     assert sent.column("time").to_pylist() == [4, 7, None, 5]
     assert sent.column("kind").to_pylist() == [None, None, "mark", None]
-    found = unpacked(sent, 0, SCHEMA)
-    assert found is not None
-    assert found.equals(rows)
+    actual = unpacked(sent, 0, SCHEMA)
+    assert actual is not None
+    assert actual.equals(rows)
     # Rows that are all null in their columns are rows.
     nothing = pa.RecordBatch.from_arrays([[None]], schema=other)
     alone = packed(schema, 1, pa.array([0], pa.int64()), nothing)
-    found = unpacked(alone, 1, other)
-    assert found is not None
-    assert found.to_pylist() == [{"text": None}]
+    actual = unpacked(alone, 1, other)
+    assert actual is not None
+    assert actual.to_pylist() == [{"text": None}]
     assert unpacked(alone, 0, SCHEMA) is None
 
 

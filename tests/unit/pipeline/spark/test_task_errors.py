@@ -28,17 +28,17 @@ def sent(error: CapstanError) -> PythonException:
 @pytest.mark.parametrize("error", [FAILED, MISMATCH])
 def test_an_error_arrives_whole(error: CapstanError) -> None:
     arrived = sent(error)
-    with pytest.raises(type(error)) as found, on_driver():
+    with pytest.raises(type(error)) as actual, on_driver():
         raise arrived
-    assert found.value.to_json() == error.to_json()
-    assert type(found.value) is type(error)
-    assert found.value.__cause__ is arrived
+    assert actual.value.to_json() == error.to_json()
+    assert type(actual.value) is type(error)
+    assert actual.value.__cause__ is arrived
 
 
 def test_other_errors_stay_what_they_are() -> None:
     other = PythonException("Traceback: ZeroDivisionError")
-    with pytest.raises(PythonException) as found, on_driver():
+    with pytest.raises(PythonException) as actual, on_driver():
         raise other
-    assert found.value is other
+    assert actual.value is other
     with pytest.raises(ZeroDivisionError), in_task():
         raise ZeroDivisionError

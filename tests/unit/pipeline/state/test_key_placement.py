@@ -60,27 +60,27 @@ def lane(value, word):
 def reference(data, seed):
     """XXH64, step by step as its specification has it."""
     words = [int.from_bytes(data[at : at + 8], "little") for at in range(0, len(data) // 8 * 8, 8)]
-    found, whole = (seed + P[4]) & M, len(data) // 32 * 4
+    actual, whole = (seed + P[4]) & M, len(data) // 32 * 4
     if whole:
         lanes = [seed + P[0] + P[1], seed + P[1], seed, seed - P[0]]
         for at in range(whole):
             lanes[at % 4] = lane(lanes[at % 4] & M, words[at])
         turns = zip(lanes, (1, 7, 12, 18), strict=True)
-        found = sum(rotated(each, by) for each, by in turns) & M
-        for each in lanes:
-            found = ((found ^ lane(0, each)) * P[0] + P[3]) & M
-    found = (found + len(data)) & M
+        actual = sum(rotated(item, by) for item, by in turns) & M
+        for item in lanes:
+            actual = ((actual ^ lane(0, item)) * P[0] + P[3]) & M
+    actual = (actual + len(data)) & M
     for word in words[whole:]:
-        found = (rotated(found ^ lane(0, word), 27) * P[0] + P[3]) & M
+        actual = (rotated(actual ^ lane(0, word), 27) * P[0] + P[3]) & M
     rest = data[len(words) * 8 :]
     if len(rest) >= 4:
         four, rest = int.from_bytes(rest[:4], "little"), rest[4:]
-        found = (rotated(found ^ (four * P[0] & M), 23) * P[1] + P[2]) & M
+        actual = (rotated(actual ^ (four * P[0] & M), 23) * P[1] + P[2]) & M
     for byte in rest:
-        found = rotated(found ^ (byte * P[4] & M), 11) * P[0] & M
-    found = (found ^ found >> 33) * P[1] & M
-    found = (found ^ found >> 29) * P[2] & M
-    return found ^ found >> 32
+        actual = rotated(actual ^ (byte * P[4] & M), 11) * P[0] & M
+    actual = (actual ^ actual >> 33) * P[1] & M
+    actual = (actual ^ actual >> 29) * P[2] & M
+    return actual ^ actual >> 32
 
 
 @pytest.mark.parametrize("seed", [0, 42, 2**64 - 1])
@@ -125,8 +125,10 @@ def test_a_key_of_one_column_is_its_value():
 
 def test_owners_are_what_they_were():
     workers = [0, 1, 2, 5]
-    found = {key: (Rendezvous().owner(key, workers), Modulo().owner(key, workers)) for key in OWNED}
-    assert found == OWNED
+    actual = {
+        key: (Rendezvous().owner(key, workers), Modulo().owner(key, workers)) for key in OWNED
+    }
+    assert actual == OWNED
 
 
 @pytest.mark.parametrize("placement", [Rendezvous(), Modulo()], ids=lambda p: type(p).__name__)

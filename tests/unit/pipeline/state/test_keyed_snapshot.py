@@ -305,7 +305,7 @@ def stage_of(spec):
 def rescaled(stage, checkpoints, after=3):
     """The checkpoints, split, and rescaled chunk by chunk to a number of workers."""
     before = len(checkpoints)
-    parts = {worker: split(stage, worker, each) for worker, each in checkpoints.items()}
+    parts = {worker: split(stage, worker, item) for worker, item in checkpoints.items()}
     header = merge_headers(stage, {worker: header for worker, (header, _) in parts.items()})
     chunks = [
         part
@@ -324,7 +324,7 @@ def rescaled(stage, checkpoints, after=3):
 
 def keys_on(stage, checkpoints):
     """The number of keys of the operator `op` on each worker."""
-    return [split(stage, worker, each)[0].keys["op"] for worker, each in checkpoints.items()]
+    return [split(stage, worker, item)[0].keys["op"] for worker, item in checkpoints.items()]
 
 
 @pytest.mark.parametrize(
@@ -399,8 +399,8 @@ def test_the_least_watermark_counts_behind_a_hold():
         owner = PLACEMENT.owner(f"k{n}", (0, 1))
         mine[owner].append((f"k{n}", n, len(mine[owner]) + 1 + 4 * owner))
     early, late = (executor(spec, *mine[worker]) for worker in (0, 1))
-    for each in (early, late):
-        each.process_watermark("in", 40)
+    for item in (early, late):
+        item.process_watermark("in", 40)
     assert (early.watermark("out"), late.watermark("out")) == (1, 5)
     stage = stage_of(spec)
     dealt = rescaled(stage, {0: early.checkpoint(), 1: late.checkpoint()}, 1)
@@ -441,20 +441,20 @@ def test_windows_behind_a_hold_are_rescaled():
         put(through, row)
         owner = PLACEMENT.owner(row[0], (0, 1))
         put(crew[owner], row)
-    for each in (through, *crew.values()):
-        each.process_watermark("in", 100)
-    checkpoints = {worker: each.checkpoint() for worker, each in crew.items()}
-    assert len({each.nodes["op"].watermark for each in checkpoints.values()}) == 2
+    for item in (through, *crew.values()):
+        item.process_watermark("in", 100)
+    checkpoints = {worker: item.checkpoint() for worker, item in crew.items()}
+    assert len({item.nodes["op"].watermark for item in checkpoints.values()}) == 2
     dealt = rescaled(plan_stages(dag).stages[-1], checkpoints)
-    found = []
+    actual = []
     for worker, checkpoint in dealt.items():
-        each = DagExecutor.from_dag(dag, worker=worker)
-        each.restore(checkpoint)
-        each.process_watermark("in", END)
-        found += taken(each)
+        item = DagExecutor.from_dag(dag, worker=worker)
+        item.restore(checkpoint)
+        item.process_watermark("in", END)
+        actual += taken(item)
     through.process_watermark("in", END)
-    assert sorted(map(str, found)) == sorted(map(str, taken(through)))
-    assert len(found) == len(rows)
+    assert sorted(map(str, actual)) == sorted(map(str, taken(through)))
+    assert len(actual) == len(rows)
 
 
 def test_overlapping_windows_behind_a_hold_are_refused():
@@ -462,9 +462,9 @@ def test_overlapping_windows_behind_a_hold_are_refused():
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
     put(crew[PLACEMENT.owner("a", (0, 1))], ("a", 1, 5))
     checkpoints = {}
-    for worker, each in crew.items():
-        each.process_watermark("in", 100)
-        checkpoints[worker] = each.checkpoint()
+    for worker, item in crew.items():
+        item.process_watermark("in", 100)
+        checkpoints[worker] = item.checkpoint()
     with pytest.raises(NotWhole, match="op is not at one point .* the same number of workers"):
         rescaled(plan_stages(dag).stages[-1], checkpoints)
 
@@ -513,13 +513,13 @@ def test_a_session_goes_on_with_its_new_owner():
     whole = checkpoint_of(spec, ("a", 1, 1), ("b", 10, 2))
     dealt = rescaled(stage_of(spec), {0: whole})
     executors = {w: DagExecutor.from_dag(graph(spec)) for w in dealt}
-    for worker, each in executors.items():
-        each.restore(dealt[worker])
+    for worker, item in executors.items():
+        item.restore(dealt[worker])
     put(executors[PLACEMENT.owner("a", (0, 1, 2))], ("a", 2, 4))
-    for each in executors.values():
-        each.finish()
-    found = sorted((r["key"], r["sum_number"]) for e in executors.values() for r in taken(e))
-    assert found == [("a", 3), ("b", 10)]
+    for item in executors.values():
+        item.finish()
+    actual = sorted((r["key"], r["sum_number"]) for e in executors.values() for r in taken(e))
+    assert actual == [("a", 3), ("b", 10)]
 
 
 def snapshot():
@@ -536,8 +536,8 @@ def test_a_misplaced_or_duplicated_key_is_not_rescaled(way):
     owner = Rendezvous().owner("a", (0, 1))
     other = 1 - owner
     states = {worker: {7: dict(operators[7])} for worker, operators in whole.states.items()}
-    found = states[owner][7]["a"] if way == "twice" else states[owner][7].pop("a")
-    states[other][7]["a"] = found
+    actual = states[owner][7]["a"] if way == "twice" else states[owner][7].pop("a")
+    states[other][7]["a"] = actual
     with pytest.raises(Misplaced):
         replace(whole, states=states).rescaled((0, 1, 2), Rendezvous())
     assert set(whole.rescaled((0, 1, 2), Rendezvous()).states) == {0, 1, 2}

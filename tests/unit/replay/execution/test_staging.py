@@ -59,14 +59,14 @@ def lake(tmp_path) -> Lake:
 
 
 def test_each_is_what_became_of_its_attempt(lake: Lake) -> None:
-    found = {each.name: each for each in list_staged(lake, LATER)}
-    assert {name: each.why for name, each in found.items()} == {
+    actual = {item.name: item for item in list_staged(lake, LATER)}
+    assert {name: item.why for name, item in actual.items()} == {
         **{f"{RUNS[name]}-1": why for name, why in BECOME.items()},
         "t-ffffffff-1-1": Why.UNKNOWN,
         "nonsense": Why.UNKNOWN,
     }
-    assert {each.bytes for each in found.values()} == {5}
-    assert found["nonsense"].at is None
+    assert {item.bytes for item in actual.values()} == {5}
+    assert actual["nonsense"].at is None
 
 
 def test_nothing_is_over_before_its_time(lake: Lake) -> None:
@@ -74,8 +74,8 @@ def test_nothing_is_over_before_its_time(lake: Lake) -> None:
     assert clear_staged(lake, list_staged(lake, early), early, KEEP) == []
     # Whether an attempt that has only begun is still at work, nobody knows before its claim ends.
     soon = WROTE + LEASE - timedelta(minutes=5)
-    found = {each.run: each.why for each in list_staged(lake, soon)}
-    assert found[RUNS["begun"]] is Why.WORKS
+    actual = {item.run: item.why for item in list_staged(lake, soon)}
+    assert actual[RUNS["begun"]] is Why.WORKS
     cleared = clear_staged(lake, list_staged(lake, soon), soon, timedelta())
     assert cleared == [f"{RUNS[name]}-1" for name in ("rejected", "failed")]
 
@@ -100,14 +100,14 @@ def test_an_attempt_that_was_taken_over_waits_no_more(lake: Lake) -> None:
     books = Books(lake, "little", lake.table("t"), _now=WROTE + timedelta(hours=1))
     books.stepped(RUNS["waits"], "intent", {}, attempt=2)
     stage(lake, f"{RUNS['waits']}-2")
-    found = {each.name: each.why for each in list_staged(lake, LATER)}
-    assert found[f"{RUNS['waits']}-1"] is Why.LEFT
-    assert found[f"{RUNS['waits']}-2"] is Why.LEFT
+    actual = {item.name: item.why for item in list_staged(lake, LATER)}
+    assert actual[f"{RUNS['waits']}-1"] is Why.LEFT
+    assert actual[f"{RUNS['waits']}-2"] is Why.LEFT
     books.stepped(RUNS["waits"], "audited", {"staging": "x"}, attempt=2)
-    found = {each.name: each.why for each in list_staged(lake, LATER)}
-    assert found[f"{RUNS['waits']}-2"] is Why.WAITS
+    actual = {item.name: item.why for item in list_staged(lake, LATER)}
+    assert actual[f"{RUNS['waits']}-2"] is Why.WAITS
     # What waits is the other attempt's output.
-    assert found[f"{RUNS['waits']}-1"] is Why.LEFT
+    assert actual[f"{RUNS['waits']}-1"] is Why.LEFT
 
 
 @given(
@@ -134,8 +134,8 @@ def test_what_may_be_published_is_never_over(rows, keep, days) -> None:
     for attempt in {attempt for attempt, _ in rows}:
         own = [row for row in history.rows if row.attempt == attempt]
         why = staging._why(history, own[-1], held=False)
-        each = staging.Staged("n", "r", why, WROTE, 0)
-        over = each.is_over(now, timedelta(days=keep))
+        item = staging.Staged("n", "r", why, WROTE, 0)
+        over = item.is_over(now, timedelta(days=keep))
         if waits is not None and waits.attempt == attempt:
             assert not over
         else:
@@ -149,9 +149,9 @@ def test_the_command_tells_first_and_clears_when_it_is_told_to(lake: Lake, capsy
         assert main(["staging", "--lake", lake.root, "--json", *words]) == 0
         return json.loads(capsys.readouterr().out)
 
-    told = run()
-    assert (told["over"], told["cleared"], told["keep"]) == (3, [], "30 days")
-    assert [row["name"] for row in told["staged"] if row["over"]] == over
+    reported = run()
+    assert (reported["over"], reported["cleared"], reported["keep"]) == (3, [], "30 days")
+    assert [row["name"] for row in reported["staged"] if row["over"]] == over
     assert run("--keep", "9999 days")["over"] == 0
     assert run("--clean", "--keep", "9999 days")["cleared"] == []
     assert len(children(lake.staging(""))) == 7

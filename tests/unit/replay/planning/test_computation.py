@@ -38,9 +38,9 @@ PAIR = TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP)
 
 
 def declarations(folder: Path, **replays: object) -> ProjectConfig:
-    found = declared(little_stream(folder / "source"))
+    actual = declared(little_stream(folder / "source"))
     return ProjectConfig(
-        found.path, found.streams, found.transforms, found.targets, dict(replays), REFERENCES
+        actual.path, actual.streams, actual.transforms, actual.targets, dict(replays), REFERENCES
     )  # type: ignore[arg-type]
 
 
@@ -76,23 +76,23 @@ def test_operators_finer_than_the_stream_are_refused(
 ) -> None:
     lake = Lake.at(tmp_path)
     lay_tape(lake, NAME, ["a"], [(0,)], (10 * DAY_US,), every=hours * HOUR_US)
-    asked = Request(NAME, "t", pipeline="places", sink="hours")
+    requested = Request(NAME, "t", pipeline="places", sink="hours")
     if fits:
-        make_plan(lake, declarations(tmp_path), asked)
+        make_plan(lake, declarations(tmp_path), requested)
         return
     with pytest.raises(
         InvalidRequestError, match=r"^CAP-GRAIN: pipeline places: size of by_hour is 1 hour"
     ):
-        make_plan(lake, declarations(tmp_path), asked)
+        make_plan(lake, declarations(tmp_path), requested)
 
 
 def test_a_length_of_1_puts_together_what_has_the_same_time(tmp_path: Path) -> None:
     """As `late_carriers` of the main job ranks the carriers of a day: a step has one time."""
     lake = Lake.at(tmp_path)
     lay_tape(lake, NAME, ["a"], [(0,)], (10 * DAY_US,), every=HOUR_US)
-    asked = Request(NAME, "t", pipeline="late_carriers", sink="days")
+    requested = Request(NAME, "t", pipeline="late_carriers", sink="days")
     name = f"{pipelines.__name__}:late_carriers"
-    make_plan(lake, replace(declarations(tmp_path), pipelines={"late_carriers": name}), asked)
+    make_plan(lake, replace(declarations(tmp_path), pipelines={"late_carriers": name}), requested)
 
 
 def hour(number: int) -> str:
@@ -101,7 +101,7 @@ def hour(number: int) -> str:
 
 def hours(region: Region) -> tuple[object, ...]:
     box = region.simplified().box
-    return tuple(None if each is None else each / HOUR_US for each in (box.since[0], box.until[0]))
+    return tuple(None if item is None else item / HOUR_US for item in (box.since[0], box.until[0]))
 
 
 def test_more_is_read_than_is_written(place: Place) -> None:
@@ -162,9 +162,9 @@ def test_copies_without_a_complete_time_are_refused(tmp_path: Path) -> None:
         ("epoch=2,event=1970-01-01T01:00", None, 5, True),
         ("event=1970-01-01T01:00", None, 1, False),
     ]:
-        asked = Request(NAME, "t", since=since, until=until, known_at=known_at, partial=True)
-        plan = make_plan(lake, declarations(tmp_path), asked)
-        assert plan.is_empty == empty, asked
+        requested = Request(NAME, "t", since=since, until=until, known_at=known_at, partial=True)
+        plan = make_plan(lake, declarations(tmp_path), requested)
+        assert plan.is_empty == empty, requested
 
 
 def test_open_ranges_end_at_the_frontier_or_stream_end(tmp_path: Path) -> None:
@@ -282,17 +282,17 @@ def test_what_cannot_go_into_all_tables_is_refused(
     named = json.dumps({"pipelines": {**REFERENCES, "split": two_sink_pipeline.REFERENCE}})
     streams = place.lake.root + "/streams.yaml"
     Path(streams).write_text(named, encoding="utf-8")
-    asked = ["--lake", place.lake.root, "--config", streams, "--json", "replay", NAME]
-    assert main([*asked, "--all-sinks", *words]) == 2
+    requested = ["--lake", place.lake.root, "--config", streams, "--json", "replay", NAME]
+    assert main([*requested, "--all-sinks", *words]) == 2
     error = json.loads(capsys.readouterr().out)
     assert error["error"] == code
     assert said in error["message"]
 
 
 def test_a_pipeline_by_the_clock_is_refused_with_its_reason(place: Place) -> None:
-    found = place.declarations
+    actual = place.declarations
     clock = {"by_clock": "tests.bench.workloads.nexmark_queries:q12"}
-    named = ProjectConfig(found.path, found.streams, {}, {}, {}, clock)
+    named = ProjectConfig(actual.path, actual.streams, {}, {}, {}, clock)
     with pytest.raises(InvalidRequestError, match="current_timestamp has no fixed value"):
         make_plan(place.lake, named, Request(NAME, "t", pipeline="by_clock"))
 
@@ -308,17 +308,17 @@ def test_an_identity_tells_pipelines_sinks_and_what_is_read(place: Place) -> Non
         return place.plan(*what, **asked).identity  # type: ignore[arg-type]
 
     given = {"since": hour(2), "until": hour(4)}
-    found = {
+    actual = {
         identity("places", "hours", **given),
         identity("places", "pairs", **given),
         identity("firsts", None, **given),
         identity("shaky", None, **given),
         identity("places", "hours", since=hour(2), until=hour(5)),
     }
-    assert len(found) == 5
-    assert identity("places", "hours", **given, peers=7) in found
+    assert len(actual) == 5
+    assert identity("places", "hours", **given, peers=7) in actual
     copied = make_plan(place.lake, place.declarations, Request(NAME, "t", **given))  # type: ignore[arg-type]
-    assert copied.identity not in found
+    assert copied.identity not in actual
     # What older runs were called must not change.
     assert copied.identity == _identity_of_a_copy(copied)
 
@@ -346,10 +346,10 @@ def test_unbounded_reads_from_the_very_first_record(place: Place) -> None:
 
 def test_a_followed_pipeline_goes_on_where_it_has_ended(tmp_path: Path) -> None:
     place = Place(tmp_path / "one")
-    asked = {"follow": "nightly"}
-    first = place.plan(**asked)
+    requested = {"follow": "nightly"}
+    first = place.plan(**requested)
     assert hours(first.region) == (None, 6)
-    request = place.request("places", "hours", **asked)
+    request = place.request("places", "hours", **requested)
     on = Place(tmp_path / "two", frontier=11)
     second = make_plan(on.lake, on.declarations, request, cursor=Cursor(first.reached))
     assert hours(second.region) == (6, 9)
@@ -389,8 +389,8 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
     books.stepped("r", "intent", intent_json(request, [[6 * HOUR_US]]))
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
     last = read_last_published(place.lake, "r")
-    found = find_cursor(place.lake, request, last)
-    assert found == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
+    actual = find_cursor(place.lake, request, last)
+    assert actual == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
     with pytest.raises(InvalidRequestError, match="with sink hours, not pairs"):
         find_cursor(place.lake, place.request("places", "pairs", follow="nightly"), last)
     # An intent of before there were pipelines lacks their fields.
@@ -441,22 +441,22 @@ def replay_of(**fields: object) -> Replay:
 
 def test_gaps_follow_the_grain_and_completeness(tmp_path: Path) -> None:
     place = Place(tmp_path, r=replay_of(pipeline="places", sink="hours"))
-    found = survey(place.lake, place.declarations, "r")
-    states = [(each.since[11:13], str(each.state)) for each in found.intervals]
+    actual = survey(place.lake, place.declarations, "r")
+    states = [(interval.since[11:13], str(interval.state)) for interval in actual.intervals]
     # Until two hours before the frontier, which is at eight.
     assert states == [
         *((f"{n:02}", "gap") for n in range(6)),
         *((f"{n:02}", "incomplete") for n in range(6, 10)),
     ]
-    assert found.plan.request.pipeline == "places"
-    assert found.plan.request.sink == "hours"
+    assert actual.plan.request.pipeline == "places"
+    assert actual.plan.request.sink == "hours"
     books = Books(place.lake, NAME, place.lake.table("t"))
-    books.code, books.transform = found.plan.computation.code, "places.hours"
+    books.code, books.transform = actual.plan.computation.code, "places.hours"
     books.published("mine", None, Region(Box((0,), (2 * HOUR_US,))))
     books.transform = "places.pairs"
     books.published("other", None, Region(Box((2 * HOUR_US,), (3 * HOUR_US,))))
     again = survey(place.lake, place.declarations, "r")
-    assert [str(each.state) for each in again.intervals][:4] == [
+    assert [str(interval.state) for interval in again.intervals][:4] == [
         "covered",
         "covered",
         "stale",
@@ -489,9 +489,9 @@ replays:
 
 
 def test_pipelines_are_declared_by_reference_and_not_imported(tmp_path: Path) -> None:
-    found = read(tmp_path, DECLARED)
-    assert found.pipelines == {"hourly": "shop.pipelines:hourly"}
-    again = found.replay("again")
+    actual = read(tmp_path, DECLARED)
+    assert actual.pipelines == {"hourly": "shop.pipelines:hourly"}
+    again = actual.replay("again")
     assert (again.pipeline, again.sink, again.transform) == ("hourly", "hours", None)
 
 

@@ -27,7 +27,7 @@ def changes(
 
 
 def names(*published: KeptChanges) -> list[str]:
-    return [each.name for each in in_effect(published)]
+    return [item.name for item in in_effect(published)]
 
 
 def test_disjoint_runs_count_side_by_side() -> None:
@@ -71,16 +71,16 @@ def test_each_record_of_a_published_range_stays_covered(
     def records(of: list[KeptChanges]) -> set[tuple[int, int]]:
         return {
             (worker, time)
-            for each in of
-            for worker in each.scope.workers or ()
+            for item in of
+            for worker in item.scope.workers or ()
             for time in range(7)
-            if each.scope.region.contains(Time((time,)))
+            if item.scope.region.contains(Time((time,)))
         }
 
     counting = list(in_effect(published))
 
     assert records(counting) == records(published)
-    assert counting == [each for each in published if each in counting]
+    assert counting == [item for item in published if item in counting]
     assert not published or counting[-1] == published[-1]
 
 

@@ -69,7 +69,7 @@ class Shop:
         return self.plan(**asked).computation.lookup_pins["customers"].version
 
     def intent(self, plan: Plan) -> Intent:
-        draft = draft_certificate(plan, [each.content(plan.reads) for each in plan.inputs])
+        draft = draft_certificate(plan, [item.content(plan.reads) for item in plan.inputs])
         placed = Placement(None, "_time")
         code, cut = plan.computation.code, plan.inputs.cut.commit
         return Intent(
@@ -108,7 +108,7 @@ def test_two_lookups_are_pinned_in_their_order(shop: Shop) -> None:
     regions = pa.table({"code": pa.array([1], pa.int32()), "worker": pa.array([0], pa.int32())})
     deltalake.write_deltalake(shop.lake.table("regions"), regions)
     plan = shop.plan(pipeline="by_customer", lookups={"customers": 0})
-    assert [(each.lookup.name, each.pin.version) for each in plan.computation.lookups] == [
+    assert [(lookup.lookup.name, lookup.pin.version) for lookup in plan.computation.lookups] == [
         ("customers", 0),
         ("regions", 0),
     ]
@@ -116,8 +116,8 @@ def test_two_lookups_are_pinned_in_their_order(shop: Shop) -> None:
 
 def test_versions_are_stored_only_if_present(shop: Shop) -> None:
     assert "lookups" not in Request("orders", "t").to_json()
-    asked = shop.request(lookups={"customers": 1})
-    assert Request.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    requested = shop.request(lookups={"customers": 1})
+    assert Request.from_json(json.loads(json.dumps(requested.to_json()))) == requested
     assert read_request(Request, {"stream": "s", "into": "t", "pipeline": "p", "lookups": {"c": 1}})
     plan = shop.plan()
     intent = shop.intent(plan)
@@ -149,8 +149,8 @@ def test_plan_and_certificate_show_the_version(shop: Shop) -> None:
 
 
 def require_readable(plan: Plan) -> None:
-    for each in plan.computation.lookups:
-        each.require_readable()
+    for lookup in plan.computation.lookups:
+        lookup.require_readable()
 
 
 def refused(shop: Shop, said: str, **asked: Any) -> None:
@@ -295,7 +295,7 @@ def test_a_retry_in_airflow_recognises_its_request(shop: Shop) -> None:
     claims.claim(shop.lake, RunId(plan.identity, 1, "t"), plan.request.stream, plan.scope)
     shop.change("Di")
     setting: Any = SimpleNamespace(lake=shop.lake.root, declarations=DECLARED)
-    found = interrupted_request(setting, shop.request(), saved)
-    assert found is not None
-    assert found.lookups == {"customers": 2}
+    actual = interrupted_request(setting, shop.request(), saved)
+    assert actual is not None
+    assert actual.lookups == {"customers": 2}
     assert interrupted_request(setting, shop.request(mode="append"), saved) is None

@@ -117,7 +117,7 @@ def test_the_order_in_which_streams_are_named_means_nothing(two: Two) -> None:
     plan, other = two.plan(), two.plan(streams=turned)
     assert plan.request.stream == other.request.stream == "orders_eu+payments"
     assert plan.identity == other.identity
-    assert [each.source for each in other.inputs] == ["orders", "payments"]
+    assert [item.source for item in other.inputs] == ["orders", "payments"]
 
 
 def test_an_identity_has_the_cuts_of_all(two: Two) -> None:
@@ -140,7 +140,7 @@ def test_an_identity_has_the_cuts_of_all(two: Two) -> None:
 
 def test_sources_may_read_one_stream(two: Two) -> None:
     plan = two.plan(streams={"orders": "payments", "payments": "payments"})
-    assert [each.cut.commit for each in plan.inputs] == [0, 0]
+    assert [item.cut.commit for item in plan.inputs] == [0, 0]
     assert plan.request.stream == "payments+payments"
 
 
@@ -189,7 +189,7 @@ def test_a_pipeline_of_several_needs_them_by_name(two: Two) -> None:
 def test_a_source_reads_several_streams_as_one(two: Two) -> None:
     lay_tape(two.lake, "orders_us", ["x"], [(n * HOUR_US,) for n in range(5)], (5 * HOUR_US,))
     plan = two.plan(streams={**STREAMS, "orders": ["orders_eu", "orders_us"]}, peers=1)
-    assert [each.source for each in plan.inputs] == [
+    assert [item.source for item in plan.inputs] == [
         "orders/orders_eu",
         "orders/orders_us",
         "payments",
@@ -225,7 +225,7 @@ def test_workers_are_chosen_in_all_streams_that_have_the_same(two: Two) -> None:
     plan = two.plan(
         "paid_by_worker", streams={"orders": "orders_eu", "payments": "refunds"}, workers=("b",)
     )
-    assert [each.workers for each in plan.inputs] == [{1: "b"}, {1: "b"}]
+    assert [item.workers for item in plan.inputs] == [{1: "b"}, {1: "b"}]
     assert plan.scope.workers == (1,)
     assert not plan.inputs.everyone
     with pytest.raises(InvalidRequestError, match="^CAP-WORKERS: .*mixes workers"):
@@ -233,14 +233,14 @@ def test_workers_are_chosen_in_all_streams_that_have_the_same(two: Two) -> None:
 
 
 def test_streams_with_different_workers_share_the_common(two: Two) -> None:
-    each = {"orders": ("a", "b"), "payments": ("b", "a")}
-    plan = two.plan("paid_by_worker", workers_of=each)
+    item = {"orders": ("a", "b"), "payments": ("b", "a")}
+    plan = two.plan("paid_by_worker", workers_of=item)
     assert [set(stream.workers.values()) for stream in plan.inputs] == [{"a", "b"}] * 2
     assert two.plan("paid_by_worker", workers=("a", "b")).identity == plan.identity
     one = two.plan("paid_by_worker", workers_of={"orders": ("a",), "payments": ("a",)})
     assert one.scope.workers == (0,)
     with pytest.raises(InvalidRequestError, match="orders_eu and payments have different workers"):
-        two.plan("paid_by_worker", workers_of={**each, "payments": ("a", "c")})
+        two.plan("paid_by_worker", workers_of={**item, "payments": ("a", "c")})
     lay_tape(two.lake, "turned", ["b", "a"], [], (8 * HOUR_US,))
     with pytest.raises(InvalidRequestError, match="orders_eu and turned have different workers"):
         two.plan("paid_by_worker", workers=("a",), streams={**STREAMS, "payments": "turned"})
@@ -251,7 +251,7 @@ def test_rows_can_keep_the_workers_of_one_source(two: Two) -> None:
     assert everyone.inputs.everyone
     assert everyone.scope.workers == (0, 1)
     plan = two.plan("paid_by_seller", workers_of={"orders": ("b",)})
-    assert [each.workers for each in plan.inputs] == [{1: "b"}, {0: "a", 1: "b", 2: "c"}]
+    assert [item.workers for item in plan.inputs] == [{1: "b"}, {0: "a", 1: "b", 2: "c"}]
     assert (plan.inputs.workers, plan.scope.workers) == ({1: "b"}, (1,))
     # Workers without a stream are those of the source that keeps them.
     assert two.plan("paid_by_seller", workers=("b",)).identity == plan.identity
@@ -273,10 +273,10 @@ def test_rows_can_keep_the_workers_of_one_source(two: Two) -> None:
 
 def test_the_kept_workers_need_not_be_those_of_the_first_stream(two: Two) -> None:
     plan = two.plan("paid_by_payer", workers=("c",))
-    assert [each.everyone for each in plan.inputs] == [True, False]
+    assert [item.everyone for item in plan.inputs] == [True, False]
     assert (plan.scope.workers, plan.layout.labels[2]) == ((2,), "c")
-    assert [each.workers for each in plan.inputs.keepers] == [{2: "c"}]
-    assert [each.workers for each in plan.inputs.others] == [{0: "a", 1: "b"}]
+    assert [item.workers for item in plan.inputs.keepers] == [{2: "c"}]
+    assert [item.workers for item in plan.inputs.others] == [{0: "a", 1: "b"}]
     draft = draft_certificate(plan, [stream.content(plan.reads) for stream in plan.inputs])
     assert (draft.workers, draft.not_covered.workers) == (["c"], ["a", "b"])
     streams = {"orders": "payments", "payments": "orders_eu"}
@@ -319,8 +319,8 @@ def test_what_lacks_of_the_kept_workers_is_filled(two: Two) -> None:
     name, code = plan.computation.name, plan.computation.code
     books = Books(two.lake, plan.request.stream, plan.target, name, code)
     books.published("r", (2,), Region(Box((None,), (3 * HOUR_US,))))
-    found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
-    first, second = plan_replays(found, BackfillRequest("joined"))
+    actual = survey(two.lake, declared, "joined", every=timedelta(hours=1))
+    first, second = plan_replays(actual, BackfillRequest("joined"))
     assert (first.workers, first.workers_of) == (("a",), {})
     assert (second.workers, second.workers_of) == (None, by_payer.workers_of)
     assert make_plan(two.lake, declared, first).scope.workers == (0,)
@@ -394,8 +394,8 @@ def test_an_intent_pins_all_cuts(two: Two) -> None:
 
 
 def test_a_plan_shows_all_streams(two: Two) -> None:
-    found = preview(two.lake, two.declarations, two.request())
-    value = found.to_json()
+    actual = preview(two.lake, two.declarations, two.request())
+    value = actual.to_json()
     assert [part["source"] for part in value["streams"]] == ["orders", "payments"]  # type: ignore[index]
     assert (value["records"], value["messages"]) == (27, 27)
     assert value["standing"] == {"current": 0, "stale": 0, "missing": 27}
@@ -445,18 +445,18 @@ def test_no_stream_is_retired_while_a_run_reads_it(two: Two) -> None:
 
 def test_intervals_of_several_streams_are_surveyed_and_filled(two: Two) -> None:
     declared = replace(two.declarations, replays={"joined": JOINED})
-    found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
+    actual = survey(two.lake, declared, "joined", every=timedelta(hours=1))
     states = {IntervalState.GAP: 6, IntervalState.INCOMPLETE: 4}
-    assert found.counts == {str(state): states.get(state, 0) for state in IntervalState}
+    assert actual.counts == {str(state): states.get(state, 0) for state in IntervalState}
     plan = two.plan()
     name, code = plan.computation.name, plan.computation.code
     books = Books(two.lake, plan.request.stream, plan.target, name, code)
     whole = Box((None,), (3 * HOUR_US,))
     books.published("r", None, Region(whole))
     go_on(two.lake, "payments", [], (7 * HOUR_US,))
-    found = survey(two.lake, declared, "joined", every=timedelta(hours=1))
-    assert (found.counts["covered"], found.counts["gap"]) == (3, 4)
-    [request] = plan_replays(found, BackfillRequest("joined"))
+    actual = survey(two.lake, declared, "joined", every=timedelta(hours=1))
+    assert (actual.counts["covered"], actual.counts["gap"]) == (3, 4)
+    [request] = plan_replays(actual, BackfillRequest("joined"))
     assert (request.since, request.until) == (
         "1970-01-01T03:00:00.000000Z",
         "1970-01-01T07:00:00.000000Z",
@@ -481,8 +481,8 @@ def test_a_time_with_records_of_one_stream_alone_is_to_be_filled(tmp_path: Path)
     lay_tape(lake, "orders_eu", ["a", "b"], times, (6 * HOUR_US,), opened=late)
     lay_tape(lake, "payments", ["a"], times, (6 * HOUR_US,))
     declared = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {"joined": JOINED}, REFERENCES)
-    found = survey(lake, declared, "joined", every=timedelta(hours=1))
-    assert found.counts["gap"] == 6
+    actual = survey(lake, declared, "joined", every=timedelta(hours=1))
+    assert actual.counts["gap"] == 6
 
 
 def test_the_command_line_names_streams_by_source(
@@ -551,8 +551,8 @@ def test_runs_of_several_streams_are_those_of_each(two: Two) -> None:
     books = Books(two.lake, plan.request.stream, plan.target)
     books.published("both-00000000-1", None, plan.region)
     Books(two.lake, "orders_eu", plan.target).failed("one-00000000-1", None, plan.region)
-    for name, found in (("orders_eu", 2), ("payments", 1), ("eu", 0)):
-        assert len(list_runs_of_stream(two.lake, name)) == found
+    for name, actual in (("orders_eu", 2), ("payments", 1), ("eu", 0)):
+        assert len(list_runs_of_stream(two.lake, name)) == actual
     [run] = list_runs_of_stream(two.lake, "payments")
     assert run.streams == ("orders_eu", "payments")
     [table] = view_tables(two.lake, [run.run])

@@ -85,7 +85,7 @@ def test_the_tables_of_a_lake_in_another_place_are_found(
     assert find_moved(new, new.table("u")) is (how == "copied")
     assert standing(new, new.table("u")) == [other.name]
     assert stored_target(new, new.table("t")) == lake.table("t")
-    kept = [kept_changes_path(each, each.table("t")) for each in (lake, new)]
+    kept = [kept_changes_path(item, item.table("t")) for item in (lake, new)]
     assert kept == [f"{lake.root}/kept/t", f"{new.root}/kept/t"]
 
 
@@ -94,11 +94,11 @@ def test_a_moved_lake_gives_the_same_runs_for_the_same_requests(lake: Lake, tmp_
     run = publish(lake, lake.table("t"))
     declarations = declared(little_stream(tmp_path))
     request, follow = Request(NAME, "t"), Request(NAME, "t", follow="f")
-    before = [make_plan(lake, declarations, each).identity for each in (request, follow)]
+    before = [make_plan(lake, declarations, item).identity for item in (request, follow)]
     (tmp_path / "lake").rename(tmp_path / "new")
     new = Lake.at(tmp_path / "new")
     find_moved(new, new.table("t"))
-    assert [make_plan(new, declarations, each).identity for each in (request, follow)] == before
+    assert [make_plan(new, declarations, item).identity for item in (request, follow)] == before
     assert standing(new, new.table("t")) == [run.name]
 
 
@@ -208,10 +208,10 @@ class TestNames:
         # A declaration of that table holds, whether it has the name, another one or the path.
         for given in (by_name, Target(name="t", path=place, time="day")):
             config = ProjectConfig(tmp_path, {}, {}, {"t": given}, {})
-            path, found = target_path(lake, config, "shop.orders")
-            assert found is not None
-            assert (path, found.name, found.time) == (place, "t", "day")
-            assert found.table is not None
+            path, actual = target_path(lake, config, "shop.orders")
+            assert actual is not None
+            assert (path, actual.name, actual.time) == (place, "t", "day")
+            assert actual.table is not None
             assert target_path(lake, config, "shop.others")[1] != given
 
     def test_a_renamed_table_keeps_its_runs(self, lake: Lake, tmp_path: Path) -> None:

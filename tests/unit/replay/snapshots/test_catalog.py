@@ -54,10 +54,10 @@ class Followed:
         made = Snapshot(
             name, "places", peers, reached, last, 4, 9, 1, 800, held, signatures=signatures
         )
-        asked = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
-        intent = intent_json(asked, reached.elements)
-        said = {"name": "places", "sink": "pairs", "state": made.to_json()}
-        done = {"attempt": 1, "target_version": self.runs, "pipeline": said}
+        requested = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
+        intent = intent_json(requested, reached.elements)
+        printed = {"name": "places", "sink": "pairs", "state": made.to_json()}
+        done = {"attempt": 1, "target_version": self.runs, "pipeline": printed}
         self.step(run, "intent", intent)
         self.step(run, "done", done)
         return made
@@ -68,8 +68,8 @@ class Followed:
     def chosen(self, peers: int | None = None) -> str | None:
         last = read_last_published(self.lake, "id")
         assert last is not None
-        found = find_snapshot(self.lake, last, peers)
-        return found and found.name
+        actual = find_snapshot(self.lake, last, peers)
+        return actual and actual.name
 
 
 @pytest.fixture
@@ -166,11 +166,11 @@ def test_snapshots_are_listed(followed: Followed, state, capsys) -> None:
     first, second = followed.publish(), followed.publish(2)
     followed.step("t-id-2", "rolled-back", {})
     followed.books.became("places", first.name, "rescaled", rescaled(first, 6))
-    code, found = state("places", "--into", "t")
+    code, actual = state("places", "--into", "t")
     assert code == 0
-    rows = [(row["snapshot"], row["is"], row["peers"], row["keys"]) for row in found["snapshots"]]
+    rows = [(row["snapshot"], row["is"], row["peers"], row["keys"]) for row in actual["snapshots"]]
     assert rows == [(f"{first.name}@6", "stands", 6, 6), (second.name, "was taken back", 2, 6)]
-    assert found["snapshots"][0]["frontier"] == ["1970-01-01T01:00:00.000000Z"]
+    assert actual["snapshots"][0]["frontier"] == ["1970-01-01T01:00:00.000000Z"]
     assert state("places", "--into", "other")[1]["snapshots"] == []
     assert main(["state", "places"]) == 0
     assert "stands" in capsys.readouterr().out
@@ -226,7 +226,7 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
 
     first = followed.publish(signatures=kept)
     assert resumed() == first.name
-    changed = {name: dict(each) for name, each in kept.items()}
+    changed = {name: dict(item) for name, item in kept.items()}
     changed["visits"]["gap"] = "7"
     followed.publish(signatures=changed)
     with pytest.raises(StateChanged, match="visits has changed") as caught:

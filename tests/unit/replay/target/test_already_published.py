@@ -77,12 +77,12 @@ class Told:
         """The run of a plan, which has published."""
         books = replace(self.books, transform=plan.computation.name, code=plan.computation.code)
         mode, kept, cut = str(plan.request.mode), plan.scope.region, plan.inputs.cut.commit
-        told = {"mode": mode, "kept": kept, "identity": plan.identity, "cut": cut}
-        books.published(run, plan.scope.workers, plan.region, **told)  # type: ignore[arg-type]
+        reported = {"mode": mode, "kept": kept, "identity": plan.identity, "cut": cut}
+        books.published(run, plan.scope.workers, plan.region, **reported)  # type: ignore[arg-type]
 
     def stood(self, **asked: object) -> str | None:
-        found = find_equivalent_run(Ownership(self.plan(**asked)), DECLARED)
-        return None if found is None else found.last.run
+        actual = find_equivalent_run(Ownership(self.plan(**asked)), DECLARED)
+        return None if actual is None else actual.last.run
 
 
 @pytest.fixture
@@ -100,13 +100,13 @@ def more(told: Told) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_a_complete_range_stands_whatever_is_captured_after_it(told: Told, mode: Mode) -> None:
-    asked = {"mode": mode, "keys": ("id",)}
-    told.published("first", told.plan(**asked))
-    assert told.stood(**asked) is None  # At the same cut it is the run itself.
+    requested = {"mode": mode, "keys": ("id",)}
+    told.published("first", told.plan(**requested))
+    assert told.stood(**requested) is None  # At the same cut it is the run itself.
     more(told)
-    assert told.plan(**asked).identity != told.plan(**asked, as_of=0).identity
-    assert told.stood(**asked) == "first"
-    assert preview(told.lake, DECLARED, told.request(**asked)).equivalent == "first"
+    assert told.plan(**requested).identity != told.plan(**requested, as_of=0).identity
+    assert told.stood(**requested) == "first"
+    assert preview(told.lake, DECLARED, told.request(**requested)).equivalent == "first"
 
 
 @pytest.mark.parametrize(
@@ -163,20 +163,23 @@ def test_what_the_protocol_forbids_is_seen_all_the_same(told: Told) -> None:
 
 def test_what_was_known_at_an_epoch_stands(tmp_path: Path) -> None:
     """Times in two coordinates: the region has the frontier of its cut, and is the same set."""
-    told = Told(Lake.at(tmp_path))
-    lay_tape(told.lake, "s", "ab", [(0, 1), (0, 2), (1, 1)], (2, 0), time_type=PAIR)
-    asked = {"since": "event=1", "until": "event=3", "known_at": 1}
-    told.published("first", told.plan(**asked))
-    go_on(told.lake, "s", [(2, 1)], (3, 0))
-    assert told.plan(**asked).region != told.plan(**asked, as_of=0).region
-    assert told.stood(**asked) == "first"
-    assert told.stood(**{**asked, "known_at": 2}) is None
+    reported = Told(Lake.at(tmp_path))
+    lay_tape(reported.lake, "s", "ab", [(0, 1), (0, 2), (1, 1)], (2, 0), time_type=PAIR)
+    requested = {"since": "event=1", "until": "event=3", "known_at": 1}
+    reported.published("first", reported.plan(**requested))
+    go_on(reported.lake, "s", [(2, 1)], (3, 0))
+    assert reported.plan(**requested).region != reported.plan(**requested, as_of=0).region
+    assert reported.stood(**requested) == "first"
+    assert reported.stood(**{**requested, "known_at": 2}) is None
     # Without an epoch it never completes: what stands of it are the times of back then.
-    always = {**asked, "known_at": None, "partial": True}
-    told.published("open", told.plan(**always))
-    go_on(told.lake, "s", [], (4, 0))
-    assert told.plan(**always).scope.region.box == told.plan(**always, as_of=1).scope.region.box
-    assert told.stood(**always) is None
+    always = {**requested, "known_at": None, "partial": True}
+    reported.published("open", reported.plan(**always))
+    go_on(reported.lake, "s", [], (4, 0))
+    assert (
+        reported.plan(**always).scope.region.box
+        == reported.plan(**always, as_of=1).scope.region.box
+    )
+    assert reported.stood(**always) is None
 
 
 def refused(
@@ -263,12 +266,12 @@ def test_a_followed_replay_appends_beside_its_own_runs_alone(told: Told) -> None
 
 
 def test_where_the_target_keeps_no_time_what_was_played_counts(told: Told) -> None:
-    asked = {"transform": "mixed", "replay": "counted"}
-    told.published("first", told.plan(**asked, mode=Mode.APPEND))
-    assert told.plan(**asked, mode=Mode.APPEND).layout.time is None
-    assert refused(told, **asked) == "first"
+    requested = {"transform": "mixed", "replay": "counted"}
+    told.published("first", told.plan(**requested, mode=Mode.APPEND))
+    assert told.plan(**requested, mode=Mode.APPEND).layout.time is None
+    assert refused(told, **requested) == "first"
     after = {"since": "1970-01-01T04:00:00Z", "until": "1970-01-01T05:00:00Z"}
-    assert refused(told, **asked, **after) is None
+    assert refused(told, **requested, **after) is None
 
 
 def test_rows_of_other_streams_are_not_doubled(told: Told) -> None:

@@ -43,8 +43,8 @@ class Told:
         return Books(self.lake, NAME, self.lake.table("t"))
 
     def covered(self, plan: Plan) -> list[coverage.Covered]:
-        found = coverage.current(self.lake, plan.target)
-        return [each for each in found if each.scope.overlaps(plan.scope)]
+        actual = coverage.current(self.lake, plan.target)
+        return [item for item in actual if item.scope.overlaps(plan.scope)]
 
 
 def told(root: Path) -> Told:
@@ -55,15 +55,15 @@ def told(root: Path) -> Told:
 
 
 def hours(since: int | None, until: int | None) -> Region:
-    bounds = [None if each is None else each * HOURS for each in (since, until)]
+    bounds = [None if item is None else item * HOURS for item in (since, until)]
     return Region(Box((bounds[0],), (bounds[1],)))
 
 
 def test_nothing_stands_of_a_target_that_is_not_there(tmp_path: Path) -> None:
     plan = told(tmp_path).plan()
-    found = published_overlap(plan, [])
-    assert (found.current, found.stale, found.missing) == (0, 0, 24)
-    assert found.by_run == {}
+    actual = published_overlap(plan, [])
+    assert (actual.current, actual.stale, actual.missing) == (0, 0, 24)
+    assert actual.by_run == {}
 
 
 def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
     books.published("second", (1,), hours(2, 6))
     plan = place.plan()
     covered = place.covered(plan)
-    found = published_overlap(plan, covered)
-    assert found.by_run == {"first": 10, "second": 4}
-    assert (found.current, found.stale, found.missing) == (10, 4, 10)
+    actual = published_overlap(plan, covered)
+    assert actual.by_run == {"first": 10, "second": 4}
+    assert (actual.current, actual.stale, actual.missing) == (10, 4, 10)
     # Only what the plan plays is counted.
     part = place.plan(workers=("b",), until="1970-01-01T03:00:00Z")
     small = published_overlap(part, place.covered(part))
@@ -111,15 +111,15 @@ def test_every_cell_is_counted_once_as_one_by_one(
     for worker in range(3):
         for hour in range(8):
             last = [
-                each
-                for each in covered
-                if worker in (each.scope.workers or ())
-                and each.scope.region.contains(Time((hour * HOURS,)))
+                item
+                for item in covered
+                if worker in (item.scope.workers or ())
+                and item.scope.region.contains(Time((hour * HOURS,)))
             ]
             state = "missing" if not last else "stale" if last[-1].code else "current"
             expected[state] += 1
-    found = published_overlap(plan, covered)
-    assert {name: getattr(found, name) for name in expected} == expected
+    actual = published_overlap(plan, covered)
+    assert {name: getattr(actual, name) for name in expected} == expected
 
 
 def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
@@ -130,10 +130,10 @@ def test_partial_orders_are_counted_by_their_frontiers(tmp_path: Path) -> None:
     plan = place.plan(partial=True)
     played = Region(Box.everything(PAIR), Antichain.of([Time((2, 1))]))
     scope = Scope(plan.target, (0,), played)
-    found = published_overlap(plan, [coverage.Covered("r", 1, NAME, scope, "", "", 0, 0)])
+    actual = published_overlap(plan, [coverage.Covered("r", 1, NAME, scope, "", "", 0, 0)])
     inside = sum(played.contains(Time(time)) and plan.region.contains(Time(time)) for time in times)
     assert 0 < inside < len(times)
-    assert found.current == inside
+    assert actual.current == inside
 
 
 def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_workers_are_missing_in_four_ways(tmp_path: Path) -> None:
     place = Told(lake, declared(stream))
     plan = place.plan(workers=("a", "late"), until="1970-01-01T05:00:00Z")
     played = [stream.content(plan.region) for stream in plan.inputs]
-    found = worker_gaps(plan, place.declarations, played)
-    assert (found.left_out, found.silent, found.not_on_tape) == (("b",), ("late",), ("never",))
-    assert found.behind == {}
+    actual = worker_gaps(plan, place.declarations, played)
+    assert (actual.left_out, actual.silent, actual.not_on_tape) == (("b",), ("late",), ("never",))
+    assert actual.behind == {}
     far = place.plan(workers=("a", "late"), until="1970-01-01T09:00:00Z")
     behind = worker_gaps(far, place.declarations, played).behind
     assert behind == {"a": (Time((8 * HOURS,)),), "late": (Time((8 * HOURS,)),)}

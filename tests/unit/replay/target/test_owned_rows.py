@@ -72,29 +72,29 @@ def test_nothing_is_known_where_nothing_stands(plan: Plan) -> None:
 
 
 def test_two_thousand_hours_in_a_row_are_one_condition(plan: Plan) -> None:
-    told = owned_rows_sql(plan, COPY, covered(plan, hours(range(2000)), (0, 1)))
-    assert told == (
+    reported = owned_rows_sql(plan, COPY, covered(plan, hours(range(2000)), (0, 1)))
+    assert reported == (
         "(`_worker` IN (0, 1) AND (`_time`.`event` >= TIMESTAMP '1970-01-01 00:00:00.000000Z' "
         "AND `_time`.`event` < TIMESTAMP '1970-03-25 08:00:00.000000Z'))"
     )
 
 
 def test_hours_with_gaps_are_found_by_halving(plan: Plan) -> None:
-    told = owned_rows_sql(plan, COPY, covered(plan, hours(range(0, 4000, 2))))
-    assert told.count("IN (") == 1
-    assert told.count("if(") == 1999
-    assert told.startswith("exists(array(true), one -> (`_worker` IN (0) AND if(")
-    assert depth(told) < 20
+    reported = owned_rows_sql(plan, COPY, covered(plan, hours(range(0, 4000, 2))))
+    assert reported.count("IN (") == 1
+    assert reported.count("if(") == 1999
+    assert reported.startswith("exists(array(true), one -> (`_worker` IN (0) AND if(")
+    assert depth(reported) < 20
 
 
 def test_predicates_of_many_workers_nest_logarithmically(
     plan: Plan,
 ) -> None:
     own = [covered(plan, hours([2 * n]), (0, n + 1))[0] for n in range(1000)]
-    told = owned_rows_sql(plan, COPY, own)
-    assert told.count("IN (") == 1000
-    assert told.startswith("exists(array(true), one -> (")
-    assert depth(told) < 20
+    reported = owned_rows_sql(plan, COPY, own)
+    assert reported.count("IN (") == 1000
+    assert reported.startswith("exists(array(true), one -> (")
+    assert depth(reported) < 20
 
 
 def test_a_target_s_own_columns_are_asked(plan: Plan) -> None:

@@ -82,8 +82,8 @@ class Target:
 
     def write(self, rows: pa.Table, note: dict[str, object]) -> None:
         """Append rows as a run does."""
-        told = {"userMetadata": json.dumps({"capstan": note})}
-        properties = CommitProperties(custom_metadata=told)
+        reported = {"userMetadata": json.dumps({"capstan": note})}
+        properties = CommitProperties(custom_metadata=reported)
         deltalake.write_deltalake(self.path, rows, mode="append", commit_properties=properties)
 
     @property
@@ -91,8 +91,8 @@ class Target:
         return DeltaTable(self.path)
 
     def states(self) -> list[tuple[str, tuple[str, ...]]]:
-        found = survey(self.lake, DECLARED, "days").intervals
-        return [(str(each.state), each.missing) for each in found]
+        actual = survey(self.lake, DECLARED, "days").intervals
+        return [(str(item.state), item.missing) for item in actual]
 
     @property
     def plan(self) -> Plan:
@@ -104,8 +104,8 @@ class Target:
         return owner.changes(owner.covered)
 
     def changes(self) -> list[str]:
-        found = survey(self.lake, DECLARED, "days").intervals
-        return [name for each in found for name in each.changes]
+        actual = survey(self.lake, DECLARED, "days").intervals
+        return [name for item in actual for name in item.changes]
 
 
 @pytest.fixture
@@ -174,10 +174,10 @@ def test_what_others_have_touched_is_told_and_filled(
     assert named.startswith("version 4 (")
     assert list(dict.fromkeys(map(str, target.since()))) == [named]
 
-    found = survey(target.lake, DECLARED, "days")
-    requests = plan_replays(found, BackfillRequest("days"))
+    actual = survey(target.lake, DECLARED, "days")
+    requests = plan_replays(actual, BackfillRequest("days"))
     assert sum(state == "changed" for state, _ in states) >= len(requests) > 0
-    assert not plan_replays(found, BackfillRequest("days", what=BackfillMode.FAILED))
+    assert not plan_replays(actual, BackfillRequest("days", what=BackfillMode.FAILED))
 
 
 @pytest.mark.parametrize(
@@ -234,13 +234,13 @@ def test_noted_foreign_commits_outlive_the_log(target: Target) -> None:
     target.table.delete("day = '2024-05-02'")
     assert note_touched(target.lake, target.path, 1) == 1
     assert note_touched(target.lake, target.path, 1) == 0
-    told = target.since()
+    reported = target.since()
     target.write(rows([0], [5]), {"run": "later"})
     target.table.create_checkpoint()
     for version in range(5):
         (Path(target.path) / "_delta_log" / f"{version:020}.json").unlink()
     assert target.states() == [COVERED, ("changed", BOTH), COVERED]
-    assert target.since() == told
+    assert target.since() == reported
     # What is done after the last look is told by the log.
     target.table.delete("day = '2024-05-03' AND _worker = 1")
     assert target.states() == [COVERED, ("changed", BOTH), ("changed", ("b",))]
@@ -313,7 +313,7 @@ def test_each_ledger_is_read_once_for_all_that_is_asked(
     assert owner.covering_run is None
     assert owner.is_disturbed("day1")
     assert len(owner.regions) == 5
-    assert {each.scope.workers for each in owner.changes(owner.covered)} == {(0,), (1,)}
+    assert {change.scope.workers for change in owner.changes(owner.covered)} == {(0,), (1,)}
     assert read == {"coverage": 1, "runs": 1}
     # A publish after the first look is one that only another look knows.
     target.books.published("day3", [0, 1], Region(Box((FIRST,), (FIRST + DAY,))))

@@ -152,13 +152,13 @@ def test_expired_versions_differ_from_other_failures() -> None:
         "AccessControlException: Permission denied",
         "FAILED_READ_FILE",
     )
-    assert not any(is_gone(PySparkException(each)) for each in others)
+    assert not any(is_gone(PySparkException(other)) for other in others)
 
 
 def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
-    asked: dict[str, object] = {"follow": "nightly"}
-    identity = follow_identity(Request(NAME, "t", **asked), lake.table("t"))  # type: ignore[arg-type]
-    plan = plan_of(lake, **asked)
+    requested: dict[str, object] = {"follow": "nightly"}
+    identity = follow_identity(Request(NAME, "t", **requested), lake.table("t"))  # type: ignore[arg-type]
+    plan = plan_of(lake, **requested)
     books = Books(lake, NAME, lake.table("t"))
     require_cursor(plan, read_last_published(lake, identity))
     intent = intent_json(plan.request, [[3 * HOUR_US]])

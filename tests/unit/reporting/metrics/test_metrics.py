@@ -33,45 +33,45 @@ FLIGHTS = Recorded("flights", ["EWR", ODD], commits=5, slower={1: 2}, late={"lat
 
 @pytest.fixture
 def lake(tmp_path):
-    found = Lake.at(tmp_path / "lake")
-    FLIGHTS.lay(found)
-    FLIGHTS.verified(found, 2, AT)
-    return found
+    actual = Lake.at(tmp_path / "lake")
+    FLIGHTS.lay(actual)
+    FLIGHTS.verified(actual, 2, AT)
+    return actual
 
 
 def of(samples, metric):
-    return {each.labels: each.value for each in samples if each.metric == metric}
+    return {sample.labels: sample.value for sample in samples if sample.metric == metric}
 
 
 def test_a_tape_is_told_in_figures(lake):
-    found = lake_samples(lake, NOTHING)
+    actual = lake_samples(lake, NOTHING)
     own = ("flights",)
     # A worker has one event to begin with, and 6 pairs a commit; the slower one 4.
-    assert of(found, "stream_readable") == {own: 1}
-    assert of(found, "stream_closed") == {own: 0}
-    assert of(found, "events_total") == {own: 2 + 5 * 2 * (6 + 4)}
-    assert of(found, "records_total") == {own: 5 * (6 + 4)}
-    assert of(found, "commits_total") == {own: 5}
-    assert of(found, "late_records_total") == {("flights", "ahead"): 7, ("flights", "late"): 3}
-    assert of(found, "unverified_commits") == {own: 2}
-    assert of(found, "unverified_events") == {own: 2 * 2 * (6 + 4)}
+    assert of(actual, "stream_readable") == {own: 1}
+    assert of(actual, "stream_closed") == {own: 0}
+    assert of(actual, "events_total") == {own: 2 + 5 * 2 * (6 + 4)}
+    assert of(actual, "records_total") == {own: 5 * (6 + 4)}
+    assert of(actual, "commits_total") == {own: 5}
+    assert of(actual, "late_records_total") == {("flights", "ahead"): 7, ("flights", "late"): 3}
+    assert of(actual, "unverified_commits") == {own: 2}
+    assert of(actual, "unverified_events") == {own: 2 * 2 * (6 + 4)}
     tables = {("flights", name) for name in ("events", "records", "late", "workers")}
-    assert set(of(found, "files")) == set(of(found, "bytes")) == tables
-    assert of(found, "files")["flights", "events"] == 5
-    assert of(found, "bytes")["flights", "events"] == sum(
+    assert set(of(actual, "files")) == set(of(actual, "bytes")) == tables
+    assert of(actual, "files")["flights", "events"] == 5
+    assert of(actual, "bytes")["flights", "events"] == sum(
         path.stat().st_size for path in Path(lake.stream("flights").events).glob("*.parquet")
     )
 
 
 def test_frontiers_are_told_as_moments_and_lags(lake):
-    found = lake_samples(lake, NOTHING)
-    lags = of(found, "worker_frontier_lag_seconds")
+    actual = lake_samples(lake, NOTHING)
+    lags = of(actual, "worker_frontier_lag_seconds")
     fast, slow = (FLIGHTS.frontier(worker, 4) for worker in (0, 1))
-    assert of(found, "frontier_timestamp_seconds") == {("flights",): slow.timestamp()}
+    assert of(actual, "frontier_timestamp_seconds") == {("flights",): slow.timestamp()}
     # The fast one has sent up to one step before what it holds.
     behind = (fast - FLIGHTS.step - slow).total_seconds()
     assert lags == {("flights", "EWR"): 0, ("flights", ODD): behind}
-    assert of(found, "frontier_lag_seconds") == {("flights",): behind}
+    assert of(actual, "frontier_lag_seconds") == {("flights",): behind}
 
 
 def view(kind, greatest, *held):
@@ -85,36 +85,36 @@ def view(kind, greatest, *held):
 
 
 def test_frontiers_that_are_days_are_told_in_seconds():
-    found = list(frontier_samples(view(TimeKind.DATE, 9, 7, 8)))
-    assert of(found, "frontier_timestamp_seconds") == {("s",): 7 * 86_400}
-    assert of(found, "frontier_lag_seconds") == {("s",): 2 * 86_400}
-    assert of(found, "worker_frontier_lag_seconds")["s", "w1"] == 86_400
+    actual = list(frontier_samples(view(TimeKind.DATE, 9, 7, 8)))
+    assert of(actual, "frontier_timestamp_seconds") == {("s",): 7 * 86_400}
+    assert of(actual, "frontier_lag_seconds") == {("s",): 2 * 86_400}
+    assert of(actual, "worker_frontier_lag_seconds")["s", "w1"] == 86_400
 
 
 def test_frontiers_that_are_numbers_are_told_as_they_are():
-    found = list(frontier_samples(view(TimeKind.BIGINT, 9, 7, 8)))
-    assert of(found, "frontier_value") == {("s",): 7}
-    assert of(found, "frontier_lag_value") == {("s",): 2}
-    assert of(found, "worker_frontier_lag_value") == {("s", "w0"): 2, ("s", "w1"): 1}
+    actual = list(frontier_samples(view(TimeKind.BIGINT, 9, 7, 8)))
+    assert of(actual, "frontier_value") == {("s",): 7}
+    assert of(actual, "frontier_lag_value") == {("s",): 2}
+    assert of(actual, "worker_frontier_lag_value") == {("s", "w0"): 2, ("s", "w1"): 1}
 
 
 def test_what_has_promised_nothing_yet_has_no_lag():
-    found = list(frontier_samples(view(TimeKind.BIGINT, 9, 0, 8)))
-    assert of(found, "frontier_value") == of(found, "frontier_lag_value") == {}
-    assert of(found, "worker_frontier_lag_value") == {("s", "w1"): 1}
+    actual = list(frontier_samples(view(TimeKind.BIGINT, 9, 0, 8)))
+    assert of(actual, "frontier_value") == of(actual, "frontier_lag_value") == {}
+    assert of(actual, "worker_frontier_lag_value") == {("s", "w1"): 1}
 
 
 def test_a_closed_stream_is_told_as_such():
-    found = list(frontier_samples(view(TimeKind.BIGINT, 9, None, None)))
-    assert found == [Sample("stream_closed", 1, ("s",))]
+    actual = list(frontier_samples(view(TimeKind.BIGINT, 9, None, None)))
+    assert actual == [Sample("stream_closed", 1, ("s",))]
 
 
 def test_what_was_never_verified_is_all_unverified(tmp_path):
     lake = Lake.at(tmp_path)
     FLIGHTS.lay(lake)
-    found = lake_samples(lake, NOTHING)
-    assert of(found, "unverified_commits") == {("flights",): 5}
-    assert of(found, "unverified_events") == of(found, "events_total")
+    actual = lake_samples(lake, NOTHING)
+    assert of(actual, "unverified_commits") == {("flights",): 5}
+    assert of(actual, "unverified_events") == of(actual, "events_total")
 
 
 def test_runs_are_counted_by_what_came_of_them(lake):
@@ -123,21 +123,21 @@ def test_runs_are_counted_by_what_came_of_them(lake):
     for run in ("a-00000001-1", "a-00000001-2"):
         books.published(run, None, region)
     books.failed("a-00000001-3", None, region)
-    found = lake_samples(lake, NOTHING)
-    counts = of(found, "runs")
+    actual = lake_samples(lake, NOTHING)
+    counts = of(actual, "runs")
     assert sorted(counts.values()) == [1, 2]
     assert {result for _, result in counts} == {"published", "failed"}
-    assert set(of(found, "run_timestamp_seconds")) == set(counts)
+    assert set(of(actual, "run_timestamp_seconds")) == set(counts)
 
 
 def test_a_tape_that_cannot_be_read_hides_no_other(lake):
     # There is an index, and nothing beside it.
     lay_tape(lake, "torn", ["a"], [[3]], [7], time_type=TimeType.of(t=TimeKind.BIGINT))
     declarations = declared(little_stream(Path("/nowhere")))
-    found = lake_samples(lake, declarations)
+    actual = lake_samples(lake, declarations)
     # A stream that is declared alone has nothing to be measured yet.
-    assert of(found, "stream_readable") == {("flights",): 1, ("torn",): 0}
-    assert {each.labels[0] for each in found} == {"flights", "torn"}
+    assert of(actual, "stream_readable") == {("flights",): 1, ("torn",): 0}
+    assert {item.labels[0] for item in actual} == {"flights", "torn"}
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_how_fast_events_come(commits, rate):
 def test_the_text_is_read_by_the_client_of_prometheus(lake):
     samples = lake_samples(lake, NOTHING)
     families = list(text_string_to_metric_families(prometheus(samples)))
-    found = {(s.name, tuple(s.labels.items())): s.value for f in families for s in f.samples}
-    assert found == {(f"capstan_{s.metric}", tuple(s.tags.items())): s.value for s in samples}
+    actual = {(s.name, tuple(s.labels.items())): s.value for f in families for s in f.samples}
+    assert actual == {(f"capstan_{s.metric}", tuple(s.tags.items())): s.value for s in samples}
     worker = (("stream", "flights"), ("worker", ODD))
-    assert ("capstan_worker_frontier_lag_seconds", worker) in found
+    assert ("capstan_worker_frontier_lag_seconds", worker) in actual
     kinds = {f.name: f.type for f in families}
     assert kinds["capstan_events"] == "counter"
     assert kinds["capstan_files"] == "gauge"
@@ -200,10 +200,10 @@ def test_the_command_prints_them_or_leaves_them_in_a_file(lake, tmp_path, capsys
     assert 'capstan_events_total{stream="flights"} 102\n' in printed
     file = tmp_path / "capstan.prom"
     assert main(["--json", *where, "metrics", "--output", str(file)]) == 0
-    told = json.loads(capsys.readouterr().out)
+    reported = json.loads(capsys.readouterr().out)
     assert file.read_text(encoding="utf-8") == printed
     assert {"metric": "commits_total", "value": 5, "labels": {"stream": "flights"}} in (
-        told["samples"]
+        reported["samples"]
     )
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["capstan.prom"]
     assert main([*where, "metrics", "--output", str(tmp_path / "no" / "file")]) == 2

@@ -61,17 +61,17 @@ def test_without_pyspark_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_archive_is_made_once_and_others_go(spark: Path) -> None:
-    said: list[str] = []
+    printed: list[str] = []
     stale = class_archive.archive_path(find_java()).with_name("other.jsa")
     stale.parent.mkdir(parents=True)
     stale.write_text("", encoding="utf-8")
-    path = class_archive.make_archive(said.append)
+    path = class_archive.make_archive(printed.append)
     assert path == class_archive.archive_path(find_java())
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert [item.name for item in path.parent.iterdir()] == [path.name]
     assert path.read_text(encoding="utf-8") == "classes"
     answer(spark, code=1)
-    assert class_archive.make_archive(said.append) == path
-    assert len(said) == 1
+    assert class_archive.make_archive(printed.append) == path
+    assert len(printed) == 1
 
 
 @pytest.mark.parametrize(("code", "writes"), [(1, True), (0, False), (5, False)])

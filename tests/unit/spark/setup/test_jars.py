@@ -149,18 +149,18 @@ def test_a_connector_is_there_whole_or_not_at_all(
 ) -> None:
     resolver(monkeypatch, cache)
     fetch()
-    wanted = replace(given, hashes=jars.DELTA.hashes)
-    monkeypatch.setattr(jars, name, wanted)
-    assert wanted.fetched() == ()
+    expected = replace(given, hashes=jars.DELTA.hashes)
+    monkeypatch.setattr(jars, name, expected)
+    assert expected.fetched() == ()
     ours = jars.log_store_jar()
     assert spark_jars() == (*delta_jars(), ours)
-    make_jar(cache / wanted.name / "one.jar", "one.jar")
-    with pytest.raises(SystemFailureError, match=rf"CAP-JARS.*{wanted.name}: two.jar") as caught:
+    make_jar(cache / expected.name / "one.jar", "one.jar")
+    with pytest.raises(SystemFailureError, match=rf"CAP-JARS.*{expected.name}: two.jar") as caught:
         spark_jars()
-    assert caught.value.hint == f"run {set_up(wanted.connector)}"
-    found = jars.fetch(wanted)
-    assert spark_jars() == (*delta_jars(), ours, *found)
-    assert {path.parent.name for path in found} == {wanted.name}
+    assert caught.value.hint == f"run {set_up(expected.connector)}"
+    actual = jars.fetch(expected)
+    assert spark_jars() == (*delta_jars(), ours, *actual)
+    assert {path.parent.name for path in actual} == {expected.name}
 
 
 def test_another_log_store_under_its_name_is_refused(
@@ -189,8 +189,8 @@ def test_the_connector_to_s3_is_of_spark_s_own_hadoop() -> None:
 
 
 def test_the_reason_of_a_failed_fetch_is_the_line_that_says_it() -> None:
-    said = "Ivy Default Cache set to: x\n:: resolving\nServer access error at url y\nat z"
-    assert jars._reason(said) == "Server access error at url y"
+    printed = "Ivy Default Cache set to: x\n:: resolving\nServer access error at url y\nat z"
+    assert jars._reason(printed) == "Server access error at url y"
     assert jars._reason("") == "no output"
 
 

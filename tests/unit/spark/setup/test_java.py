@@ -104,9 +104,9 @@ def test_the_line_goes_to_standard_error_by_default(
     monkeypatch.setenv("JAVA_HOME", str(machine / "gone"))
     make_java(machine / "jvm" / "good")
     find_java()
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "gone: it has no bin/java" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "gone: it has no bin/java" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -117,9 +117,9 @@ def test_the_line_goes_to_standard_error_by_default(
     ],
 )
 def test_what_does_not_answer_as_java_is_not_one(tmp_path: Path, body: str, reason: str) -> None:
-    found = probe(make_java(tmp_path / "odd", body=body), "PATH")
-    assert isinstance(found, str)
-    assert reason in found
+    actual = probe(make_java(tmp_path / "odd", body=body), "PATH")
+    assert isinstance(actual, str)
+    assert reason in actual
 
 
 def test_a_program_that_cannot_be_started_is_not_one(tmp_path: Path) -> None:
@@ -174,8 +174,8 @@ def test_the_shim_of_another_java_replaces_the_old_one(tmp_path: Path) -> None:
 
 
 def test_spark_gets_a_shim_and_never_a_shim_of_a_shim(machine: Path) -> None:
-    found = Java(make_java(machine / "real"), "17.0.9", "PATH")
-    home = spark_home(found)
+    actual = Java(make_java(machine / "real"), "17.0.9", "PATH")
+    home = spark_home(actual)
     assert home.is_relative_to(machine / "project" / ".cache" / "java")
     assert arguments_seen(home, "--add-modules=jdk.incubator.vector", "x") == "x"
     assert spark_home(Java(home, "17.0.9", "JAVA_HOME")) == home
@@ -183,8 +183,8 @@ def test_spark_gets_a_shim_and_never_a_shim_of_a_shim(machine: Path) -> None:
 
 def test_spark_gets_the_java_itself_where_nothing_can_be_written(machine: Path) -> None:
     (machine / "project").write_text("a file where the folder should be", encoding="utf-8")
-    found = Java(make_java(machine / "real"), "17.0.9", "PATH")
-    assert spark_home(found) == found.home
+    actual = Java(make_java(machine / "real"), "17.0.9", "PATH")
+    assert spark_home(actual) == actual.home
 
 
 def installs(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
@@ -228,7 +228,7 @@ def test_the_program_says_in_two_lines_what_is_wrong(
     machine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert java.main() == 5
-    said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("CAP-JAVA: cannot install")
-    assert said[1].strip().startswith("install a JDK")
-    assert len(said) == 2
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0].startswith("CAP-JAVA: cannot install")
+    assert printed[1].strip().startswith("install a JDK")
+    assert len(printed) == 2

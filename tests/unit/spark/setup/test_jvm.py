@@ -41,8 +41,8 @@ def test_a_wrong_variable_is_named(name: str, value: str, monkeypatch: pytest.Mo
 
 def test_memory_is_half_of_the_machine_s_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     for pages, memory in ((1, "1024m"), (6 << 18, "3072m"), (1 << 30, "4096m")):
-        found = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}
-        monkeypatch.setattr(os, "sysconf", found.__getitem__)
+        actual = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": pages}
+        monkeypatch.setattr(os, "sysconf", actual.__getitem__)
         assert jvm.driver_memory() == memory
     monkeypatch.setenv("CAPSTAN_DRIVER_MEMORY", "800m")
     assert jvm.driver_memory() == "800m"

@@ -32,10 +32,10 @@ def test_portions_have_the_same_rows_and_no_fewer_than_asked_for(
         )
         for size in sizes
     ]
-    found = list(merge_batches(batches, rows))
-    assert [n for batch in found for n in batch.column("n").to_pylist()] == list(range(sum(sizes)))
-    assert all(batch.num_rows >= rows for batch in found[:-1])
-    assert all(batch.num_rows for batch in found)
+    actual = list(merge_batches(batches, rows))
+    assert [n for batch in actual for n in batch.column("n").to_pylist()] == list(range(sum(sizes)))
+    assert all(batch.num_rows >= rows for batch in actual[:-1])
+    assert all(batch.num_rows for batch in actual)
 
 
 def test_a_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
@@ -58,10 +58,10 @@ def test_arrow_opens_the_files_of_a_dataset_itself(tmp_path: Path) -> None:
     path = str(tmp_path / "a table")
     rows = pa.table({"a": [1, 2, 3], "w": ["a b", "x:y%z?", "é/ü"]})
     deltalake.write_deltalake(path, rows, partition_by=["w"])
-    found = rows_of(path)
-    assert isinstance(found.filesystem, fs.SubTreeFileSystem)
-    assert isinstance(found.filesystem.base_fs, fs.LocalFileSystem)
-    assert found.to_table().sort_by("a").to_pydict() == rows.to_pydict()
+    actual = rows_of(path)
+    assert isinstance(actual.filesystem, fs.SubTreeFileSystem)
+    assert isinstance(actual.filesystem.base_fs, fs.LocalFileSystem)
+    assert actual.to_table().sort_by("a").to_pydict() == rows.to_pydict()
 
 
 @pytest.mark.parametrize(

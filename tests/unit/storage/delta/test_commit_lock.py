@@ -48,7 +48,7 @@ def start(program: str, *arguments: str) -> subprocess.Popen[str]:
 def test_of_two_processes_none_takes_the_place_of_the_other(tmp_path: Path) -> None:
     (tmp_path / "count").write_text("0")
     both = [start(COUNTING, str(tmp_path), f"ready-{name}") for name in "ab"]
-    assert [each.wait(120) for each in both] == [0, 0]
+    assert [item.wait(120) for item in both] == [0, 0]
     assert (tmp_path / "count").read_text() == "400"
 
 

@@ -75,9 +75,9 @@ TAIL = "\n\tat org.apache.spark.sql.delta.schema.DeltaInvariantViolationExceptio
     ],
 )
 def test_the_rule_is_named(before: str, text: str, said: str) -> None:
-    found = constraint_error(Exception(before + text + TAIL), "/lake/t")
-    assert found is not None
-    assert str(found) == (
+    actual = constraint_error(Exception(before + text + TAIL), "/lake/t")
+    assert actual is not None
+    assert str(actual) == (
         f"CAP-CONSTRAINT: the table at /lake/t rejects the rows: {said}; nothing was written"
     )
 

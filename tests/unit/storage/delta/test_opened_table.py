@@ -37,10 +37,10 @@ def edit(action: str, change: Callable[[Json], object], version: int = 0) -> Cal
     def edited(table: Path) -> None:
         path = commit(table, version)
         actions = [json.loads(line) for line in path.read_text().splitlines()]
-        for each in actions:
-            if action in each:
-                change(each[action])
-        path.write_text("".join(json.dumps(each) + "\n" for each in actions))
+        for item in actions:
+            if action in item:
+                change(item[action])
+        path.write_text("".join(json.dumps(item) + "\n" for item in actions))
 
     return edited
 

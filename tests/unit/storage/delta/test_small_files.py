@@ -38,10 +38,10 @@ class Store:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    found = Store(tmp_path)
-    monkeypatch.setattr(lake, "open_file", found.open_file)
+    actual = Store(tmp_path)
+    monkeypatch.setattr(lake, "open_file", actual.open_file)
     monkeypatch.setattr(small_files, "_contents", small_files._Contents())
-    return found
+    return actual
 
 
 def read(name: str) -> int:
@@ -81,8 +81,8 @@ def test_a_file_is_not_used_once_it_is_known_to_be_gone(store: Store) -> None:
     for _ in range(2):
         with pytest.raises(FileNotFoundError):
             read("c.parquet")
-    asked = len(store.fetched)
-    assert [read("a.parquet"), read("b.parquet"), len(store.fetched)] == [3, 300, asked]
+    requested = len(store.fetched)
+    assert [read("a.parquet"), read("b.parquet"), len(store.fetched)] == [3, 300, requested]
 
 
 def test_a_dataset_opens_the_kept_files(store: Store) -> None:

@@ -34,12 +34,12 @@ def books(tmp_path: Path) -> Books:
 
 
 def alive(books: Books) -> list[tuple[str, int]]:
-    return [(each.run, each.attempt) for each in claims.active(books.lake)]
+    return [(item.run, item.attempt) for item in claims.active(books.lake)]
 
 
 def left_open(books: Books, region: Region = EARLY, run: str = B) -> list[tuple[str, int]]:
     scope = Scope(books.target, (0,), region)
-    return [(each.run, each.attempt) for each in claims.abandoned(books.lake, run, 9, scope)]
+    return [(item.run, item.attempt) for item in claims.abandoned(books.lake, run, 9, scope)]
 
 
 def test_a_claim_that_was_unlocked_may_still_be_at_work(books: Books) -> None:
@@ -90,9 +90,9 @@ def test_late_renewals_begin_a_new_lock(books: Books) -> None:
     books.claimed(B, [0], EARLY, lives=timedelta(seconds=1))
     books.claimed(A, [0], EARLY)
     books.claimed(B, [0], EARLY)
-    found = {each.run: each for each in claims.active(books.lake)}
-    assert {run: each.ordinal for run, each in found.items()} == {A: 0, B: 3}
-    assert found[A].expires - found[A].at > LEASE
+    actual = {item.run: item for item in claims.active(books.lake)}
+    assert {run: item.ordinal for run, item in actual.items()} == {A: 0, B: 3}
+    assert actual[A].expires - actual[A].at > LEASE
 
 
 @pytest.mark.parametrize("end", ["release", "step", "next attempt"])

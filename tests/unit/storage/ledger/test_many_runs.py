@@ -32,7 +32,7 @@ def test_locking_opens_a_constant_number_of_files(tmp_path: Path, count: int) ->
     assert opened["runs"] <= 1
     assert opened["claims"] <= 3
     with counting() as opened:
-        assert [each.run for each in claims.active(lake, target)] == [mine.name]
+        assert [item.run for item in claims.active(lake, target)] == [mine.name]
         claims.ensure_held(lake, mine.name, 1)
     assert opened["runs"] <= 1
     assert opened["claims"] <= 3

@@ -33,10 +33,10 @@ class Counted:
         self._rows, self._values = rows, values
 
     def to_table(self, **asked: object) -> pa.Table:
-        found = self._rows.to_table(**asked)
-        for name in found.column_names:
-            self._values[name] += found.num_rows
-        return found
+        actual = self._rows.to_table(**asked)
+        for name in actual.column_names:
+            self._values[name] += actual.num_rows
+        return actual
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def hour(number: int) -> Region:
 
 
 def laid(books: Books, **told: object) -> list[str]:
-    each = {f"t-{n:08x}-1": ((0,), hour(n)) for n in range(RUNS)}
-    publish_all(books, each, **told)  # type: ignore[arg-type]
-    return list(each)
+    item = {f"t-{n:08x}-1": ((0,), hour(n)) for n in range(RUNS)}
+    publish_all(books, item, **told)  # type: ignore[arg-type]
+    return list(item)
 
 
 def test_only_the_columns_that_are_asked_for(books: Books, values: Mapping[str, int]) -> None:
@@ -76,8 +76,8 @@ def test_only_the_columns_that_are_asked_for(books: Books, values: Mapping[str, 
 def test_a_tuple_may_have_what_is_not_there(books: Books) -> None:
     books.claimed("a", [0], hour(1))
     books.released("a")
-    found = read_rows(books.lake, "claims", ("kind",), target=(books.target, None))
-    assert [row["kind"] for row in found] == ["release", "claim"]
+    actual = read_rows(books.lake, "claims", ("kind",), target=(books.target, None))
+    assert [row["kind"] for row in actual] == ["release", "claim"]
     assert read_rows(books.lake, "claims", target=("elsewhere",)) == []
 
 
@@ -86,9 +86,9 @@ def test_claims_are_judged_without_certificates(books: Books, values: Mapping[st
     books.claimed("t-x-1", [0], hour(0))
     books.claimed("t-y-1", [0], hour(1))
     books.released("t-y-1")
-    assert [each.run for each in claims.active(books.lake, books.target)] == ["t-x-1"]
+    assert [item.run for item in claims.active(books.lake, books.target)] == ["t-x-1"]
     scope = Scope(books.target, (0,), hour(1))
-    assert [each.run for each in claims.abandoned(books.lake, "t-z-1", 1, scope)] == ["t-y-1"]
+    assert [item.run for item in claims.abandoned(books.lake, "t-z-1", 1, scope)] == ["t-y-1"]
     assert (values["step"], values["detail"], values["identity"]) == (2 * RUNS, 0, 0)
 
 
@@ -126,14 +126,14 @@ def test_of_what_is_followed_only_the_last_run_is_parsed(
     books: Books, values: Mapping[str, int]
 ) -> None:
     *_, last = laid(books, identity="i")
-    found = runs.read_last_published(books.lake, "i")
-    assert found is not None
-    assert (found.last.run, found.last.generation, values["detail"]) == (last, RUNS, 2)
+    actual = runs.read_last_published(books.lake, "i")
+    assert actual is not None
+    assert (actual.last.run, actual.last.generation, values["detail"]) == (last, RUNS, 2)
     books.stepped("t-more-1", "intent", {}, identity="i", generation=RUNS + 1)
     begun, stands = runs.read_last(books.lake, "i"), runs.read_last_published(books.lake, "i")
     assert begun is not None
     assert begun.last.run == "t-more-1"
-    assert stands == found
+    assert stands == actual
     books.stepped(last, "rolled-back", {}, identity="i", generation=RUNS)
     before = runs.read_last_published(books.lake, "i")
     assert before is not None

@@ -74,13 +74,13 @@ def test_looks_open_a_constant_number_of_files(tmp_path: Path, commits: int) -> 
     tape = grown(tmp_path, commits)
     assert store_totals(tape, newest_cut(tape).commit)
     more(tmp_path, tape, 3)
-    found = {}
+    actual = {}
     for name, look in looks(tmp_path, tape).items():
         with counting() as opened:
             look()
-        found[name] = opened["events"], opened["totals"]
+        actual[name] = opened["events"], opened["totals"]
     day = 24 + 3
-    assert found == {
+    assert actual == {
         "roster": (3, 1), "streams": (3, 1), "show": (3, 1), "an earlier cut": (0, 0),
         "plan": (day, 1),
     }  # fmt: skip
@@ -146,9 +146,9 @@ def test_kept_or_not_a_cut_is_the_same(
             store_totals(tape, newest_cut(tape).commit, 0)
         go_on(lake, NAME, [((number + n) * HOUR,) for n in times], ((number + 1) * HOUR,))
     cuts = [Cut(number, number) for number in range(len(commits) + 1)]
-    found = [index.tape_state(tape, cut) for cut in cuts]
+    actual = [index.tape_state(tape, cut) for cut in cuts]
     shutil.rmtree(tape.paths.totals, ignore_errors=True)
-    assert found == [index.tape_state(tape, cut) for cut in cuts]
+    assert actual == [index.tape_state(tape, cut) for cut in cuts]
     assert [index.find_cut(tape, cut.commit) for cut in cuts] == cuts
 
 
@@ -213,12 +213,12 @@ def test_the_last_inserted_batch_is_found_by_the_log(tmp_path: Path) -> None:
         by = (None, None) if origin is feed.Origin.IDLE else ("some", batch)
         feed.register_batch(tape, feed.BatchEntry(batch, origin, *by))
     with counting() as opened:
-        found = feed.last_synthetic(tape)
-    assert found is not None
-    assert (found.batch, opened["feed"]) == (35, 1)
+        actual = feed.last_synthetic(tape)
+    assert actual is not None
+    assert (actual.batch, opened["feed"]) == (35, 1)
     with counting() as opened:
-        assert [each.batch for each in feed.synthetic_batches(tape)] == [5, 15, 25, 35]
-        assert [each.batch for each in feed.entries_from(tape, 38)] == [38, 39]
+        assert [item.batch for item in feed.synthetic_batches(tape)] == [5, 15, 25, 35]
+        assert [item.batch for item in feed.entries_from(tape, 38)] == [38, 39]
     assert opened["feed"] == 4 + 2
 
 
@@ -235,10 +235,10 @@ def test_inserted_batches_are_counted_by_the_log(tmp_path: Path) -> None:
         assert feed.count_synthetic(tape, 6, 39) == 3
         assert feed.count_synthetic(tape, 6, 34) == 2
         assert opened["feed"] == 0
-        found = feed.entry_of(tape, "some", 30)
+        actual = feed.entry_of(tape, "some", 30)
         assert opened["feed"] == 1
-    assert found is not None
-    assert (found.batch, found.by) == (32, (feed.Origin.CAPTURE, "some", 30))
+    assert actual is not None
+    assert (actual.batch, actual.by) == (32, (feed.Origin.CAPTURE, "some", 30))
     assert feed.entry_of(tape, "other", 30) is None
     assert feed.entry_of(tape, "some", 40) is None
     # Maintenance merges files: the one with the bound in it is opened.
@@ -247,5 +247,5 @@ def test_inserted_batches_are_counted_by_the_log(tmp_path: Path) -> None:
         assert feed.count_synthetic(tape, 0, 39) == 4
         assert opened["feed"] == 0
         assert feed.count_synthetic(tape, 6, 34) == 2
-        assert feed.entry_of(tape, "some", 30) == found
+        assert feed.entry_of(tape, "some", 30) == actual
     assert opened["feed"] == 2

@@ -64,8 +64,8 @@ def some(width: int) -> list[Region]:
 @given(st.integers(1, 2).flatmap(regions))
 def test_a_column_of_times_is_told_as_one_by_one(region: Region) -> None:
     times = grid(len(region.box.since), range(-3, 9))
-    told = inside(region, np.array(times, dtype=np.int64))
-    assert told.tolist() == [region.contains(Time(time)) for time in times]
+    reported = inside(region, np.array(times, dtype=np.int64))
+    assert reported.tolist() == [region.contains(Time(time)) for time in times]
     assert inside(region, np.empty((0, len(region.box.since)), dtype=np.int64)).tolist() == []
 
 
@@ -77,7 +77,9 @@ def lay_late(lake: Lake, time_type: TimeType) -> list[tuple[int | None, Time | N
         (draw.choice([0, 1, None]), draw.choice(times), draw.choice(["late", "no-time"]))
         for _ in range(500)
     ]
-    kind = pa.struct([(each.name, ARROW[each.kind]) for each in time_type.coordinates])
+    kind = pa.struct(
+        [(coordinate.name, ARROW[coordinate.kind]) for coordinate in time_type.coordinates]
+    )
     nulls = dict.fromkeys(time_type.names)
     # Of a row without a time the struct is null, or what is in it.
     kept = [

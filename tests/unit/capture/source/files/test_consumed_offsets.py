@@ -42,8 +42,8 @@ def test_files_of_one_several_and_no_log_entries(tmp_path: Path) -> None:
     offsets(tmp_path, {"logOffset": 0}, {"logOffset": 2}, {"logOffset": 2})
     for number, names in enumerate([["a"], ["b", "c"], ["d"]]):
         lay(tmp_path, f"sources/0/{number}", *entry(number, *names))
-    found = [consumed(str(tmp_path), FILES, batch) for batch in range(3)]
-    assert [each[0].files for each in found] == [
+    actual = [consumed(str(tmp_path), FILES, batch) for batch in range(3)]
+    assert [item[0].files for item in actual] == [
         ("file:///s/a",),
         ("file:///s/b", "file:///s/c", "file:///s/d"),
         (),
@@ -54,8 +54,8 @@ def test_files_of_a_compacted_log(tmp_path: Path) -> None:
     offsets(tmp_path, *({"logOffset": n} for n in range(3)))
     lay(tmp_path, "sources/0/1", *entry(1, "b"))
     lay(tmp_path, "sources/0/2.compact", *entry(0, "a"), *entry(1, "b"), *entry(2, "c", "d"))
-    (found,) = consumed(str(tmp_path), FILES, 2)
-    assert found.files == ("file:///s/c", "file:///s/d")
+    (actual,) = consumed(str(tmp_path), FILES, 2)
+    assert actual.files == ("file:///s/c", "file:///s/d")
 
 
 def test_all_files_of_a_source(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_all_files_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "sources/0/9").unlink()
     lay(tmp_path, "sources/0/9.compact", *whole)
     lay(tmp_path, "sources/0/.9.compact.crc")
-    found = sorted(logged_files(str(tmp_path)))
-    assert found == sorted((f"file:///s/{number}", 1) for number in range(11))
+    actual = sorted(logged_files(str(tmp_path)))
+    assert actual == sorted((f"file:///s/{number}", 1) for number in range(11))
 
 
 def test_offsets_of_partitions(tmp_path: Path) -> None:
@@ -98,8 +98,8 @@ def test_unknown_offsets_give_one_empty_part(tmp_path: Path, source: Source) -> 
 
 def test_the_offset_of_other_sources_is_stored_as_it_is(tmp_path: Path) -> None:
     offsets(tmp_path, {"reservoirVersion": 4})
-    (found,) = consumed(str(tmp_path), Source(format="delta", path="/t"), 0)
-    assert found == Consumed(detail={"offset": {"reservoirVersion": 4}})
+    (actual,) = consumed(str(tmp_path), Source(format="delta", path="/t"), 0)
+    assert actual == Consumed(detail={"offset": {"reservoirVersion": 4}})
 
 
 def test_the_start_of_a_micro_batch(tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ class Place:
 
     def read(self, *names: str, kept: bool = True) -> None:
         files = self.listing.files
-        found = [files[str(self.folder / name)] for name in names]
-        detail = {"kept": [(each.size, each.modified) for each in found]} if kept else None
+        actual = [files[str(self.folder / name)] for name in names]
+        detail = {"kept": [(item.size, item.modified) for item in actual]} if kept else None
         uris = tuple((self.folder / name).as_uri() for name in names)
         part = Consumed(files=uris, detail=detail)
         feed.register_batch(
@@ -63,7 +63,7 @@ class Place:
         )
         log = Path(self.tape.paths.checkpoint) / "sources" / "0"
         log.mkdir(parents=True, exist_ok=True)
-        pairs = zip(uris, found, strict=True)
+        pairs = zip(uris, actual, strict=True)
         lines = [{"path": uri, "timestamp": file.modified, "batchId": 0} for uri, file in pairs]
         text = "\n".join(["v1", *map(json.dumps, lines)])
         (log / str(self.batch)).write_text(text, encoding="utf-8")
@@ -71,9 +71,9 @@ class Place:
 
     @property
     def listing(self) -> SourceListing:
-        found = SourceListing.of(self.source())
-        assert found is not None
-        return found
+        actual = SourceListing.of(self.source())
+        assert actual is not None
+        return actual
 
     def passed(self, **options: str) -> dict[str, list[str]]:
         """What was passed over as the feed has it, and as the checkpoint has."""
@@ -195,9 +195,9 @@ def test_sources_without_files_are_not_listed(tmp_path: Path) -> None:
         assert SourceListing.of(source) is None
     (tmp_path / "one.json").write_text("{}", encoding="utf-8")
     for path in (tmp_path, tmp_path / "one.json", f"file:{tmp_path}", tmp_path.as_uri()):
-        found = SourceListing.of(Source(format="json", path=str(path)))
-        assert found is not None
-        assert [file.size for file in found.files.values()] == [2]
+        actual = SourceListing.of(Source(format="json", path=str(path)))
+        assert actual is not None
+        assert [file.size for file in actual.files.values()] == [2]
 
 
 _ABOVE_PARTITIONS = ("2024/*", "{2024/06,a*}", "*")
@@ -268,7 +268,7 @@ def test_partitions_are_recognized_by_folder_names(
 
 def test_the_summary_samples_names_and_counts_all(place: Place) -> None:
     place.lay(*(f"{n}.parquet" for n in range(5)))
-    found = skipped_files(place.source(), place.listing, {})
-    assert found.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
-    assert found.counts == {str(Reason.UNREAD): 5}
+    actual = skipped_files(place.source(), place.listing, {})
+    assert actual.text == "5 unread (0.parquet, 1.parquet, 2.parquet, ...)"
+    assert actual.counts == {str(Reason.UNREAD): 5}
     assert SourceFile(1, OLD) in place.listing.files.values()

@@ -106,8 +106,8 @@ def test_the_projects_own_file_is_in_order() -> None:
     assert march.until == datetime(2013, 4, 1, tzinfo=UTC)
     assert march.mode is Mode.REPLACE
     assert declared.transforms["flights_by_day"].grain == timedelta(days=1)
-    for each in declared.replays.values():
-        assert each.target in declared.targets
+    for item in declared.replays.values():
+        assert item.target in declared.targets
 
 
 def test_defaults(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_workers_by_partition_have_watermarks_of_their_own(tmp_path: Path) -> No
     assert kafka.workers == ByPartition(by="partition", column=None)
     assert isinstance(kafka.time, EventTime)
     assert kafka.time.watermark is Watermark.WORKER
-    told = read(tmp_path, stream(workers="{by: partition}", time=time % ", watermark: stream"))
-    told_time = told.stream("flights").time
+    reported = read(tmp_path, stream(workers="{by: partition}", time=time % ", watermark: stream"))
+    told_time = reported.stream("flights").time
     assert isinstance(told_time, EventTime)
     assert told_time.watermark is Watermark.STREAM
 
@@ -144,8 +144,8 @@ def test_partitions_of_other_sources_have_to_be_named(tmp_path: Path) -> None:
     line, key, problem = refused(tmp_path, text)
     assert (line, key) == (4, "streams.flights.workers")
     assert "needs a column" in problem
-    told = read(tmp_path, text.replace("partition}", "partition, column: shard}"))
-    assert told.stream("flights").workers == ByPartition(column="shard")
+    reported = read(tmp_path, text.replace("partition}", "partition, column: shard}"))
+    assert reported.stream("flights").workers == ByPartition(column="shard")
 
 
 def test_attached_streams_declare_no_source_settings(tmp_path: Path) -> None:
@@ -219,9 +219,9 @@ def test_the_lake_is_filled_in_where_it_may_stand(tmp_path: Path) -> None:
 def test_no_other_variable_is_known(
     tmp_path: Path, old: str, new: str, key: str, problem: str
 ) -> None:
-    line, at, said = refused(tmp_path, FLIGHTS.replace(old, new))
+    line, at, printed = refused(tmp_path, FLIGHTS.replace(old, new))
     assert (line, at) == (3, f"streams.flights.{key}")
-    assert problem in said
+    assert problem in printed
 
 
 @pytest.mark.parametrize(
@@ -320,7 +320,7 @@ def test_each_error_names_its_line_and_key_and_what_is_allowed(
     line, at, problem = refused(tmp_path, text)
     assert at == f"streams.flights.{key}"
     assert said in problem
-    written = [i for i, each in enumerate(text.splitlines(), 1) if each.startswith(f"    {field}:")]
+    written = [i for i, item in enumerate(text.splitlines(), 1) if item.startswith(f"    {field}:")]
     assert [line] == written
 
 
@@ -503,7 +503,7 @@ def test_a_replay_fits_its_stream_and_transform(
     line, at, problem = refused(tmp_path, text)
     assert at == f"replays.again.{key}"
     assert said in problem
-    written = [i for i, each in enumerate(text.splitlines(), 1) if each.startswith("  again:")]
+    written = [i for i, item in enumerate(text.splitlines(), 1) if item.startswith("  again:")]
     assert written[0] < line <= written[0] + 1 + len(lines) or key == "mode"
 
 
@@ -565,32 +565,32 @@ replays:
 """,
         encoding="utf-8",
     )
-    found = load_sound(path, lake="/lake")
-    assert (set(found.streams), set(found.replays)) == ({"good"}, {"one"})
-    assert [each.place for each in found.mistakes] == [
+    actual = load_sound(path, lake="/lake")
+    assert (set(actual.streams), set(actual.replays)) == ({"good"}, {"one"})
+    assert [mistake.place for mistake in actual.mistakes] == [
         ("stremas",), ("streams", "brace"), ("streams", "bad"), ("targets", "wide"),
         ("replays", "two"),
     ]  # fmt: skip
-    assert {each.error.code for each in found.mistakes} == {"CAP-DECLARE"}
+    assert {mistake.error.code for mistake in actual.mistakes} == {"CAP-DECLARE"}
     for ask in (
-        lambda: found.stream("bad"),
-        lambda: found.replay("two"),
-        lambda: found.require_sound("targets", "wide"),
-        lambda: found.require_sound("targets", None),
+        lambda: actual.stream("bad"),
+        lambda: actual.replay("two"),
+        lambda: actual.require_sound("targets", "wide"),
+        lambda: actual.require_sound("targets", None),
         lambda: load_config(path, lake="/lake"),
     ):
         with pytest.raises(InvalidRequestError, match="CAP-DECLARE"):
             ask()
-    found.require_read()
-    found.require_sound("targets", "other")
+    actual.require_read()
+    actual.require_sound("targets", "other")
     with pytest.raises(InvalidRequestError, match="CAP-STREAM"):
-        found.stream("nobody")
+        actual.stream("nobody")
 
 
 def test_of_a_file_that_cannot_be_read_nothing_is_left(tmp_path: Path) -> None:
-    found = load_sound(tmp_path / "none.yaml", lake="/lake")
-    assert (dict(found.streams), len(found.mistakes)) == ({}, 1)
-    for ask in (found.require_read, lambda: found.stream("s")):
+    actual = load_sound(tmp_path / "none.yaml", lake="/lake")
+    assert (dict(actual.streams), len(actual.mistakes)) == ({}, 1)
+    for ask in (actual.require_read, lambda: actual.stream("s")):
         with pytest.raises(InvalidRequestError, match="cannot be read"):
             ask()
 

@@ -131,7 +131,7 @@ def test_loading_takes_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_values_that_look_like_secrets_are_found() -> None:
-    found = literal_secrets(
+    actual = literal_secrets(
         {
             "orders": stream(
                 {
@@ -145,5 +145,5 @@ def test_values_that_look_like_secrets_are_found() -> None:
             )
         }
     )
-    assert [each.key for each in found] == ["kafka.sasl.jaas.config", "fs.s3a.access.key"]
-    assert str(found[0]).startswith("streams.orders.source.options.kafka.sasl.jaas.config seems")
+    assert [item.key for item in actual] == ["kafka.sasl.jaas.config", "fs.s3a.access.key"]
+    assert str(actual[0]).startswith("streams.orders.source.options.kafka.sasl.jaas.config seems")
