@@ -467,10 +467,10 @@ def test_the_page_finds_the_declarations_in_the_lake(
     nowhere = tmp_path / "nowhere"
     remember_declarations(read_settings(place.streams))
     own = read_page_settings(nowhere)
-    assert own.streams == place.streams
+    assert own.config == place.streams
     monkeypatch.delenv("CAPSTAN_CONFIG")
     copied = read_page_settings(nowhere)
-    assert copied.streams == place.lake / "streams.yaml"
+    assert copied.config == place.lake / "streams.yaml"
     assert copied.declarations.mistakes == ()
     assert copied.declarations.streams == own.declarations.streams
     copied.config.unlink()
