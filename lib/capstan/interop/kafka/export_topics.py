@@ -64,10 +64,7 @@ def export_topics(
     workers: Iterable[int],
     cut: Cut,
 ) -> TopicTransfer:
-    """Write the recordings of workers to their topics; repeating it changes nothing.
-
-    The broker must create missing topics.
-    """
+    """Write workers' recordings to topics, repeatably; the broker must create missing topics."""
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))

@@ -31,18 +31,12 @@ _EVENT = ["worker", "seq"]
 
 @dataclass(frozen=True, slots=True)
 class TopicBatch:
-    """Messages to put on a tape, numbered like their future events.
+    """Messages to put on a tape, numbered like their future events."""
 
-    Attributes:
-        messages: Columns of `message`, `worker` and `first`, the next `seq` of the worker.
-        ends: By worker, the `seq` after its last event.
-        batch: The batch of each worker's next event; later events count up from it.
-    """
-
-    messages: DataFrame
+    messages: DataFrame  # columns `message, worker, first`: the worker's next `seq`
     header: TopicHeader
-    ends: Mapping[int, int]
-    batch: int
+    ends: Mapping[int, int]  # by worker, the `seq` after its last event
+    batch: int  # of each worker's next event; later events count up from it
 
     @property
     def number(self) -> Column:
@@ -223,10 +217,7 @@ def require_ahead(
     known: Collection[int],
     name: str,
 ) -> None:
-    """Check that new workers neither send nor hold anything at times already complete here.
-
-    A replay of those times would never have seen their records.
-    """
+    """Check that new workers touch no time complete here: its replays never saw their records."""
     fresh = batch.ends.keys() - known
     behind = {
         worker

@@ -26,13 +26,9 @@ _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics of one stream.
+    """The topics of one stream."""
 
-    Attributes:
-        servers: `HOST:PORT` of the brokers, separated by commas.
-    """
-
-    servers: str
+    servers: str  # `HOST:PORT` of the brokers, separated by commas
     prefix: str
 
     @classmethod
@@ -70,19 +66,13 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class TopicHeader:
-    """Header of the topics of a stream.
-
-    Attributes:
-        tape: Identity of its tape: topics hold one recording, never two.
-        commit: The commit up to which everything was written.
-        columns: Its payload columns, as a Spark schema in JSON.
-    """
+    """Header of a stream's topics. They hold the recording of one tape, never two."""
 
     stream: str
     tape: str
-    commit: int
+    commit: int  # everything up to it was written
     time_type: TimeType
-    columns: str
+    columns: str  # payload columns, a Spark schema in JSON
     workers: Mapping[int, str]
 
     def to_text(self) -> str:
@@ -147,20 +137,15 @@ def newest_header(texts: list[str], topic: str) -> TopicHeader:
 
 @dataclass(frozen=True, slots=True)
 class TopicTransfer:
-    """Result of an export to topics, or of an import from them.
-
-    Attributes:
-        cut: The exported commit, or the newest commit of the tape after an import.
-        unchanged: Whether an import found nothing new; None for an export.
-    """
+    """Result of an export to topics, or of an import from them."""
 
     stream: str
     url: str
-    cut: int
+    cut: int  # exported commit, or the tape's newest commit after an import
     workers: int
     events: int
     records: int
-    unchanged: bool | None = None
+    unchanged: bool | None = None  # an import found nothing new; None for an export
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""

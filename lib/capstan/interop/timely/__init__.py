@@ -1,7 +1,4 @@
-"""Recordings in the formats of timely dataflow: read, write, capture and replay them.
-
-Pure Python, over memory, files and sockets.
-"""
+"""Recordings of timely dataflow: read, write, capture, replay. Pure Python; files and sockets."""
 
 from __future__ import annotations
 

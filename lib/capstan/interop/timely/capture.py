@@ -16,13 +16,7 @@ Output = Event | Antichain
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """The result of a capture.
-
-    Attributes:
-        events: Number of events.
-        records: Number of records in them.
-        frontier: Frontier of the recording; empty when it is closed.
-    """
+    """The result of a capture; its `frontier` is empty when the recording is closed."""
 
     events: int
     records: int
@@ -58,15 +52,12 @@ class Capture:
         """Record a batch at one time; an empty batch is an event too.
 
         Raises:
-            CheckFailedError: `CAP-VIOLATION`, the time is already complete; nothing of the batch
-                was pushed.
+            CheckFailedError: `CAP-VIOLATION`, the time is already complete; nothing was pushed.
         """
         self._push(Messages.of(time, data))
 
     def advance(self, frontier: Antichain) -> None:
-        """Advance the frontier: all later records are at or after `frontier`.
-
-        The held capabilities become one for each of its elements.
+        """Hold one capability for each element of `frontier`: all later records are at or after it.
 
         Raises:
             CheckFailedError: `CAP-VIOLATION`, the frontier moves back; nothing was pushed.
@@ -117,8 +108,8 @@ def capture_into(
     [(((0,), -1), ((1,), 1)), (((1,), -1),)]
 
     Args:
-        sink: Output and progress, in order; consumed as it comes.
-        pusher: Destination of the events: an `EventLink`, an `EventWriter`, a connection.
+        sink: Consumed as it comes.
+        pusher: An `EventLink`, an `EventWriter`, or a connection.
         minimum: Minimum time of the recording.
 
     Raises:

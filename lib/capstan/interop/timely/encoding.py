@@ -19,21 +19,13 @@ LINES_SUFFIX: Final = ".jsonl"
 
 
 class Encoding(ABC):
-    """Encoding of a recording.
-
-    Attributes:
-        longest: Maximum length of a frame or line, in bytes.
-    """
+    """Encoding of a recording; `longest` is the maximum length of a frame or line, in bytes."""
 
     __slots__ = ()
     longest: int
 
     def encode(self, event: Event, seq: int) -> bytes:
-        """The bytes of an event.
-
-        Args:
-            event: The event, its data as values of the record type.
-            seq: Its position in the recording.
+        """The bytes of an event at position `seq`; its data are values of the record type.
 
         Raises:
             InvalidRequestError: `CAP-VALUE`, a value is not of its type; `CAP-FRAME-LENGTH`, the
@@ -61,11 +53,7 @@ class Encoding(ABC):
 
     @abstractmethod
     def decoder(self, *, connected: bool = False) -> Decoder:
-        """A decoder that starts at the beginning of a recording.
-
-        Args:
-            connected: Whether the bytes come over a connection, which can end anywhere.
-        """
+        """A decoder from the start of a recording; a connected one's bytes can end anywhere."""
 
     @abstractmethod
     def _encoded(self, event: Event, seq: int) -> tuple[bytes, int]:
@@ -74,12 +62,7 @@ class Encoding(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Frames(Encoding):
-    """The bytes of timely's `EventWriter`, which do not contain `seq`; see module `frames`.
-
-    Attributes:
-        types: Types of times and records, which the bytes do not state.
-        longest: Maximum length of a frame, in bytes.
-    """
+    """The bytes of timely's `EventWriter`: they state neither `types` nor `seq`; see `frames`."""
 
     types: EventTypes
     longest: int = MAX_FRAME
@@ -99,10 +82,8 @@ class Lines(Encoding):
 
     Attributes:
         minimum: Minimum time as JSON; all times are written in the same form.
-        types: Types of times and records, to which a reader converts them; without them, any JSON
-            is accepted and kept as it is.
+        types: A reader converts to them; without them, any JSON is accepted and kept as it is.
         worker: Worker of the recording; a reader with None takes it from the first line.
-        longest: Maximum length of a line, in bytes.
     """
 
     minimum: object

@@ -59,9 +59,6 @@ class EventLink:
     the last reader has passed it, and at once without readers. One thread may push while others
     read, each with its own reader. After timely's `EventLink`.
 
-    Attributes:
-        closed: Whether `close` was called.
-
     >>> from capstan.core.protocol import Progress
     >>> link = EventLink()
     >>> reader = link.reader()
@@ -77,11 +74,7 @@ class EventLink:
         self.closed = False
 
     def push(self, event: Event) -> None:
-        """Append an event.
-
-        Raises:
-            ValueError: The link is closed.
-        """
+        """Append an event; raises `ValueError` if the link is closed."""
         if self.closed:
             message = "the link is closed"
             raise ValueError(message)

@@ -47,11 +47,7 @@ class _TagError(MisfitError):
 
 
 def encode_event(types: EventTypes, event: Event) -> bytes:
-    """The frame of an event, including its length.
-
-    Raises:
-        MisfitError: A time, a diff or a record is not of its type, or the data are elsewhere.
-    """
+    """The frame of an event, including its length; `MisfitError` if it does not fit the types."""
     body = bytearray(_LENGTH.size)
     if isinstance(event, Progress):
         body += _TAG.pack(_PROGRESS)

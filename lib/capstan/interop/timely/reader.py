@@ -45,9 +45,8 @@ class EventReader(Closing):
         """Start at the beginning of a recording.
 
         Args:
-            source: Source of its bytes.
             piece: Maximum number of bytes per read.
-            connected: Whether the source is a connection, which can end in the middle of an event.
+            connected: Whether `source` is a connection, which can end in the middle of an event.
         """
         self.name = name
         # `read` of a buffered file waits until all requested bytes are available.

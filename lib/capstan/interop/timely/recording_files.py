@@ -33,12 +33,11 @@ def worker_of(path: Path) -> int | None:
 def recordings_in(
     folder: Path, suffixes: Iterable[str] = (LINES_SUFFIX, FRAMES_SUFFIX)
 ) -> list[Path]:
-    """The recordings in a folder, by worker and then by name.
+    """The recordings in a folder, not in its subfolders, by worker and then by name.
 
     Args:
-        folder: Their folder; subfolders are not searched.
-        suffixes: Suffixes to look for. Of files that differ only in suffix, the one with the first
-            suffix counts: they are the same recording.
+        suffixes: Of files that differ only in suffix, the one with the first suffix counts: they
+            are the same recording.
 
     Raises:
         InvalidRequestError: `CAP-FILE`, there is none.
@@ -54,11 +53,7 @@ def recordings_in(
 
 
 def case_beside(path: Path) -> Mapping[str, object]:
-    """The fields of `case.json` in the folder of `path`; empty without such a file.
-
-    Raises:
-        InvalidRequestError: `CAP-FILE`, it cannot be read or is not JSON.
-    """
+    """The fields of `case.json` beside `path`, or none; `CAP-FILE` if it cannot be read."""
     case = path.parent / CASE
     if not case.is_file():
         return {}
@@ -79,12 +74,8 @@ def types_of(
 ) -> EventTypes:
     """The types of a recording: the given ones, else those of `case.json` beside it.
 
-    Args:
-        path: The file.
-        time_type: Type of its times.
-        record_type: Type of its records.
-        minimum: Minimum time as JSON. The default is the minimum of `case.json`, or that of the
-            type if the file has none or `time_type` is given.
+    `minimum` is JSON. Its default is the minimum of `case.json`, or that of the type if the file
+    has none or `time_type` is given.
 
     Raises:
         InvalidRequestError: `CAP-FILE`, a type is neither given nor in `case.json`; `CAP-TYPE`, it
@@ -101,11 +92,7 @@ def types_of(
 
 
 def open_recording(path: Path, encoding: Encoding) -> EventReader:
-    """A reader of a file; the caller closes it.
-
-    Raises:
-        InvalidRequestError: `CAP-FILE`, it cannot be opened.
-    """
+    """A reader of a file, which the caller closes; `CAP-FILE` if it cannot be opened."""
     try:
         return EventReader(path.open("rb", buffering=0), encoding, str(path))
     except OSError as error:

@@ -30,13 +30,7 @@ _PAUSE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Emitted:
-    """Records emitted by a replay worker.
-
-    Attributes:
-        worker: The replay worker, from 0.
-        recording: The recording they come from, from 0.
-        messages: The event.
-    """
+    """Records that a replay worker emits; worker and recording are numbered from 0."""
 
     worker: int
     recording: int
@@ -45,12 +39,7 @@ class Emitted:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Progress of a replay worker.
-
-    Attributes:
-        worker: The replay worker, from 0.
-        frontier: Its frontier, past the previous one; empty when it is closed.
-    """
+    """Progress of a replay worker, from 0; its `frontier` is empty when it is closed."""
 
     worker: int
     frontier: Antichain
@@ -61,13 +50,7 @@ Step = Emitted | Advanced
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """The result of a replay.
-
-    Attributes:
-        events: Number of events played.
-        records: Number of records emitted.
-        frontiers: Frontier of each replay worker.
-    """
+    """The result of a replay: events played, records emitted, and each worker's frontier."""
 
     events: int
     records: int
@@ -85,11 +68,7 @@ class Replayed:
 
 
 class ReplayWorker:
-    """One replay worker: its capabilities and its output.
-
-    Attributes:
-        records: Number of records emitted.
-    """
+    """One replay worker: its capabilities and its output."""
 
     def __init__(self, minimum: tuple[int, ...], recordings: int) -> None:
         """Start with the capabilities `{minimum: recordings}`, or none without recordings."""
@@ -113,7 +92,6 @@ class ReplayWorker:
 
         Args:
             recording: Index among the recordings of this worker, from 0.
-            event: The event.
             name: Name of the recording in errors.
 
         Raises:
@@ -134,10 +112,6 @@ class Replayer:
 
     In a turn each recording gives at most `batch` of the events available now. Each worker emits
     the records first, and then its frontier if that has advanced.
-
-    Attributes:
-        workers: The replay workers.
-        events: Number of events played so far.
     """
 
     def __init__(
@@ -184,8 +158,7 @@ class Replayer:
         The first turn begins with the initial frontier of each worker.
 
         Raises:
-            CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule; everything before is
-                sound.
+            CheckFailedError: `CAP-VIOLATION`, a recording breaks a rule; all before it is sound.
         """
         for number in range(len(self.workers)):
             yield from self._advanced(number)
@@ -243,14 +216,11 @@ def replay_into(
     """Play recordings to their end; after timely's `replay_into`, which never ends by itself.
 
     A recording that ends without being closed leaves its replay worker open; the result has its
-    frontier.
+    frontier. See `Replayer` for `sources`, `peers` and `batch`.
 
     Args:
         consumer: Receiver of the records and frontiers of all replay workers.
-        sources: The recordings, in order; see `Replayer`.
-        minimum: Minimum time of all of them.
-        peers: Number of replay workers.
-        batch: Maximum number of events per recording and turn; None takes all available now.
+        minimum: Minimum time of all recordings.
         idle: Called when no recording has an event available; by default it sleeps for 10 ms.
 
     Raises:
@@ -274,14 +244,11 @@ def replay_into(
 
 
 def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
-    """The records of events by time: times in listing order, records sorted within a time.
+    """The records of any events by time: times in listing order, records sorted within a time.
 
     Progress is ignored, times without records are left out. After timely's `Extract`. The order is
     that of Rust: numbers by value, text by its characters, tuples and lists by their first part and
     onwards, None before everything else.
-
-    Args:
-        events: All events of one recording or of several, in any order.
 
     Raises:
         MisfitError: An event counts records but does not carry them.

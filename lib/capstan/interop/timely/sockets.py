@@ -27,11 +27,7 @@ _LAST_PORT: Final = 65_535
 
 
 class SocketWriter(EventWriter):
-    """An `EventWriter` over a connection, which it closes.
-
-    Attributes:
-        peer: The address of the receiver, `host:port`.
-    """
+    """An `EventWriter` over a connection, which it closes; `peer` is the receiver's `host:port`."""
 
     def __init__(self, connection: socket.socket, encoding: Encoding) -> None:
         """Start a recording on a new, blocking connection."""
@@ -48,22 +44,12 @@ class SocketWriter(EventWriter):
 
 
 class Listener(Closing):
-    """Listens for one sender on each of several ports.
-
-    Attributes:
-        ports: The port of each worker, in order.
-    """
+    """Listens for one sender on each of several `ports`, one per worker in order."""
 
     def __init__(
         self, workers: int, encoding: Callable[[int], Encoding], host: str = LOOPBACK, base: int = 0
     ) -> None:
-        """Start listening.
-
-        Args:
-            workers: Number of expected senders, each on its own port.
-            encoding: Encoding of worker `i`.
-            base: First port; 0 picks free ports.
-        """
+        """Start listening; `encoding` is by worker, `base` the first port, or 0 for free ones."""
         if workers < 1 or base < 0 or base + workers - 1 > _LAST_PORT:
             raise _no_port(f"{host}:{base} and up, {workers} ports", "there are no such ports")
         self._encoding = encoding
@@ -78,9 +64,7 @@ class Listener(Closing):
         self.ports = tuple(int(server.getsockname()[1]) for server in self._sockets)
 
     def accept(self, worker: int, timeout: float | None = None) -> EventReader:
-        """Wait for the sender of `worker`; returns the reader of its recording.
-
-        The caller closes the reader.
+        """Wait for the sender of `worker`; the caller closes the reader of its recording.
 
         Args:
             worker: Index of the port.
@@ -120,9 +104,6 @@ def connect(host: str, port: int, encoding: Encoding, timeout: float = 10.0) -> 
     """Connect to a receiver, as worker `i` of timely does on port `base + i`.
 
     Args:
-        host: Name or address of the receiver.
-        port: Its port.
-        encoding: Encoding of the recording.
         timeout: Seconds to wait for the connection, and for each write.
 
     Raises:

@@ -27,17 +27,11 @@ class EventWriter(Closing):
     leaves the sink open. An event is written completely or refused. An event that is refused, or
     on which the sink fails, affects only itself: the recording keeps all events before it.
 
-    Attributes:
-        seq: Number of events pushed: the position of the next one.
-        size: Their size in bytes.
+    `seq` is the number of events pushed, `size` their bytes.
     """
 
     def __init__(self, sink: ByteSink, encoding: Encoding, name: str = "the sink") -> None:
-        """Start a recording at its beginning.
-
-        Args:
-            sink: Destination of the bytes.
-        """
+        """Start a recording at its beginning."""
         self._sink = sink
         self._encoding = encoding
         self._name = name
@@ -49,8 +43,7 @@ class EventWriter(Closing):
         """Append an event.
 
         Raises:
-            InvalidRequestError: `CAP-VALUE`, a value is not of the recording's types; nothing of
-                the event is written.
+            InvalidRequestError: `CAP-VALUE`, a value is not of the types; nothing is written.
             SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
         """
         data = self._encoding.encode(event, self.seq)
@@ -61,11 +54,7 @@ class EventWriter(Closing):
             self.flush()
 
     def flush(self) -> None:
-        """Send the buffer.
-
-        Raises:
-            SystemFailureError: `CAP-WRITE`, the sink did not take the bytes.
-        """
+        """Send the buffer; `CAP-WRITE` if the sink does not take the bytes."""
         unsent = bytes(self._buffer)
         self._buffer.clear()
         try:

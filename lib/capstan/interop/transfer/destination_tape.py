@@ -42,10 +42,7 @@ def open_or_create_tape(
     settings: Mapping[str, object],
     mismatch: InvalidRequestError,
 ) -> Tape:
-    """The tape for recordings of one form: the existing one, or a new one.
-
-    `mismatch` is raised if the existing tape has other settings.
-    """
+    """The tape for recordings of a form, or a new one; raises `mismatch` if its settings differ."""
     tape = existing_tape(lake, name)
     if tape is None:
         payload = payload_of(from_arrow_schema(recording_reader.record_schema(form)))

@@ -34,11 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """Result of an export.
-
-    Attributes:
-        files: Name, events, records and bytes of each worker's file.
-    """
+    """Result of an export."""
 
     stream: str
     cut: int

@@ -36,11 +36,7 @@ _FILES = pa.schema([("worker", pa.int32()), ("path", pa.string()), ("named", pa.
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """Result of an import.
-
-    Attributes:
-        unchanged: Whether the same files had been imported before.
-    """
+    """Result of an import; `unchanged` if the same files had been imported before."""
 
     stream: str
     surveys: tuple[FileSurvey, ...]
@@ -197,10 +193,7 @@ def _write(
 
 
 def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFrame:
-    """Events with counts and content hashes of their `stored` rows of `records`, in no order.
-
-    The events have the columns of `recording_reader.event_schema`, with batches numbered by worker.
-    """
+    """Events, batches by worker, with counts and hashes of their `stored` rows; in no order."""
     h1, h2 = record_hashes(stored)
     cells = stored.groupBy(*_CELL).agg(
         F.count(F.lit(1)).alias("stored"), fingerprint(h1, h2).alias("found")

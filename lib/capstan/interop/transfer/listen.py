@@ -54,24 +54,16 @@ _IN_FLIGHT: Final = 2**30
 
 @dataclass(frozen=True, slots=True)
 class ListenRequest:
-    """Request to listen.
-
-    Attributes:
-        stream: The stream; created if it does not exist.
-        port: Port of the first sender; the others follow. 0 picks free ports.
-        every: Seconds between commits, while events arrive.
-        idle: Stop after so many seconds without an event; None for never.
-        limit: Maximum number of events, updates and records that wait to be written.
-    """
+    """Request to listen; a missing stream is created."""
 
     stream: str
     workers: int
     form: Form
-    port: int
+    port: int  # of the first sender; the others follow; 0 picks free ports
     host: str = LOOPBACK
-    every: float = 5.0
-    idle: float | None = None
-    limit: int = FULL
+    every: float = 5.0  # seconds between commits while events arrive
+    idle: float | None = None  # seconds without an event before it stops; None for never
+    limit: int = FULL  # of events, updates and records that wait to be written
 
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
@@ -91,21 +83,15 @@ class ListenRequest:
 
 @dataclass(frozen=True, slots=True)
 class ListenResult:
-    """Result of listening.
-
-    Attributes:
-        commit: Its newest commit, -1 if it has none.
-        faults: Errors of senders, and descriptions of unfinished events.
-        refused: Workers whose last sender was shut out.
-    """
+    """Result of listening."""
 
     stream: str
-    commit: int
+    commit: int  # the newest, -1 if there is none
     events: int
     records: int
     workers: tuple[WorkerState, ...]
-    faults: tuple[str, ...]
-    refused: tuple[int, ...]
+    faults: tuple[str, ...]  # errors of senders, and unfinished events
+    refused: tuple[int, ...]  # workers whose last sender was shut out
 
     def to_json(self, tape: Tape) -> dict[str, object]:
         """The result as one JSON object."""

@@ -54,22 +54,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecaptureRequest:
-    """Request for a re-capture.
-
-    Attributes:
-        stream: Stream to play; all its complete times.
-        into: Stream that records it; created if it does not exist.
-        workers: Labels or numbers of captured workers; None for all.
-        peers: Number of workers of the new stream; None for its present number, or for one per
-            chosen worker.
-        as_of: Commit of the cut; None for the newest.
-    """
+    """Request for a re-capture of all complete times of a stream; a missing `into` is created."""
 
     stream: str
     into: str
-    workers: tuple[str, ...] | None = None
-    peers: int | None = None
-    as_of: int | None = None
+    workers: tuple[str, ...] | None = None  # labels or numbers; None for all
+    peers: int | None = None  # None for the present number, or for one per chosen worker
+    as_of: int | None = None  # commit; None for the newest
 
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
@@ -84,12 +75,7 @@ class RecaptureRequest:
 
 @dataclass(frozen=True, slots=True)
 class RecaptureResult:
-    """Result of a re-capture.
-
-    Attributes:
-        frontier: Its frontier as JSON times; empty when it is closed.
-        unchanged: Whether there was nothing new.
-    """
+    """Result of a re-capture."""
 
     stream: str
     cut: int
@@ -97,8 +83,8 @@ class RecaptureResult:
     workers: int
     commit: int
     records: int
-    frontier: list[object]
-    unchanged: bool
+    frontier: list[object]  # JSON times; empty when it is closed
+    unchanged: bool  # there was nothing new
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
@@ -106,10 +92,7 @@ class RecaptureResult:
 
 
 def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> RecaptureResult:
-    """Record everything that became complete since the last re-capture, in one commit.
-
-    After an interruption at any point, the same request finishes the work.
-    """
+    """Record in one commit what is complete since the last; repeating finishes interrupted work."""
     tape = open_tape(lake, request.stream)
     cut = index.find_cut(tape, request.as_of)
     workers = index.resolve_workers(tape, cut, request.workers)

@@ -29,16 +29,12 @@ HEAVY: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A received event that passed the checks.
-
-    Attributes:
-        size: Its size in bytes, as sent.
-    """
+    """A received event that passed the checks."""
 
     worker: int
     seq: int
     event: Event
-    size: int = 0
+    size: int = 0  # bytes, as sent
 
     @property
     def weight(self) -> int:
@@ -48,14 +44,10 @@ class Received:
 
 @dataclass(slots=True)
 class Inbox:
-    """Bounded queue of received events that wait to be written, in order.
-
-    Attributes:
-        heavy: Number of bytes at which senders have to wait.
-    """
+    """Bounded queue of received events that wait to be written, in order."""
 
     limit: int = FULL
-    heavy: int = HEAVY
+    heavy: int = HEAVY  # bytes at which senders have to wait
     _queue: deque[Received] = field(default_factory=deque)
     _weight: int = 0
     _bytes: int = 0
@@ -102,26 +94,18 @@ class Receiver:
     them. A sender that is silent for long gives way to the next one. A sender that sends something
     other than an event, or breaks a rule, is shut out together with its worker until the next
     listener; other workers are not affected.
-
-    Attributes:
-        checker: Checker of the recording; continues from the tape.
-        last: Time of the sender's last event; infinite while it waits for room.
-        faults: Reasons why senders were shut out, and descriptions of unfinished events.
-        refused: Whether the worker's last sender broke a rule.
-        max_silence: Seconds without an event after which a sender gives way to a waiting one.
-        closed: Whether the last event has come and is in the inbox.
     """
 
     worker: int
-    checker: StreamChecker
+    checker: StreamChecker  # continues from the tape
     form: Form
     listener: Listener
     inbox: Inbox
     stopping: Callable[[], bool]
     last: float = field(default_factory=time.monotonic)
     faults: list[str] = field(default_factory=list)
-    refused: bool = False
-    max_silence: float = _MAX_SILENCE
+    refused: bool = False  # its last sender broke a rule
+    max_silence: float = _MAX_SILENCE  # seconds before it gives way to a waiting sender
     closed: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -40,16 +40,11 @@ class Format(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Form of the recordings of one stream.
-
-    Attributes:
-        types: Types of times and records; None for transcripts with arbitrary JSON records.
-        minimum: Minimum time as JSON: an integer, or a list of integers.
-    """
+    """Form of the recordings of one stream."""
 
     format: Format
-    types: EventTypes | None
-    minimum: object
+    types: EventTypes | None  # None for transcripts with arbitrary JSON records
+    minimum: object  # JSON: an integer, or a list of integers
 
     @classmethod
     def of_folder(
@@ -130,10 +125,7 @@ class Form:
         return TimeType(tuple(Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs))
 
     def encoding(self, worker: int | None, longest: int = MAX_FRAME) -> Encoding:
-        """The encoding of a recording; without a worker, a transcript's first line names it.
-
-        `longest` bounds a frame or line, in bytes.
-        """
+        """The encoding, up to `longest` bytes a frame; without a worker, line one names it."""
         if self.format is Format.TIMELY:
             assert self.types is not None
             return Frames(self.types, longest)
@@ -142,15 +134,11 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A file with the recording of one worker.
-
-    Attributes:
-        named: Worker that the lines of a transcript must name; None reads it from the first line.
-    """
+    """A file with the recording of one worker."""
 
     worker: int
     path: str
-    named: int | None
+    named: int | None  # worker in a transcript's lines; None reads it from the first
 
 
 def find_recordings(folder: Path, form: Format) -> list[Recording]:

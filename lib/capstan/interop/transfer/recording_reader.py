@@ -48,23 +48,16 @@ class OversizedNumber(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
-    """Contents of one file.
-
-    Attributes:
-        sha256: Hash of all its bytes.
-        violation: The first violation; None if the recording is sound.
-        torn: Description of an unfinished end; None if the file is complete.
-        oversized: The first number that does not fit a BIGINT, if any.
-    """
+    """Contents of one file."""
 
     worker: int
     path: str
     sha256: str
     events: int
     records: int
-    violation: SurveyViolation | None
-    torn: str | None
-    oversized: OversizedNumber | None
+    violation: SurveyViolation | None  # the first; None if the recording is sound
+    torn: str | None  # its unfinished end in words; None if complete
+    oversized: OversizedNumber | None  # the first number that does not fit a BIGINT
 
     def to_text(self) -> str:
         """The survey as JSON text, which `from_text` reads."""

@@ -105,10 +105,8 @@ class _Recording:
 def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterator[pa.RecordBatch]:
     """Write rows in the order of `export_files`; one result row per file.
 
-    Yields:
-        `worker INT, written STRING, refused STRING`: the text of `WrittenFile.to_text`; or the
-        error, if an event cannot be written or lacks records that it counts. Nothing follows an
-        error.
+    `worker INT, written STRING, refused STRING`: the text of `WrittenFile.to_text`; or the error,
+    if an event cannot be written or lacks records that it counts. Nothing follows an error.
     """
     recordings: list[_Recording] = []
     try:

@@ -56,11 +56,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ServedPeer:
-    """Recordings sent to one receiver.
-
-    Attributes:
-        to: Its address, `HOST:PORT`.
-    """
+    """Recordings sent to the receiver at `to`, its `HOST:PORT`."""
 
     to: str
     workers: tuple[int, ...]

@@ -33,10 +33,7 @@ class TypeShape(StrEnum):
 
 
 class MisfitError(ValueError):
-    """Raised by a codec when bytes or a value are not of its type; the text is the reason.
-
-    Event readers and writers turn it into an error that also gives the position.
-    """
+    """Bytes or a value are not of a codec's type, and why; readers and writers add the position."""
 
 
 class ShortError(MisfitError):
@@ -79,11 +76,7 @@ class TypeCodec(ABC):
 
     @abstractmethod
     def encode(self, value: object, out: bytearray) -> None:
-        """Append the bytes of `value`; after an error, `out` may have grown.
-
-        Raises:
-            MisfitError: `value` is not of this type.
-        """
+        """Append the bytes of `value`; after a `MisfitError`, `out` may have grown."""
 
     def decode_many(self, data: bytes, at: int, count: int) -> tuple[tuple[object, ...], int]:
         """The `count` values that start at byte `at`, and the position after them."""
@@ -106,20 +99,12 @@ class TypeCodec(ABC):
         return value
 
     def from_json(self, value: object) -> object:
-        """The value of a JSON form.
-
-        Raises:
-            MisfitError: It is not the JSON form of a value of this type.
-        """
+        """The value of a JSON form; `MisfitError` if it is not the form of this type."""
         self.encode(value, bytearray())
         return value
 
     def from_json_many(self, values: Sequence[object]) -> tuple[object, ...]:
-        """The values of several JSON forms.
-
-        Raises:
-            MisfitError: One is not the JSON form of a value of this type.
-        """
+        """The values of several JSON forms; `MisfitError` if one is not of this type."""
         if self.plain and not self.parts:
             self.encode_many(values, bytearray())
             return tuple(values)
@@ -128,14 +113,7 @@ class TypeCodec(ABC):
 
 @dataclass(frozen=True, slots=True)
 class CoordinateCodec(TypeCodec):
-    """A type of integers from -2^63 to 2^64-1, which can be a coordinate of a time.
-
-    Every value takes exactly `least` bytes.
-
-    Attributes:
-        minimum: The smallest value.
-        maximum: The largest value.
-    """
+    """Integers of exactly `least` bytes, from -2^63 to 2^64-1: they can be coordinates of times."""
 
     minimum: int = 0
     maximum: int = 2**64 - 1

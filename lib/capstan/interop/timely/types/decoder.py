@@ -35,12 +35,7 @@ class Torn:
 
 @dataclass(frozen=True, slots=True)
 class Damage(Fault):
-    """A position from which a recording cannot be read.
-
-    Attributes:
-        code: The error code.
-        offset: The position, in bytes.
-    """
+    """The byte position `offset` from which a recording cannot be read, and the error code."""
 
     code: str
     offset: int
@@ -76,10 +71,7 @@ class Decoder(ABC):
         self._ended = True
 
     def next(self) -> Item | None:
-        """The next event, or the fault in its place; None if bytes are missing, or at the end.
-
-        Nothing is yielded after damage.
-        """
+        """The next event, or the fault in its place; None without enough bytes, or when `over`."""
         return None if self.over else self._next()
 
     @abstractmethod

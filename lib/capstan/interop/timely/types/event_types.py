@@ -30,12 +30,7 @@ class TimeCodec:
     """Byte layout of the times of a recording.
 
     A time is an integer or a duration, or a `Product` or a tuple of times. Its coordinates follow
-    one another, the outermost first.
-
-    Attributes:
-        name: The type, as `codec_of` reads it.
-        coordinates: Its coordinates, at least one.
-        bare: Whether a time is a plain value in JSON rather than a list of coordinates.
+    one another, the outermost first. A `bare` time is a plain value in JSON rather than a list.
     """
 
     name: str
@@ -44,11 +39,7 @@ class TimeCodec:
 
     @classmethod
     def of(cls, text: str) -> TimeCodec:
-        """The codec of the type named `text`.
-
-        Raises:
-            InvalidRequestError: `CAP-TYPE`, the type is unknown, or not a type of times.
-        """
+        """The codec of a type of times; `CAP-TYPE` for any other or unknown name."""
         codec = codec_of(text)
         return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not TypeShape.TUPLE)
 
@@ -69,11 +60,7 @@ class TimeCodec:
         return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}{_DIFF}")
 
     def decode(self, data: bytes, at: int) -> tuple[Time, int]:
-        """The time at byte `at`, and the position after it.
-
-        Raises:
-            MisfitError: The bytes are not a time of this type, or too few.
-        """
+        """The time at byte `at`, and the position after it; `MisfitError` without one."""
         values: list[int] = []
         for coordinate in self.coordinates:
             value, at = coordinate.decode(data, at)
@@ -82,21 +69,13 @@ class TimeCodec:
         return Time(values), at
 
     def encode(self, time: tuple[int, ...], out: bytearray) -> None:
-        """Append the bytes of `time`.
-
-        Raises:
-            MisfitError: It is not of this type.
-        """
+        """Append the bytes of `time`; `MisfitError` if it is not of this type."""
         self.check(time)
         for coordinate, value in zip(self.coordinates, time, strict=True):
             coordinate.encode(value, out)
 
     def check(self, time: tuple[int, ...]) -> None:
-        """Check that `time` is of this type.
-
-        Raises:
-            MisfitError: It is not.
-        """
+        """Raise `MisfitError` unless `time` is of this type."""
         if len(time) != len(self.coordinates):
             message = f"not a time of {self.name}: it has {len(time)} coordinates"
             raise MisfitError(message)
@@ -107,13 +86,7 @@ class TimeCodec:
 
 @dataclass(frozen=True, slots=True)
 class EventTypes:
-    """The types of a recording, needed to read its frames because these do not state them.
-
-    Attributes:
-        time: Type of its times.
-        record: Type of its records.
-        minimum: Its minimum time.
-    """
+    """The types of a recording and its minimum: needed to read frames, which do not state them."""
 
     time: TimeCodec
     record: TypeCodec
@@ -163,22 +136,13 @@ class EventTypes:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> EventTypes:
-        """The types of an object with `time_type`, `record_type` and optionally `minimum`.
-
-        Raises:
-            InvalidRequestError: `CAP-TYPE`, a type is missing or unknown; `CAP-TIME`, `minimum` is
-                not a time of that type.
-        """
+        """The types of a JSON object; `CAP-TYPE` or `CAP-TIME` if wrong. `minimum` is optional."""
         names = [value.get(field) for field in ("time_type", "record_type")]
         time_type, record_type = (name if isinstance(name, str) else "" for name in names)
         return cls.of(time_type, record_type, value.get("minimum"))
 
     def from_transcript(self, event: Event) -> Event:
-        """The event of a transcript with its data as values of the record type.
-
-        Raises:
-            MisfitError: A time or a record is not of its type.
-        """
+        """The event with its data as values of the record type; `MisfitError` if one is not."""
         if isinstance(event, Progress):
             for time, _ in event.updates:
                 self.time.check(time)

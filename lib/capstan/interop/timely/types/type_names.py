@@ -55,10 +55,7 @@ _registered: dict[str, TypeCodec] = {}
 
 
 def codec_of(text: str) -> TypeCodec:
-    """The codec of the type named `text`.
-
-    Raises:
-        InvalidRequestError: `CAP-TYPE`, the type is unknown; the message gives the character.
+    """The codec of a type; `CAP-TYPE` if unknown, with the character at which reading failed.
 
     >>> codec_of("Product< u64, (string) >").name
     'Product<u64,string>'
