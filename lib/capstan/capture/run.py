@@ -69,8 +69,7 @@ class CaptureResult:
         late: Rows set aside in `late`, by reason.
         cut: The tape's newest commit afterwards; -1 for an empty tape.
         frontier: The stream's frontier, as JSON times; empty for a closed stream.
-        passed: Files of the source that were skipped, by reason; None when the source has no files
-            or cannot be listed.
+        passed: Files of the source that were skipped; None without files, or if not listed.
     """
 
     stream: str
@@ -100,13 +99,11 @@ def capture(
     """Capture the data available now, then stop.
 
     An interrupted synthetic batch is completed first. Nothing is captured of a stream that a query
-    of the caller's records, but it can be rescaled.
+    of the caller's records, but it can be rescaled. A missing tape is made.
 
     Args:
-        lake: The lake that holds the tape, or gets a new one.
         frame: A streaming frame of the caller's, for a stream without a source of its own.
-        reseat: Start a new checkpoint and capture everything the source offers as new
-            micro-batches.
+        reseat: Start a new checkpoint and capture all that the source offers as new micro-batches.
         rescale: The number of workers to rescale to first; it must be the declared number.
     """
     emit("capture.begin", stream=stream.name)
@@ -253,11 +250,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
 
 @in_turn
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
-    """Close a stream: every worker releases its held times, in one commit.
-
-    Returns:
-        The tape and the number of workers closed; 0 when the stream was already closed.
-    """
+    """Close a stream in one commit; the number of workers closed is 0 if it was closed before."""
     tape = upgrade(open_tape(lake, name))
     synthetic_batch.finish(spark, tape)
     cut = newest_cut(tape)

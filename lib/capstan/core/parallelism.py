@@ -6,11 +6,7 @@ from capstan.errors import InvalidRequestError
 
 
 def check_parallelism(count: int, noun: str = "workers", *, most: int | None = 10_000) -> None:
-    """Check a requested number of workers.
-
-    Args:
-        most: The largest number allowed; None for no limit.
-    """
+    """Check a requested number of workers; `most` None is no limit."""
     if count < 1 or (most is not None and count > most):
         allowed = "1 or more" if most is None else f"1 to {most}"
         raise InvalidRequestError(

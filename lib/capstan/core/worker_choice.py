@@ -33,11 +33,7 @@ def number_in(text: str) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class WorkerChoice:
-    """What texts choose among workers.
-
-    Attributes:
-        by_number: Whether numbers choose too: no label is a number, except its worker's own.
-    """
+    """What texts choose among workers: labels, and numbers if no label is another's number."""
 
     labels: Mapping[int, str]
     by_label: Mapping[str, int]

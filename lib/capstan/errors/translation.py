@@ -236,15 +236,11 @@ def translated(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def translate(error: BaseException) -> CapstanError | None:
-    """Translate a known exception into a Capstan error.
+    """The `CapstanError` for a known exception, itself if it is one; None for an unknown one.
 
-    Returns:
-        A Capstan error as it is. For a known failure, a `SystemFailureError`: `CAP-DISK-FULL`,
-        `CAP-NO-ACCESS`, `CAP-LAKE` for an object store that fails, or `CAP-DAMAGED` for a missing
-        or unreadable file or log. Any other error
-        of the operating system about a path is `CAP-NO-ACCESS`. Its `fields` have the `path` if
-        the message names one. `CAP-PACKAGE` for a package of an extra that is not installed. None
-        for an unknown exception.
+    `CAP-DISK-FULL`, `CAP-NO-ACCESS` (also for any other error of the operating system about a
+    path), `CAP-LAKE` for an object store that fails, `CAP-DAMAGED` for a missing or unreadable file
+    or log: their `fields` have the `path` if known. `CAP-PACKAGE` for an extra's missing package.
     """
     if isinstance(error, CapstanError):
         return error
@@ -277,10 +273,7 @@ def _missing_package(error: ModuleNotFoundError) -> SystemFailureError | None:
 
 
 def _refused_path(error: BaseException) -> SystemFailureError | None:
-    """The error for a path that the operating system refuses for a reason of its own.
-
-    A pseudo file system such as `/proc` has no folder to create, and reports even that as missing.
-    """
+    """The error for a path refused as missing, as `/proc` does where no folder can be made."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str | bytes):
         return None
     path = os.fsdecode(error.filename)

@@ -97,12 +97,7 @@ def _require_classic(session: object) -> None:
 
 
 def open_session(given: SparkSession | Later | None, lake: str) -> tuple[SparkSession, bool]:
-    """The session to work with, and whether it was started here.
-
-    Args:
-        given: A session of the caller's, or a function that builds one; by default that of this
-            process, if it has one.
-    """
+    """The session to work with, by default this process's, and whether it was started here."""
     with _opening:
         if callable(given):
             session, started = given(), True

@@ -153,10 +153,7 @@ def active(session: SparkSession) -> Iterator[None]:
 
 @contextmanager
 def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
-    """Interpret plans inside the `with` block instead of generating code, for few rows.
-
-    In a fresh process code generation takes a third of a small run. For many rows it saves more.
-    """
+    """Interpret plans, for few rows: in a new process, compiling takes a third of a small run."""
     if rows > FEW_ROWS:
         yield
         return

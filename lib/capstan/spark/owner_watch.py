@@ -48,10 +48,7 @@ def _is_running(owner: str) -> bool:
 
 
 def _started(process: int) -> str:
-    """The start of a process in ticks since boot; empty when it has ended.
-
-    Process ids are reused; with the start time they are unique.
-    """
+    """A process's start in ticks since boot, as ids are reused; empty when it has ended."""
     fields = _stat(process)
     if not fields:
         return _without_proc(process)

@@ -27,8 +27,7 @@ def project_home() -> Path:
 def set_up(connector: str = "") -> str:
     """The command that fetches missing jars: of the Makefile in a checkout, else of `capstan`.
 
-    Args:
-        connector: `kafka` or `s3`; empty for what every session needs.
+    The connector is `kafka` or `s3`, or empty for what every session needs.
     """
     if checkout() is not None:
         return f"`make {connector or 'setup'}`"

@@ -50,10 +50,7 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
 
 
 def names_in_defaults(environment: Mapping[str, str]) -> frozenset[str]:
-    """Names of the settings in `spark-defaults.conf` of `SPARK_CONF_DIR`; none without a file.
-
-    Spark reads the file when its JVM starts, and a session cannot tell its settings from others.
-    """
+    """Names of settings in `spark-defaults.conf`, which a session cannot tell from its others."""
     folder = environment.get("SPARK_CONF_DIR")
     path = Path(folder or "", "spark-defaults.conf")
     if not folder or not path.is_file():

@@ -211,8 +211,5 @@ def _python_of(environment: MutableMapping[str, str], *, force: bool) -> None:
 
 
 def _warehouse() -> dict[str, str]:
-    """The setting of a temporary folder for tables without a path.
-
-    Without it Spark creates one in the working directory, even if no such table exists.
-    """
+    """A temporary folder for tables without a path; else Spark makes one in the working folder."""
     return {"spark.sql.warehouse.dir": process_folder("warehouse").as_uri()}

@@ -18,26 +18,16 @@ from capstan.spark.setup.local_submit import pyspark_home
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Settings of one submitted job.
+    """Settings of one submitted job."""
 
-    Attributes:
-        conf: Spark settings that must be known before the driver's JVM starts.
-        environment: Variables for `spark-submit`, in addition to those of this process.
-        jars: Delta's jars, separated by commas; empty if they are on the driver's class path.
-        memory: The driver's memory, such as `4096m`.
-    """
-
-    conf: Mapping[str, str]
-    environment: Mapping[str, str]
-    jars: str
-    memory: str
+    conf: Mapping[str, str]  # known before the driver's JVM starts
+    environment: Mapping[str, str]  # besides the variables of this process
+    jars: str  # Delta's, with commas; empty if on the driver's class path
+    memory: str  # the driver's, such as `4096m`
 
 
 def submission(master: str, *, short: bool = False) -> Submission:
-    """Settings for a job on `master`, in client mode.
-
-    `capstan.spark.session` makes all other settings of a session inside the job.
-    """
+    """Settings for a job in client mode; `capstan.spark.session` makes all others in the job."""
     java, jars = find_java(), ",".join(str(jar) for jar in spark_jars())
     local = jvm.is_local(master)
     conf = {

@@ -133,15 +133,7 @@ def owns_standard_error(environment: Mapping[str, str] = os.environ) -> bool:
 def logging(
     default: LogFormat | None = None, environment: Mapping[str, str] = os.environ
 ) -> Iterator[Log | None]:
-    """Log every point that is reached inside the `with` block.
-
-    Args:
-        default: The format if `CAPSTAN_LOG` is not set; None disables the log.
-        environment: The variables, with `CAPSTAN_LOG` and `CAPSTAN_LOG_FILE`.
-
-    Yields:
-        The log; None if it is disabled.
-    """
+    """Log every point reached inside the `with` block; None without `CAPSTAN_LOG` or a default."""
     form = read_format(environment) or default
     if form is None:
         yield None

@@ -19,16 +19,10 @@ from capstan.storage.tape.feed import Consumed
 
 @dataclass(frozen=True, slots=True)
 class BatchScan:
-    """Labels and event times of a micro-batch.
+    """Labels and event times of a micro-batch."""
 
-    Attributes:
-        labels: Labels of its records; incomplete if there are more than a stream can have.
-        least: The least event time of labelled records in microseconds, truncated; None if there is
-            none.
-    """
-
-    labels: frozenset[str]
-    least: int | None
+    labels: frozenset[str]  # incomplete if there are more than a stream can have
+    least: int | None  # of labelled records, in microseconds, truncated
     greatest: int | None
 
     def has_none_ahead(self, time: EventTime, seen: int | None, started: int | None) -> bool:

@@ -37,19 +37,12 @@ _PROPERTY = "capstan.checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint of a tape.
+    """A checkpoint of a tape."""
 
-    Attributes:
-        identity: The id that Structured Streaming gave it.
-        base: The tape's number of its batch 0.
-        shift: The number of synthetic batches since; it is added to the numbers of later batches.
-        folder: The folder of a query of the caller's; None for the checkpoint of the tape itself.
-    """
-
-    identity: str
-    base: int
-    shift: int = 0
-    folder: str | None = None
+    identity: str  # given by Structured Streaming
+    base: int  # the tape's number of its batch 0
+    shift: int = 0  # synthetic batches since, added to later numbers
+    folder: str | None = None  # of a caller's query; None for the tape's own
 
     def number(self, batch: int) -> int:
         """The tape's number for a future batch of the checkpoint."""
@@ -82,12 +75,8 @@ def attach(
 ) -> Checkpoint:
     """The checkpoint of a query of the caller's that is about to record a batch.
 
-    The first query that records a stream becomes its writer.
-
-    Args:
-        tape: The tape, without an unfinished synthetic batch.
-        query: The query's id and the folder of its checkpoint.
-        reseat: Accept a query that has not written to the tape yet in place of its writer.
+    The first query that records a stream becomes its writer. With `reseat`, one that has not
+    written to the tape yet takes its place. The tape has no unfinished synthetic batch.
     """
     known = _known(tape)
     if known is None:
@@ -121,9 +110,6 @@ def is_recorded(
     Spark repeats a batch if the query was killed before it had noted the batch's end. A checkpoint
     that was restored from a backup repeats all batches since then; but the source may have more
     records by now, and Delta would skip them silently as a repeat.
-
-    Args:
-        checkpoint: What `attach` has returned.
     """
     # Looked up by the query's number: that on tape of a batch before an inserted one is another one
     # than `number` says.

@@ -54,15 +54,10 @@ _MINUTES_ALONE = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits that apply to a micro-batch.
-
-    Attributes:
-        ahead_from: Records at this time (microseconds) or later are too far ahead; None for no
-            limit.
-    """
+    """The limits that apply to a micro-batch."""
 
     epoch: int
-    ahead_from: int | None = None
+    ahead_from: int | None = None  # in microseconds; records from here on are too far ahead
 
 
 def micros(span: timedelta) -> int:
@@ -94,15 +89,11 @@ def time_type_of(stream: Stream) -> TimeType:
 def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
     """The source's rows, prepared for classification.
 
-    Args:
-        frame: The rows, perhaps with `raw_text.COLUMN`, `raw_text.NO_ROW` and `PARTITION`.
-
-    Returns:
-        Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
-        `no_row BOOLEAN`. `label` is set if workers have labels, `worker` if they are computed from
-        a key; `at` is the recorded event time, null if it cannot be parsed; `raw` is the text of a
-        malformed record, else null; `no_row` is true for a record that makes no row, which has
-        neither label nor time.
+    Columns `data STRUCT`, `label STRING`, `worker INT`, `at TIMESTAMP`, `raw STRING`,
+    `no_row BOOLEAN`. `label` is set if workers have labels, `worker` if they are computed from a
+    key; `at` is the recorded event time, null if it cannot be parsed; `raw` is the text of a
+    malformed record, else null; `no_row` is true for a record that makes no row, which has neither
+    label nor time.
     """
     raw = F.col(quoted(raw_text.COLUMN)) if raw_text.COLUMN in frame.columns else F.lit(None)
     raw = raw.cast("string").alias("raw")
@@ -132,10 +123,7 @@ def prepare(frame: DataFrame, stream: Stream) -> DataFrame:
 
 
 def event_time(stream: Stream, rows: DataFrame) -> Column:
-    """The event time of rows with the source's columns, as TIMESTAMP.
-
-    Null in the epoch domain, and for rows without a time in the declared column or expression.
-    """
+    """The event time of source rows, as TIMESTAMP; null in the epoch domain, or without a time."""
     if isinstance(stream.time, EpochTime):
         return F.lit(None).cast("timestamp")
     time, kind = _declared_time(stream, stream.time, rows)
@@ -152,10 +140,7 @@ def event_time(stream: Stream, rows: DataFrame) -> Column:
 
 
 def text_moment(text: Column) -> Column:
-    """The moment that a text is, as TIMESTAMP; null for another text.
-
-    The same as `capstan.core.times.moment_text.moment`, in a session whose zone is UTC.
-    """
+    """The moment that a text is, as TIMESTAMP, or null; like `moment_text.moment`, in UTC."""
     # Spark alone takes a time of day for one of today, a year, and what is beyond the year 9999.
     text = F.when(text.rlike(rf"\A(?:{PATTERN})\z"), text)
     # ISO 8601 allows a time to end with its minutes or hours; Spark cannot parse that.
@@ -268,14 +253,9 @@ def _require_column(frame: DataFrame, stream: Stream, name: str) -> None:
 def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
     """Add to each prepared row its time, and the reason if it cannot be recorded.
 
-    Args:
-        frame: Columns `data`, `raw`, perhaps `no_row`, `worker INT`, `at TIMESTAMP`, `frontier
-            BIGINT` (the event time in microseconds that the row's worker held before this
-            micro-batch).
-
-    Returns:
-        Columns `worker`, `time STRUCT`, `reason STRING` (null for rows to record), `frontier`, `at
-        BIGINT` (microseconds), `data`, `raw`.
+    Needs `frontier BIGINT`, the event time in microseconds that the row's worker held before this
+    micro-batch. Gives `worker`, `time STRUCT`, `reason STRING` (null for rows to record),
+    `frontier`, `at BIGINT` (microseconds), `data`, `raw`.
     """
     unknown = F.col("worker").isNull()
     no_row = F.col("no_row") if "no_row" in frame.columns else F.lit(False)
@@ -310,19 +290,13 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
 
 
 def truncated(at: Column, time: EventTime) -> Column:
-    """An event time in microseconds, truncated to a multiple of `every` (UTC).
-
-    Null if it does not fit into a BIGINT.
-    """
+    """An event time in microseconds, truncated to `every` (UTC); null beyond BIGINT."""
     moment = F.unix_micros(at)
     return F.try_subtract(moment, F.pmod(moment, F.lit(micros(time.every))))
 
 
 def watermark(time: EventTime, greatest: int, before: int) -> int:
-    """The event time to hold after event times up to `greatest`; never earlier than `before`.
-
-    All three are in microseconds.
-    """
+    """The event time held after times up to `greatest`, at least `before`; in microseconds."""
     if time.lateness is None:
         return before
     bound = greatest - micros(time.lateness)
@@ -337,11 +311,7 @@ def ahead_from(
     Only times behind such a gap are ahead, however far they are from the start of the batch. So a
     backlog of a year in one micro-batch gives the same result as day by day. Times up to
     `max_ahead` after the clock are never ahead, because a source may resume after a long silence.
-
-    Args:
-        frame: Prepared rows of the micro-batch.
-        seen: The greatest time on tape in microseconds, or None.
-        started: The start of the micro-batch in microseconds; None if unknown.
+    `seen`, the greatest time on tape, and `started`, the batch's start, are in microseconds.
     """
     if time.max_ahead is None:
         return None

@@ -25,21 +25,15 @@ Event = tuple[int, int, tuple[int, ...], Updates | None, int | None, Mapping[str
 class Cells:
     """The stored records of a micro-batch, aggregated by worker and time.
 
-    Attributes:
-        rows: Columns `_worker INT, _time STRUCT, records BIGINT, fingerprint STRUCT, at BIGINT`:
-            the number of records, their content hash, their greatest event time in microseconds.
+    Columns `_worker INT, _time STRUCT, records BIGINT, fingerprint STRUCT, at BIGINT`: number of
+    records, their content hash, their greatest event time in microseconds.
     """
 
     rows: pa.Table
 
     @classmethod
     def of(cls, stored: DataFrame) -> Cells:
-        """Count the records of a micro-batch, in one job.
-
-        Args:
-            stored: One row per record: `_worker`, `_time`, `_at`, and the content hashes `_h1`,
-                `_h2`.
-        """
+        """Count records, rows of `_worker, _time, _at` and hashes `_h1, _h2`, in one job."""
         cells = stored.groupBy("_worker", "_time").agg(
             F.count(F.lit(1)).alias("records"),
             fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
@@ -84,15 +78,10 @@ def numbered(
     batch: int,
     commit: int,
 ) -> pa.Table:
-    """The events of one commit, numbered from each worker's last event on.
+    """The events of one commit, numbered from each worker's last; by worker and `seq`.
 
-    Args:
-        statements: The progress statements; their rank places them before or after messages.
-        positions: The next `seq` of each worker.
-        messages: The messages events; none for progress only.
-
-    Returns:
-        Rows with the columns of `events`, by worker and `seq`.
+    The rank of a statement places it before or after messages; `positions` are the workers' next
+    `seq`.
     """
     progress: list[Event] = [
         (worker, rank, (), moves, None, None) for worker, rank, moves in statements

@@ -53,34 +53,23 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class WriteStats:
-    """Statistics gathered while records were written.
+    """Statistics gathered while records were written."""
 
-    Attributes:
-        version: The commit of `records`.
-        refused: Rows not recorded on tape.
-        greatest: The greatest event time of the written rows in microseconds; None without rows.
-    """
-
-    version: int
+    version: int  # the commit of `records`
     fed: int
-    refused: int
+    refused: int  # rows not recorded on tape
     written: int
-    greatest: int | None
+    greatest: int | None  # event time in microseconds; None without rows
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A micro-batch to be recorded.
-
-    Attributes:
-        entry: The batch's number and input; its checkpoint is part of the transaction identity of
-            records and late rows.
-    """
+    """A micro-batch to be recorded."""
 
     stream: Stream
     tape: Tape
     entry: BatchEntry
-    checkpoint: str
+    checkpoint: str  # part of the transaction identity of records and late rows
 
     @property
     def number(self) -> int:

@@ -38,16 +38,10 @@ def numbered_events(
     batch: int,
     commit: int,
 ) -> DataFrame:
-    """The events of one commit, numbered from each worker's last event on.
+    """The events of one commit, numbered from each worker's last, in one partition.
 
-    Args:
-        stored: The batch's stored records, one row each: `_worker INT, _time STRUCT` and the
-            content hashes `_h1, _h2 BIGINT`.
-        statements: The progress statements; their rank places them before or after messages.
-        positions: The next `seq` of each worker.
-
-    Returns:
-        Rows with the columns of `events`, in one partition.
+    `stored` has a row per record: `_worker INT, _time STRUCT`, hashes `_h1, _h2 BIGINT`. The rank
+    of a statement places it before or after messages; `positions` are the workers' next `seq`.
     """
     messages = stored.groupBy(F.col("_worker").alias("worker"), F.col("_time").alias("time")).agg(
         F.count(F.lit(1)).alias("records"),

@@ -24,38 +24,28 @@ from capstan.storage.tape.tape import Cut, Tape, append_workers, fenced
 
 @dataclass(frozen=True, slots=True)
 class OpenWorker:
-    """An open worker that capture writes for; it holds one capability.
-
-    Attributes:
-        held: The time that decides whether its records are late; the stream's frontier for a worker
-            that is just opening.
-    """
+    """An open worker that capture writes for; it holds one capability."""
 
     number: int
     label: str
     next_seq: int
     on_tape: Time
-    held: Time
+    held: Time  # decides what is late; the stream's frontier while opening
 
 
 @dataclass(frozen=True, slots=True)
 class Roster:
     """The workers of a tape between two micro-batches.
 
-    Attributes:
-        commit: The ordinal of the tape's last commit.
-        minimum: The time that a worker holds before its first event.
-        free: The first number never used. Two processes that start from the same roster pick the
-            same number, so only one of them can register it.
-        greatest_time: The greatest event time on tape in microseconds (the epoch when times have no
-            event time), or None.
+    Two processes that start from the same roster pick the same `free` number, so only one of them
+    can register it.
     """
 
-    commit: int
-    minimum: Time
+    commit: int  # the tape's last
+    minimum: Time  # held before a worker's first event
     workers: tuple[OpenWorker, ...]
-    free: int
-    greatest_time: int | None = None
+    free: int  # the first number never used
+    greatest_time: int | None = None  # on tape, in microseconds, or the epoch
 
     @classmethod
     def load(cls, tape: Tape, cut: Cut) -> Roster:

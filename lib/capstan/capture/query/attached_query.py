@@ -46,18 +46,13 @@ _recorded: dict[tuple[str, str], tuple[str, int, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class _Recording:
-    """A tape between two micro-batches of its query.
-
-    Attributes:
-        next: The query's number of the next micro-batch.
-        version: The version of the tape's index. Another one means that somebody else wrote to it.
-    """
+    """A tape between two micro-batches of its query."""
 
     tape: Tape
     checkpoint: checkpoint_guard.Checkpoint
     roster: Roster
-    next: int
-    version: int
+    next: int  # the query's number of the next micro-batch
+    version: int  # of the tape's index; another one means another writer
 
     def continues(self, query: Query, batch: int) -> bool:
         """Whether a batch follows, and the tape is as the batch before it has left it."""
@@ -75,12 +70,9 @@ class CaptureInto:
     def __init__(
         self, lake: Lake, stream: Stream, *, reseat: bool = False, rescale: int | None = None
     ) -> None:
-        """Name the tape; nothing is opened yet.
+        """Name the tape of a stream without a source of its own; nothing is opened yet.
 
-        Args:
-            lake: The lake that holds the tape, or gets a new one.
-            stream: The stream, without a source of its own.
-            reseat: Accept a query that has not recorded the stream yet in place of its present one.
+        With `reseat`, a query that has not recorded the stream yet takes its present one's place.
         """
         require_no_source(stream)
         self.lake = lake

@@ -38,29 +38,20 @@ _OF_ANOTHER_QUERY = (
 
 @dataclass(slots=True)
 class CaptureQuery:
-    """The query of a capture.
-
-    Attributes:
-        own: The session that prepares a caller's rows; None for rows that are prepared.
-        lines: The files of JSON that may be read as such; None for other sources.
-        roster: The workers, after the last micro-batch.
-    """
+    """The query of a capture."""
 
     stream: Stream
     tape: Tape
     checkpoint: Checkpoint
-    own: SparkSession | None
-    lines: CheckedLines | None
-    roster: Roster
+    own: SparkSession | None  # prepares a caller's rows; None if they are prepared
+    lines: CheckedLines | None  # files of JSON that may be read as such
+    roster: Roster  # after the last micro-batch
     results: list[BatchResult] = field(default_factory=list)
     _failure: CapstanError | None = None
     _loses: bool = False
 
     def run(self, rows: DataFrame) -> bool:
-        """Record all micro-batches that the source has now.
-
-        False if the lines of the next one must be read as text first.
-        """
+        """Record the micro-batches available; False if the next must be read as text first."""
         on_tape, self._loses = newest_cut(self.tape).batch, False
 
         def record(frame: DataFrame, at: int) -> None:

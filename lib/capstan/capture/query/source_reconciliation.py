@@ -45,51 +45,34 @@ _SAMPLE = 20
 class SourceDifference:
     """A batch for which source and tape differ.
 
-    Attributes:
-        part: `topic/partition` for Kafka; else None.
-        kind: `missing`: the source has more records than are stored; `extra`: it has fewer;
-            `changed`: the number is the same, but the contents differ; `gap`: offsets between two
-            batches that neither consumed.
-        source: The number of records in the source, or of offsets in the gap.
-        stored: The number of records on tape or in `late`.
+    Kinds: `missing`, the source has more records than are stored; `extra`, it has fewer; `changed`,
+    the number is the same, but the contents differ; `gap`, offsets that no batch consumed.
     """
 
     batch: int
-    part: str | None
+    part: str | None  # `topic/partition` for Kafka
     kind: str
-    source: int
-    stored: int
+    source: int  # records, or offsets in the gap
+    stored: int  # records on tape or in `late`
 
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The outcome of a reconciliation.
-
-    Attributes:
-        records: Their records, on tape or in `late`.
-        deep: Whether contents were compared as well.
-        gone: Batches that cannot be compared in full because their source is gone.
-        unknown: Batches before the first one with known input.
-        retired: Batches excluded because some of their records were deleted.
-        passed: Files of the source that captures have skipped, by reason; None when the source has
-            no files or cannot be listed.
-        otherwise: Batches excluded because they were captured with another `select` or `where`.
-        no_row: Records in `late` that make no row, beside `records`.
-    """
+    """The outcome of a reconciliation; its counts are of batches, unless said otherwise."""
 
     stream: str
     cut: int
     batches: int
-    records: int
-    deep: bool
-    gone: int
-    unknown: int
-    retired: int
+    records: int  # on tape or in `late`
+    deep: bool  # contents were compared as well
+    gone: int  # not comparable in full, as their source is gone
+    unknown: int  # before the first one with known input
+    retired: int  # excluded, as some of their records were deleted
     differing: int
     findings: tuple[SourceDifference, ...]
-    passed: SkippedFiles | None = None
-    otherwise: int = 0
-    no_row: int = 0
+    passed: SkippedFiles | None = None  # files that captures skipped; None if not listed
+    otherwise: int = 0  # excluded: another `select` or `where`
+    no_row: int = 0  # records in `late` that make no row, beside `records`
 
     @property
     def unread(self) -> int:

@@ -50,21 +50,15 @@ _STREAMING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The records of captured batches up to a cut, on the tape and in the source.
-
-    Attributes:
-        listing: The files of the source, if they could be listed.
-        deep: Whether to compute content hashes; else they are null.
-        retired: Times whose records were deleted; batches with such records are excluded.
-    """
+    """The records of captured batches up to a cut, on the tape and in the source."""
 
     spark: SparkSession
     tape: Tape
     stream: Stream
     listing: SourceListing | None
     cut: Cut
-    deep: bool
-    retired: Sequence[Box]
+    deep: bool  # compute content hashes; else they are null
+    retired: Sequence[Box]  # times of deleted records, whose batches are excluded
 
     @property
     def source(self) -> Source:
@@ -100,7 +94,7 @@ class Counts:
         return events.where(anywhere).select("batch").distinct()
 
     def stored(self, part: Column) -> DataFrame:
-        """The stored records, on tape and in `late`: `batch, part, stored, stored_h1, stored_h2`.
+        """Records on tape and in `late`: `batch, part, stored, stored_h1, stored_h2`.
 
         `part` is the record's part of the source, from its columns under `data`.
         """
@@ -122,11 +116,10 @@ class Counts:
         return late.join(batches, "batch", "left_semi").count()
 
     def in_files(self) -> DataFrame:
-        """The present content of the consumed files.
+        """The present content of the consumed files, a row per batch.
 
-        Returns:
-            A row per batch: `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an
-            array of files that are missing or have no rows.
+        `batch, part` (null), `source, source_h1, source_h2`, and `gone`, an array of files that are
+        missing or have no rows.
         """
         listed = self.consumed().select("batch", F.explode("files").alias("file"))
         payload = stored_payload(self.tape)
@@ -170,11 +163,10 @@ class Counts:
         )
 
     def in_partitions(self) -> DataFrame:
-        """The present content of a topic at the consumed offsets, from its broker.
+        """The present content of a topic at the consumed offsets, a row per batch and part.
 
-        Returns:
-            A row per batch and part: `batch, part, source, source_h1, source_h2, cut_short`; the
-            last is true if the first offset no longer has a record.
+        `batch, part, source, source_h1, source_h2, cut_short`; the last is true if the first offset
+        no longer has a record.
         """
         parts = self.consumed().where("part IS NOT NULL")
         ranges = parts.select("batch", "part", "since", "until")

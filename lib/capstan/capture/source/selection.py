@@ -71,13 +71,8 @@ def selected(
 ) -> DataFrame:
     """The records of a source, as its declaration selects them.
 
-    Args:
-        frame: Its rows, perhaps with `raw_text.COLUMN` and `raw_text.NO_ROW`.
-        carried: Further columns of each record, over those of `frame`; their names are `HIDDEN`.
-
-    Returns:
-        The selected columns, the carried ones, and `raw_text.COLUMN` if records can be malformed,
-        `raw_text.NO_ROW` if they can make no row.
+    They have the selected columns, the `carried` ones (their names are `HIDDEN`), and
+    `raw_text.COLUMN` if records can be malformed, `raw_text.NO_ROW` if they can make no row.
     """
     if source.selection is None:
         further = [column.alias(name) for name, column in (carried or {}).items()]

@@ -46,7 +46,7 @@ def read_source(
     *,
     as_text: bool = False,
 ) -> DataFrame:
-    """The declared source as a streaming frame, with `raw_text.COLUMN` added for sources of text.
+    """The declared source as a streaming frame, with `raw_text.COLUMN` for sources of text.
 
     `known` are the columns on tape, None before the first capture; `as_text`: see `line_checks`.
     """

@@ -34,19 +34,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PutBackResult:
-    """The outcome of a put-back.
-
-    Attributes:
-        batch: The new batch; None when there was nothing to put back.
-        cut: The tape's newest commit.
-        left: Rows that remain in `late`, by reason.
-    """
+    """The outcome of a put-back."""
 
     stream: str
-    batch: int | None
+    batch: int | None  # None when there was nothing to put back
     records: int
     cut: int
-    left: Mapping[str, int]
+    left: Mapping[str, int]  # remaining in `late`, by reason
 
 
 def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def require_declared(name: str, settings: Mapping[str, object], rescale: int | None) -> None:
-    """Check that the requested number of workers is the declared one.
-
-    Args:
-        rescale: The requested number; None for no rescale.
-    """
+    """Check that the requested number of workers, None for no rescale, is the declared one."""
     declared = _count(settings)
     if rescale is not None and declared != rescale:
         workers = "workers that are not by key" if declared is None else f"{declared} workers"

@@ -24,10 +24,7 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
-    """Check that the frontier has moved within the stream's `stalled_after`, if declared.
-
-    A closed stream always passes: it has no frontier.
-    """
+    """Check that the frontier has moved within `stalled_after`; a closed stream passes."""
     bound = stream.stalled_after
     if bound is None:
         return
@@ -53,13 +50,9 @@ def require_moving(stream: Stream, tape: Tape, now: datetime) -> None:
 
 
 def frontier_since(tape: Tape, limit: datetime) -> datetime | None:
-    """The time at which the stream's frontier reached its present position.
+    """The time at which the stream's frontier reached its present position; None if closed.
 
-    Args:
-        limit: The search stops here: if the frontier is older, any time up to `limit` is returned.
-
-    Returns:
-        The time, at most `limit` if the frontier is older than that. None for a closed stream.
+    The search stops at `limit`: for an older frontier, any time up to it is returned.
     """
     cut = newest_cut(tape)
     states = index.worker_states(tape, cut)

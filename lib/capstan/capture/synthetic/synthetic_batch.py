@@ -47,10 +47,8 @@ def insert(
 ) -> BatchEntry | None:
     """Register a synthetic batch and apply it; None when there is nothing to do.
 
-    Args:
-        tape: The tape, without an unfinished synthetic batch.
-        detail: Returns what is needed to apply the batch, given its number; None for no batch.
-        operation: The operation that waits while a micro-batch is incomplete, for the error text.
+    `detail` returns what applies the batch of a given number, or None for no batch. `operation` is
+    the one that waits while a micro-batch is incomplete, for the error text.
     """
     Roster.load(tape, newest_cut(tape))  # Refuses a closed stream, which could not apply it.
     number = checkpoint_guard.last_batch(tape) + 1

@@ -56,15 +56,15 @@ class Merging(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChangeRule:
-    """The rule by which the changes of a key become rows of a table.
+    """The rule by which the changes of a key become rows of a table; conditions are SQL.
 
     Attributes:
         sequence_by: The columns whose greatest values make a change win, the most significant
             first; each perhaps with its kind, as `version as number`.
-        delete_when: The SQL condition that a change deletes its key; None when none does.
+        delete_when: When a change deletes its key; None for never.
         history: Whether the table keeps every version of a key, and not only the last one.
-        truncate_when: The SQL condition that a change removes the rows of all keys whose sequence
-            is before its own, and is no row itself; None when none does.
+        truncate_when: When a change removes the rows of all keys whose sequence is before its own,
+            and is no row itself; None for never.
         unchanged: The text of a column that a change does not tell, and that keeps the value of the
             previous change of the key; None when every change is whole.
     """
@@ -137,10 +137,7 @@ def problem_without_sequence(given: Merging) -> str | None:
 
 
 def problem_with_changes(given: Merging, *, merges: bool) -> str | None:
-    """The reason why a replay cannot merge by these settings, or None.
-
-    The stream may have a preset with the order of its changes.
-    """
+    """Why a replay cannot merge by these settings, or None; a preset may give the order."""
     if not merges:
         first = "sequence_by needs mode merge" if given.sequence_by else None
         return first or problem_without_sequence(given)

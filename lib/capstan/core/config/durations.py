@@ -24,10 +24,9 @@ INSTANT_RULE = "give ISO 8601, such as 2013-03-01 or 2013-03-01T05:00:00Z (UTC b
 
 
 def parse_duration(text: str) -> timedelta:
-    """Parse a duration, zero or more: `1 hour`, `500 milliseconds`.
+    """Parse a duration, zero or more, such as `1 hour`.
 
-    Units are microseconds to weeks; a day has 24 hours. Months and years are rejected, because
-    they have no fixed length.
+    Units are microseconds to weeks; a day has 24 hours. Months and years have no fixed length.
     """
     words = " ".join(text.lower().split())
     if not _DURATION.fullmatch(words):

@@ -13,39 +13,24 @@ _OTHER_FIELD = re.compile(r"`([a-z]+(?:_[a-z]+)*)`")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Help:
-    """What a field of a request is.
+    """What a field of a request is; other fields of the request are in backticks."""
 
-    Attributes:
-        text: What it is, without a stop; other fields of the request are in backticks.
-        absent: What holds without it.
-        cli: The text of its option, where that differs.
-        form: The text of its field in a form, where that differs.
-        title: Its title in a form; by default its name.
-        section: Its section of the form; by default the last one.
-        metavar: The placeholder of its value in `--help`.
-    """
-
-    text: str
-    absent: str | None = None
-    cli: str | None = None
-    form: str | None = None
-    title: str | None = None
-    section: str | None = None
-    metavar: str | None = None
+    text: str  # without a stop
+    absent: str | None = None  # what holds without it
+    cli: str | None = None  # of its option, where that differs
+    form: str | None = None  # of its field in a form, where that differs
+    title: str | None = None  # in a form; by default its name
+    section: str | None = None  # of the form; by default the last one
+    metavar: str | None = None  # for its value in `--help`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a request with its help.
-
-    Attributes:
-        kind: The type of its value: `bool`, `int`, `str`, `tuple`, `Mapping`, or an enumeration.
-        optional: Whether None stands for *not given*.
-    """
+    """A field of a request with its help."""
 
     name: str
-    kind: Any
-    optional: bool
+    kind: Any  # `bool`, `int`, `str`, `tuple`, `Mapping`, or an enumeration
+    optional: bool  # None stands for *not given*
     default: Any
     help: Help
 

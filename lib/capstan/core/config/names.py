@@ -31,11 +31,7 @@ COLUMN_RULE = "up to 128 letters, digits and underscores, and does not begin wit
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return `name` if it is valid for a stream, table, transform or replay.
-
-    Args:
-        kind: The kind of object, for the message: `stream`, `table`.
-    """
+    """Return `name` if it is valid for an object of a `kind` such as `stream`."""
     if is_name(name):
         return name
     raise InvalidRequestError(

@@ -11,15 +11,7 @@ from capstan.errors import InvalidRequestError
 
 
 def check_replay(replay: Any) -> None:
-    """Check what goes together: streams, workers, computation, changes and the range.
-
-    Args:
-        replay: A request or a declared replay, which have these fields in common.
-
-    Raises:
-        InvalidRequestError: `CAP-STREAMS`, `CAP-WORKERS`, `CAP-PIPELINE`, `CAP-SEQUENCE` or
-            `CAP-FOLLOW`.
-    """
+    """Check what goes together: streams, workers, computation, changes and the range."""
     _check_streams(replay)
     _check_computation(replay)
     _check_changes(replay)

@@ -22,10 +22,7 @@ _LISTED = "name them in a list, or as text separated by commas"
 
 
 def is_empty(value: object) -> bool:
-    """Whether a value says nothing: None, blank text, an empty list, or a list of such values.
-
-    Texts that templates make of such values, such as `None`, say nothing either.
-    """
+    """Whether a value is None, blank, or a list of such values, also as templates print them."""
     if isinstance(value, str):
         return value.strip() in _EMPTY_TEXTS
     if isinstance(value, Mapping):

@@ -37,12 +37,7 @@ KINDS = tuple(map(str, SequenceKind))
 
 @dataclass(frozen=True, slots=True)
 class SequenceColumn:
-    """A column that orders the changes of a key.
-
-    Attributes:
-        column: The column of the output.
-        kind: What its text holds; None for a column whose type has an order.
-    """
+    """A column that orders changes of a key; `kind` is what text in it holds, else None."""
 
     column: str
     kind: SequenceKind | None = None

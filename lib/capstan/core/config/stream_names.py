@@ -24,10 +24,7 @@ _OF = "/"
 
 
 def joined_streams(streams: Mapping[str, str]) -> str:
-    """The streams as one text, such as `orders+payments`: in the order of their sources' names.
-
-    Ledgers have it where a replay of one stream has the stream's name.
-    """
+    """The streams as one text for ledgers, such as `orders+payments`: in order of their sources."""
     return _JOINT.join(streams[source] for source in sorted(streams))
 
 
@@ -42,10 +39,7 @@ def source_of(key: str) -> str:
 
 
 def keyed_streams(streams: Mapping[str, str | Sequence[str]]) -> dict[str, str]:
-    """The streams by key, of sources that each have a stream or a list of them.
-
-    A list of one stream is that stream.
-    """
+    """The streams by key, of sources with a stream or a list each; a list of one is that stream."""
     keyed: dict[str, str] = {}
     for source, names in streams.items():
         if isinstance(names, str) or len(names) == 1:
@@ -80,11 +74,7 @@ def problem_with_workers(
     workers: Sequence[str] | None,
     workers_of: Mapping[str, Sequence[str]],
 ) -> str | None:
-    """The reason why workers cannot be chosen stream by stream, or None.
-
-    Args:
-        workers_of: The workers chosen in each, by the same keys; in those left out, all.
-    """
+    """Why workers cannot be chosen by stream, or None; a stream not in `workers_of` has all."""
     if not workers_of:
         return None
     if not streams:

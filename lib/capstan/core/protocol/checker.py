@@ -19,20 +19,13 @@ _PAIR: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of checking a recording.
-
-    Attributes:
-        valid: Whether the whole recording obeys the rules.
-        events: The number of valid events before the first violation.
-        violation: The first violation, or None.
-        holdings: The capabilities held after these events: `(time, count)` in listing order.
-    """
+    """The result of checking a recording."""
 
     valid: bool
-    events: int
+    events: int  # valid ones before the first violation
     records: int
     violation: Violation | None
-    holdings: tuple[tuple[Time, int], ...]
+    holdings: tuple[tuple[Time, int], ...]  # `(time, count)` then held, in listing order
     frontier: Antichain
     closed: bool
 
@@ -54,11 +47,7 @@ class StreamChecker:
 
     `progress` and `messages` each check one event. They either accept the event, apply its changes
     and count it, or return the violation and change nothing. A recording ends at its first
-    violation: the caller stops there.
-
-    Attributes:
-        seq: The position of the next event, from 0: the number of accepted events, including those
-            of earlier runs.
+    violation: the caller stops there. `seq` is the position of the next event, from 0.
     """
 
     __slots__ = ("_held", "_width", "records", "seq")
@@ -71,12 +60,9 @@ class StreamChecker:
         seq: int = 0,
         records: int = 0,
     ) -> None:
-        """Start at the beginning, or where an earlier run stopped.
+        """Start at the beginning, or where an earlier run stopped, with what was held there.
 
-        Args:
-            minimum: The time at which every recording starts.
-            holdings: The capabilities held before the next event, none below zero. By default
-                `{minimum: 1}`; `n` interleaved recordings start with `{minimum: n}`.
+        By default `{minimum: 1}` is held; `n` interleaved recordings start with `{minimum: n}`.
         """
         held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings)
         for time, count in held.items():
@@ -118,11 +104,7 @@ class StreamChecker:
         return self.refuse(Rule.SEQ, f"seq {seq} where {self.seq} was due")
 
     def refuse(self, rule: Rule, detail: str, time: tuple[int, ...] | None = None) -> Violation:
-        """The violation of a rule that the caller has found broken at the next event.
-
-        Args:
-            rule: `shape`, `seq` or `content`.
-        """
+        """The violation that the caller found at the next event: `shape`, `seq` or `content`."""
         offending = None if time is None else Time(time)
         return Violation(self.seq, rule, offending, self.holdings, detail=detail)
 

@@ -11,11 +11,7 @@ from capstan.core.times import Time
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A change in the number of capabilities held at each time, as recorded.
-
-    Attributes:
-        updates: `(time, diff)` in recorded order; may be empty, zero, or cancel.
-    """
+    """Changes `(time, diff)` of the capabilities held, as recorded; diffs may be zero or cancel."""
 
     updates: tuple[tuple[Time, int], ...]
 
@@ -27,14 +23,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A batch of records at one time.
+    """A batch of records at one time, perhaps of none.
 
-    On a tape an event has only the number of its records, which are stored elsewhere; in a program
-    or a transcript it has the records themselves.
-
-    Attributes:
-        records: The number of records; may be 0.
-        data: The records in recorded order, or None when they are stored elsewhere.
+    On a tape an event has only the number of its records, which are stored elsewhere, and `data` is
+    None; in a program or a transcript it has the records themselves, in recorded order.
     """
 
     time: Time
@@ -59,15 +51,10 @@ Event = Progress | Messages
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An item of a recording that is not a valid event.
+    """An item of a recording that is not a valid event: its rule is `shape`, `seq` or `content`.
 
     Readers put it in place of the event, so that it is reported in its turn: earlier events still
-    count.
-
-    Attributes:
-        rule: `shape`, `seq` or `content`.
-        detail: A description of what was found instead.
-        found: The event itself, if only its number is wrong.
+    count. It has the event as `found` if only its number is wrong.
     """
 
     rule: Rule

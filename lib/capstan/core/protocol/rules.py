@@ -54,12 +54,10 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The first event where a recording breaks a rule.
+    """The first event where a recording breaks a rule, at position `seq` from 0.
 
     Attributes:
-        seq: The position in the recording, from 0.
-        time: The offending time, the first in listing order if there are several; None if the rule
-            does not concern a time.
+        time: The offending time, the first in listing order; None if the rule is not about times.
         held: The capabilities held before the event: `(time, count)` in listing order.
         count: For `increment` the total increase at the time; for `negative` the count it would
             fall to; else None.

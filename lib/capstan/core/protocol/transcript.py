@@ -35,16 +35,10 @@ class _MisshapenError(Exception):
 def read_transcript(
     lines: Iterable[bytes], minimum: object, worker: int | None = None
 ) -> Iterator[Item]:
-    """Read a transcript line by line, for `check` or a `StreamChecker`.
+    """Read a transcript for `check` or a `StreamChecker`: the event of each line, or a `Fault`.
 
-    Args:
-        lines: The lines as bytes, with or without newline, such as an open binary file.
-        minimum: The minimum time as JSON: an integer or a list of integers.
-        worker: The worker of the recording; by default that of the first line.
-
-    Yields:
-        The event of each line, or a `Fault`. Lines after a fault are numbered as if the line had
-        been valid.
+    Lines after a fault are numbered as if the line had been valid. `minimum` is JSON: an integer or
+    a list of integers. `worker` is by default that of the first line.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     for position, line in enumerate(lines):
@@ -67,14 +61,9 @@ def read_transcript(
 
 
 def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> bytes:
-    """The line of an event with its newline, as `read_transcript` reads it.
+    """The line of an event with its newline, compact and in UTF-8: what is read is written back.
 
-    It is compact and UTF-8. An event read from such a line is written as the same bytes.
-
-    Args:
-        event: The event; its data are JSON values, with tuples for lists.
-        seq: The event's position in the recording.
-        minimum: The minimum time as JSON; all times are written like it.
+    Data are JSON values, with tuples for lists. Times are written like `minimum`, which is JSON.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     fields: dict[str, object] = {"worker": worker, "seq": seq}

@@ -10,14 +10,12 @@ from capstan.core.times.time import Time, less_equal
 
 @dataclass(frozen=True, slots=True)
 class Antichain:
-    """The minimal elements of some times, as a value.
+    """The minimal elements of some times, as a value: whatever is given, only these are kept.
 
     As a frontier it stands for all times that are at or after one of its elements: those can still
     come. So the antichain of nothing is the frontier of what is over, and the furthest of all.
+    Elements are in listing order.
 
-    Attributes:
-        elements: The minimal times, each once, in listing order. Whatever times are given, only
-            the minimal ones are kept.
     >>> Antichain.of([Time.of(1, 0), Time.of(0, 1), Time.of(1, 1)]).elements
     ((0, 1), (1, 0))
     """
@@ -38,11 +36,7 @@ class Antichain:
         return not self.elements
 
     def less_equal(self, time: tuple[int, ...]) -> bool:
-        """Whether some element is less or equal to `time`.
-
-        >>> Antichain.of([Time.of(0, 4)]).less_equal(Time.of(1, 3))
-        False
-        """
+        """Whether some element is less or equal to `time`."""
         return any(less_equal(element, time) for element in self.elements)
 
     def dominates(self, other: Antichain) -> bool:

@@ -18,12 +18,7 @@ BoundJson = int | str | None | list[int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The times `t` with `since_i <= t_i < until_i` for every coordinate `i`.
-
-    Attributes:
-        since: Per coordinate the first value inside; None is unbounded.
-        until: Per coordinate the first value past it; None is unbounded.
-    """
+    """The times `t` with `since_i <= t_i < until_i` for each coordinate `i`; None is unbounded."""
 
     since: Bound
     until: Bound
@@ -83,9 +78,8 @@ class Box:
     def bound_of_text(time_type: TimeType, text: str | None) -> Bound:
         """Parse a bound given on the command line; None is unbounded.
 
-        Args:
-            text: `name=value`, several separated by commas, the others unbounded; or a JSON list
-                with null for unbounded; or a bare value for the only coordinate or for `event`.
+        The text is `name=value`, several separated by commas, the others unbounded; or a JSON list
+        with null for unbounded; or a bare value for the only coordinate or for `event`.
         """
         if text is None:
             return (None,) * len(time_type.coordinates)

@@ -65,17 +65,11 @@ _HINT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A named, totally ordered part of a time.
-
-    Attributes:
-        name: Lower-case letters, digits and underscores, a letter first: it is a column's name.
-        minimum: The value where every stream starts: an integer, days or microseconds since
-            1970-01-01 UTC, according to `kind`.
-    """
+    """A named, totally ordered part of a time; its name is a column's."""
 
     name: str
     kind: Kind
-    minimum: int
+    minimum: int  # where streams start: an integer, or days or microseconds since 1970 UTC
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

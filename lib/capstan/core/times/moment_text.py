@@ -45,10 +45,7 @@ class OffsetError(ValueError):
 
 
 def moment(text: str) -> int:
-    """The moment that a text is, in microseconds since 1970-01-01T00:00:00Z.
-
-    Digits beyond the microsecond are cut off.
-    """
+    """The moment of a text, in microseconds since 1970-01-01 UTC; further digits are cut off."""
     match = _MOMENT.fullmatch(text)
     if match is None:
         message = "expected ISO 8601"

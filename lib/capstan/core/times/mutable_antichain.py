@@ -77,11 +77,7 @@ class MutableAntichain:
         self.apply(ChangeBatch(changes).items())
 
     def apply(self, net: Sequence[tuple[tuple[int, ...], int]]) -> None:
-        """Change counts in one step, by changes that are net.
-
-        Args:
-            net: `(time, diff)`, each time at most once; zeros change nothing.
-        """
+        """Apply net changes in one step: `(time, diff)`, each time at most once, zeros ignored."""
         if not self._width and net:
             self._width = len(net[0][0])
         if self._width == 1:

@@ -12,14 +12,10 @@ from capstan.core.times.time_type import TimeType
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A set of times.
+    """A set of times: those of a box, complete under `below` and not complete under `above`.
 
-    Attributes:
-        box: Half-open bounds, coordinate by coordinate.
-        below: Only times that are complete under this frontier. None sets no such bound; neither
-            does the empty frontier, under which every time is complete.
-        above: Only times that are *not* complete under this frontier: the times that a followed
-            replay has not covered yet. None sets no such bound.
+    None sets no bound; neither does an empty `below`, under which every time is complete. A
+    followed replay covers what is complete, so `above` leaves the times that are new to it.
     """
 
     box: Box

@@ -28,11 +28,7 @@ TimeJson = int | str | list[int | str]
 
 @dataclass(frozen=True, slots=True)
 class TimeType:
-    """The coordinates of a stream's times.
-
-    Attributes:
-        coordinates: At least one, outermost first, with different names.
-    """
+    """The coordinates of a stream's times: at least one, outermost first, with different names."""
 
     coordinates: tuple[Coordinate, ...]
 
@@ -93,12 +89,10 @@ class TimeType:
         return cls(tuple(Coordinate.from_json(entry) for entry in listed))
 
     def parse(self, value: object) -> Time:
-        """The time for a JSON value.
+        """The time for a JSON value: of one coordinate its value or a list of it, else a list.
 
-        Args:
-            value: For one coordinate its value, or a list of it; for several a list of their
-                values. Integers for `bigint`, ISO 8601 text for the others; a timestamp without
-                an offset is UTC, and one without a time of day is midnight.
+        Integers for `bigint`, ISO 8601 text for the others; a timestamp without an offset is UTC,
+        and one without a time of day is midnight.
         """
         return self._parsed(value, Coordinate.parse)
 
@@ -115,12 +109,7 @@ class TimeType:
         return Time(parse(c, v) for c, v in zip(self.coordinates, values, strict=True))
 
     def parse_text(self, text: str) -> Time:
-        """Parse a time given on the command line.
-
-        Args:
-            text: For one coordinate its value, bare (`2013-03-01`, `17`) or as JSON; for several
-                a JSON list.
-        """
+        """Parse a time of the command line: a bare value (`2013-03-01`, `17`), or JSON."""
         text = text.strip(BLANKS)
         if not text.startswith(("[", '"')):
             if len(self.coordinates) > 1:

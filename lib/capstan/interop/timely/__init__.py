@@ -1,4 +1,4 @@
-"""Recordings of timely dataflow: read, write, capture, replay. Pure Python; files and sockets."""
+"""Recordings in timely dataflow's formats, in pure Python: read, write, capture, replay them."""
 
 from __future__ import annotations
 

@@ -58,11 +58,7 @@ def local_settings(master: str) -> dict[str, str]:
 
 
 def make_archive(say: Callable[[str], None] = print) -> Path:
-    """Create the archive unless it exists, by running one small job.
-
-    This takes one or two minutes. The file appears atomically; archives of other Javas or jars are
-    removed.
-    """
+    """Create the archive, atomically, by a small job of a minute or two; removes outdated ones."""
     java = find_java()
     path = archive_path(java)
     if not path.is_file():

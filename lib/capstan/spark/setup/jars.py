@@ -42,19 +42,13 @@ LOG_STORE_JAR = Path(__file__).with_name("s3_log_store") / "capstan-s3-log-store
 
 @dataclass(frozen=True, slots=True)
 class Jars:
-    """Jars that are fetched together.
-
-    Attributes:
-        connector: The name for `capstan setup`; empty for the jars that every session needs.
-        packages: Their coordinates, `group:artifact:version`.
-        hashes: The file that has their SHA-256, like `HASHES`.
-    """
+    """Jars that are fetched together."""
 
     name: str
-    connector: str
-    packages: tuple[str, ...]
+    connector: str  # name for `capstan setup`; empty if every session needs them
+    packages: tuple[str, ...]  # `group:artifact:version`
     excludes: tuple[str, ...]
-    hashes: Path = HASHES
+    hashes: Path = HASHES  # their SHA-256
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -164,10 +158,7 @@ _FETCH_SECONDS = 900.0
 
 
 def delta_jars() -> tuple[Path, ...]:
-    """The jars that Spark needs for Delta; none when Spark has Delta among its own jars.
-
-    An installed package fetches missing jars, once; a checkout is set up by its Makefile.
-    """
+    """The jars that Delta needs, none if Spark has them; only an installed package fetches them."""
     if _spark_has_delta():
         return ()
     try:

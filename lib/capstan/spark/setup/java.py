@@ -40,17 +40,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java that runs.
+    """A Java that runs."""
 
-    Attributes:
-        home: The value of `JAVA_HOME` for Spark: `home/bin/java` is the program.
-        version: The version that the program reports, such as `17.0.15`.
-        source: Its origin: `JAVA_HOME`, `PATH`, a folder, or `PyPI`.
-    """
-
-    home: Path
-    version: str
-    source: str
+    home: Path  # `JAVA_HOME` for Spark: the program is `home/bin/java`
+    version: str  # as the program reports it, such as `17.0.15`
+    source: str  # `JAVA_HOME`, `PATH`, a folder, or `PyPI`
 
 
 def find_java(say: Say | None = None) -> Java:
@@ -122,10 +116,7 @@ def major(version: str) -> int:
 
 
 def spark_home(java: Java) -> Path:
-    """The Java home for a local Spark: a shim over `java`, which starts without a warning.
-
-    It is the home of `java` itself if no shim can be written.
-    """
+    """A Java home that starts without a warning: a shim, or `java` itself if none can be made."""
     shims = cache_folder() / "java"
     if java.home.is_relative_to(shims):
         return java.home

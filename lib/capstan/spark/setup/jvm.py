@@ -1,7 +1,4 @@
-"""JVM options and memory of a Spark driver, and settings of a local one.
-
-They are shared by sessions of this process and by submissions. This module does not import Spark.
-"""
+"""JVM options and memory of Spark drivers, here and in submissions; does not import Spark."""
 
 from __future__ import annotations
 
@@ -53,10 +50,7 @@ _ANY_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
 
 
 def driver_options(*more: str, level: str = "ERROR") -> str:
-    """The JVM options of a driver, then `more`, whose garbage collector takes precedence.
-
-    The log level is that of `CAPSTAN_LOG_LEVEL`, or `level`.
-    """
+    """A driver's JVM options, then `more`, whose garbage collector wins; `level` is a default."""
     collector = "" if any(map(_ANY_COLLECTOR.search, more)) else _COLLECTOR
     options = [_quiet_logs(level), _ZONE, _COMPILER, _CODE_CACHE, collector, _SPAWN, *more]
     return " ".join(option for option in options if option)

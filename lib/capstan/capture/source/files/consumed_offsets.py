@@ -127,10 +127,7 @@ def max_rows(parts: Sequence[Consumed]) -> int | None:
 
 
 def started_at(checkpoint: str, batch: int) -> int | None:
-    """The start of a micro-batch's first attempt by the driver's clock, in microseconds since 1970.
-
-    None if unknown.
-    """
+    """The first attempt's start by the driver's clock, in microseconds since 1970, if known."""
     path = f"{checkpoint}/offsets/{batch}"
     if not exists(path):
         return None
@@ -186,10 +183,7 @@ def _sizes(files: Mapping[str, int]) -> list[tuple[int | None, int]] | None:
 
 
 def _files(log: str, entries: range) -> Iterator[tuple[str, int]]:
-    """The files of some entries of a source's log, in log order.
-
-    Each comes with its modification time in milliseconds since 1970.
-    """
+    """The files of some entries of a log, in order, and when modified (milliseconds since 1970)."""
     for entry in entries:
         single = f"{log}/{entry}"
         # Now and then Spark compacts all earlier entries into one file.

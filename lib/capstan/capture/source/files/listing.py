@@ -57,15 +57,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """The state of a file, now or when it was read.
+    """The state of a file, now or when it was read."""
 
-    Attributes:
-        size: The size in bytes; None if only the modification time was stored.
-        modified: The modification time in milliseconds since 1970.
-    """
-
-    size: int | None
-    modified: int
+    size: int | None  # bytes; None if only the time was stored
+    modified: int  # milliseconds since 1970
 
     def matches(self, now: SourceFile) -> bool:
         """Whether the file may be unchanged, as far as its stored state shows."""
@@ -81,26 +76,17 @@ FilesRead = dict[str, SourceFile]
 
 @dataclass(frozen=True, slots=True)
 class SourceListing:
-    """The files of a source.
+    """The files of a source."""
 
-    Attributes:
-        scheme: The URI scheme, such as `s3a://`; empty for local files.
-        rule: The pattern that files must match if the path has wildcards; else None.
-        dangling: The paths of symbolic links to nothing.
-    """
-
-    scheme: str
+    scheme: str  # such as `s3a://`; empty for local files
     root: str
     files: Mapping[str, SourceFile]
-    rule: re.Pattern[str] | None = None
-    dangling: Sequence[str] = ()
+    rule: re.Pattern[str] | None = None  # that files must match if the path has wildcards
+    dangling: Sequence[str] = ()  # symbolic links to nothing
 
     @classmethod
     def of(cls, source: Source) -> SourceListing | None:
-        """List the files of a source at any depth; None if they cannot be listed.
-
-        That is the case for a source without files and for storage that Arrow cannot access.
-        """
+        """List the files at any depth; None without files, or if Arrow cannot access them."""
         if source.path is None or source.format.lower() not in FILES:
             return None
         folder = (
@@ -164,14 +150,10 @@ class SourceListing:
 
 @dataclass(frozen=True, slots=True)
 class SkippedFiles:
-    """Files that captures have skipped.
-
-    Attributes:
-        files: A sample of them by reason: paths below the source's folder.
-    """
+    """Files that captures have skipped, by reason."""
 
     counts: Mapping[str, int]
-    files: Mapping[str, list[str]]
+    files: Mapping[str, list[str]]  # a sample: paths below the source's folder
 
     @property
     def text(self) -> str:
@@ -194,10 +176,9 @@ def path_of(uri: str) -> str:
 
 
 def captured_files(tape: Tape) -> FilesRead | None:
-    """The files that captures of a tape have read, from its feed; None if unknown.
+    """The files in a tape's feed; None if it has batches from before the feed recorded files.
 
-    They are unknown if the tape has batches from before the feed recorded files. For files read
-    before the feed stored sizes, only the path is known.
+    For files read before the feed stored sizes, only the path is known.
     """
     if not is_table(tape.paths.feed):
         return {}

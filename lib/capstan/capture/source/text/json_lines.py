@@ -26,11 +26,8 @@ HEAD_BYTES = 1 << 14
 class CheckedLines:
     """The files of a source of JSON lines whose lines were looked at before they are read.
 
-    Attributes:
-        listing: Its files; None if they cannot be listed.
-        as_text: Whether they are to be read as text, since one has a line of which Spark's source
-            of JSON would lose something; or without a look, since they are whole files, have a
-            declared encoding, or cannot be listed.
+    They are read `as_text` if Spark's source of JSON would lose something of a line; or without a
+    look, if they are whole files, have a declared encoding, or cannot be listed.
     """
 
     source: Source

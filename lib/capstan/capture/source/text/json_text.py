@@ -138,14 +138,8 @@ def parsed(
 ) -> DataFrame:
     """The records of texts; a text with an array has one for each element.
 
-    Args:
-        lines: Rows with `LINE` and others.
-        fields: The fields of a record, among them `corrupt`.
-        corrupt: The field for a text that cannot be parsed.
-        options: The options of the source, with names in lower case.
-
-    Returns:
-        The rows with a struct of the fields in place of `LINE`; null for a text without a value.
+    A struct of `fields` takes the place of `LINE`; it is null for a text without a value. The field
+    `corrupt` among them is for a text that cannot be parsed.
     """
     known = _of_values(options)
     if options.get("mode", "").upper() == "FAILFAST":

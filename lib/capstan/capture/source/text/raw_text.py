@@ -44,10 +44,7 @@ _FILE_OPTIONS = frozenset(
 
 
 def require_options(stream: Stream) -> None:
-    """Check that Spark knows the mode and the encoding of a source of text.
-
-    Another mode would pass for `PERMISSIVE`.
-    """
+    """Check mode and encoding of a source of text: another mode would pass for `PERMISSIVE`."""
     options = stream.source.options_by_name
     mode, encoding = options.get("mode", _MODES[0]), json_text.encoding_of(options)
     if stream.source.format.lower() == "json" and encoding not in json_text.ENCODINGS:
@@ -86,25 +83,16 @@ def without_corrupt_record(inferred: StructType, known: StructType | None) -> St
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A source of text.
-
-    Attributes:
-        parsed: The columns parsed from the text, without those from folder names.
-        keeps: Whether Capstan keeps the text of malformed records, not the options of the source.
-    """
+    """A source of text."""
 
     source: Source
     columns: StructType
-    parsed: tuple[str, ...]
-    keeps: bool
+    parsed: tuple[str, ...]  # without columns from folder names
+    keeps: bool  # Capstan keeps malformed text, not the source's options
 
     @classmethod
     def of(cls, source: Source, listing: SourceListing | None, columns: StructType) -> Text | None:
-        """A source of text; None for others.
-
-        Args:
-            listing: The files of the source, if they could be listed.
-        """
+        """A source of text; None for others."""
         options = source.options_by_name
         has_mode = options.get("mode", "permissive").lower() != "permissive"
         has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names

@@ -49,10 +49,7 @@ def _texts(*names: str) -> tuple[RowColumn, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Envelope:
-    """The SQL over a message.
-
-    A message is read once, as `m`; `e` is its envelope, and the key and the text of the message.
-    """
+    """The SQL over a message, read once as `m`; `e` is its envelope, and its key and text."""
 
     changes: Changes
     position: Position

@@ -16,11 +16,7 @@ _PRESETS = {
 
 
 def preset_of(changes: Changes, *, kafka: bool) -> Preset:
-    """The declarations that a preset stands for.
-
-    Args:
-        kafka: Whether the source is a topic of Kafka, whose columns are then known.
-    """
+    """The declarations that a preset stands for; the columns of a `kafka` topic are known."""
     if kafka and changes.format != "delta":
         changes = replace(
             changes,

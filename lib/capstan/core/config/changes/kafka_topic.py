@@ -9,10 +9,9 @@ from capstan.core.sql_names import text_literal
 
 
 def preset(changes: Changes) -> Preset:
-    """The declarations for a compacted topic.
+    """The declarations for a compacted topic, whose keys are text or JSON objects of columns.
 
-    A key of one column is its text. One of several columns is a JSON object of them; so is one of
-    one column that is an object.
+    A key of several columns is an object of them; one of one column is its text, or an object.
     """
     text = f"CAST({changes.key or 'key'} AS STRING)"
     keys = tuple(column for column in changes.rows if column.name in changes.keys)

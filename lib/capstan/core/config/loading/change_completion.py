@@ -18,11 +18,7 @@ _SETTINGS = ("keys", "sequence_by", "delete_when", "truncate_when", "unchanged")
 
 
 def preset_settings(given: Any, streams: Mapping[str, Stream]) -> dict[str, object]:
-    """The settings of a merge that the preset of its stream adds to those given.
-
-    Args:
-        given: A request or a declared replay. A pipeline has an order of its own.
-    """
+    """The merge settings that a stream's preset adds; none for pipelines: they have an order."""
     stream = streams.get(given.stream)
     preset = None if stream is None or given.pipeline is not None else stream.source.preset
     if given.mode is not Mode.MERGE or preset is None:

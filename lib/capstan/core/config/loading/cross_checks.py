@@ -25,7 +25,7 @@ def check_replay(
     registry: Registry,
     pipelines: Collection[str] = (),
 ) -> Problem | None:
-    """The first field of `replay` that contradicts another declaration, with the problem; or None.
+    """The first field that contradicts another declaration, and how; or None.
 
     The needs of its pipeline are known only after its import, so the plan checks them.
     """

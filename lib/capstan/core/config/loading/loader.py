@@ -42,12 +42,7 @@ _VARIABLE = re.compile(r"\{([A-Za-z_]\w*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """An invalid declaration.
-
-    Attributes:
-        place: Its section and name, as far as known.
-        error: The problem, with file, line and key.
-    """
+    """An invalid declaration: its section and name, as far as known, and the error with line."""
 
     place: Place
     error: InvalidRequestError
@@ -107,12 +102,7 @@ class ProjectConfig:
                 raise mistake.error
 
     def require_sound(self, section: str, name: str | None) -> None:
-        """Check that a declaration was not left out because it is invalid.
-
-        Args:
-            section: `streams`, `transforms`, `pipelines`, `targets` or `replays`.
-            name: The name; None for any name of the section.
-        """
+        """Check that a declaration was not left out as invalid; None is any name of the section."""
         for mistake in self.mistakes:
             place = mistake.place[:2]
             if place in ((), (section,), (section, name)) or (name is None and place[0] == section):
@@ -132,11 +122,7 @@ class ProjectConfig:
 
 
 def default_path() -> Path:
-    """The default declaration file.
-
-    `CAPSTAN_CONFIG` if set; else `dags/streams.yaml` in the working folder if it exists; else the
-    one of the project that contains this module.
-    """
+    """`CAPSTAN_CONFIG`; else `dags/streams.yaml`, if in the working folder; else this project's."""
     named = config_file()
     if named is not None:
         return Path(named)
@@ -148,12 +134,7 @@ def default_path() -> Path:
 
 
 def load_config(path: Path, *, lake: str) -> ProjectConfig:
-    """Load a declaration file and check all of it.
-
-    Args:
-        path: The file; messages show it as given here.
-        lake: The value of `{lake}` in paths and source options.
-    """
+    """Load a declaration file and check all of it; `lake` is the value of `{lake}` in it."""
     config = load_sound(path, lake=lake)
     for mistake in config.mistakes:
         raise mistake.error
@@ -163,9 +144,8 @@ def load_config(path: Path, *, lake: str) -> ProjectConfig:
 def load_sound(path: Path, *, lake: str) -> ProjectConfig:
     """Load the valid declarations of a file; the others are in `mistakes`.
 
-    Args:
-        path: The file; messages show it as given here.
-        lake: The value of `{lake}` in paths and source options. `{here}` is the file's folder.
+    Messages show the path as given here. In paths and source options `lake` is the value of
+    `{lake}`, and `{here}` the file's folder.
     """
     loader = _Loader(path)
     sections = loader.sections()
@@ -191,12 +171,8 @@ def load_sound(path: Path, *, lake: str) -> ProjectConfig:
 def load_optional(named: str | None, *, lake: str, required: bool = False) -> ProjectConfig:
     """Load the valid declarations; none if no file was named and the default one is missing.
 
-    Faulty declarations are in `mistakes`; a request for one of them fails.
-
-    Args:
-        named: The file; None for the default one.
-        lake: The value of `{lake}` in paths and source options.
-        required: Whether the file must exist.
+    Faulty declarations are in `mistakes`; a request for one of them fails. A `required` file must
+    exist; `lake` is the value of `{lake}`.
     """
     if named is not None and not named.strip():
         raise InvalidRequestError(

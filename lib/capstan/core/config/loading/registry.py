@@ -26,13 +26,9 @@ Named = TypeVar("Named", bound=HasName)
 
 
 class ByName(Generic[Named]):
-    """Declared and registered values by name.
+    """Declared and registered values by name."""
 
-    Attributes:
-        kind: The word for a value in errors, whose code is `CAP-` and this word.
-    """
-
-    kind: ClassVar[str]
+    kind: ClassVar[str]  # word for a value in errors; their code is `CAP-` and this word
 
     def __init__(self, declared: Mapping[str, Named] | None = None) -> None:
         """Start with declared values by name, or with none."""

@@ -42,16 +42,11 @@ _HARMLESS_KEY = re.compile(r"(class|provider|endpoint|url|type|location|path|fil
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A reference in an option.
-
-    Attributes:
-        kind: `env` or `conn`.
-        name: The variable; or the connection and the field, separated by a colon.
-    """
+    """A reference in an option."""
 
     key: str
-    kind: str
-    name: str
+    kind: str  # `env` or `conn`
+    name: str  # the variable; or connection and field, with a colon between
 
     def __str__(self) -> str:
         return f"{{{self.kind}:{self.name}}}"
@@ -92,11 +87,7 @@ def references(options: Mapping[str, str]) -> Iterator[Reference]:
 
 
 def resolve(stream: Stream, environment: Mapping[str, str] | None = None) -> Stream:
-    """The stream with the values of its references, which are masked from now on.
-
-    Args:
-        environment: The variables; by default those of this process.
-    """
+    """The stream with the values of its references, which are masked from now on."""
     variables = os.environ if environment is None else environment
     try:
         wanted = list(references(stream.source.options))

@@ -27,16 +27,11 @@ _MAX_DEPTH = 50
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The content of a declaration file.
-
-    Attributes:
-        data: The content: dicts, lists, text and None.
-        lines: The line of every key and list item, from 1, by its place: `("streams", "a")`.
-    """
+    """The content of a declaration file: dicts, lists, text and None."""
 
     path: Path
     data: Data
-    lines: Mapping[Place, int]
+    lines: Mapping[Place, int]  # from 1, of keys and list items, by place: `("streams", "a")`
 
     def line(self, place: Place) -> int:
         """The line of `place`, or of the nearest enclosing place with a line."""
