@@ -156,7 +156,11 @@ def test_a_socket_that_a_killed_launcher_left_is_removed(home: Home) -> None:
     assert not first.socket.exists()
 
 
-@pytest.mark.parametrize("text", ["", "no number", f"{os.getpid()}\n", f"{2**22 + 1}\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "no number", f"{os.getpid()}\n", f"{2**22 + 1}\n"],
+    ids=["empty", "text", "this process", "no process"],
+)
 def test_what_its_file_names_is_the_server_only_if_it_is_one(home: Home, text: str) -> None:
     server = embedded(home.folder / "postgres")
     server.data.mkdir(parents=True)
