@@ -56,16 +56,11 @@ class CellDifference:
 
 @dataclass(frozen=True, slots=True)
 class CellComparison:
-    """The comparison of two frames of cells.
+    """The comparison of two frames of cells."""
 
-    Attributes:
-        cells: The number of cells with rows on either side.
-        sample: The first differing cells, by worker and time.
-    """
-
-    cells: int
+    cells: int  # with rows on either side
     differing: int
-    sample: tuple[CellDifference, ...]
+    sample: tuple[CellDifference, ...]  # the first by worker and time
 
 
 def promised_cells(
@@ -76,11 +71,7 @@ def promised_cells(
     region: Region,
     like: Shape | None = None,
 ) -> DataFrame:
-    """The cells that the tape's index promises; the payload is not read.
-
-    Args:
-        like: Sum over worker and coordinates that tables of this shape lack; they become NULL.
-    """
+    """The cells that the index promises; NULL and summed over what tables of shape `like` lack."""
     events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
     events = events.where(region_sql(tape.time_type, region, tape.columns))
     view = tape_view(events, tape.time_type, like)
@@ -91,12 +82,7 @@ def promised_cells(
 def view_cells(
     view: View, sets: Mapping[str, Sequence[StructField]], checks: Sequence[PreparedCheck] = ()
 ) -> DataFrame:
-    """The cells of some rows, in one scan, with a fingerprint per set of fields.
-
-    Args:
-        sets: Fields by the prefix of their two columns: `h` gives `h1` and `h2`.
-        checks: Declared checks; each adds a column `c0`, `c1`, ... with the number of failing rows.
-    """
+    """The cells of rows in one scan. A set `h` of fields gives `h1`, `h2`; check i gives `c<i>`."""
     hashes: dict[str, Column] = {}
     for prefix, fields in sets.items():
         for i, column in enumerate(row_hashes(fields, view.data), start=1):
@@ -145,12 +131,7 @@ def together(comparisons: Sequence[CellComparison], limit: int) -> CellCompariso
 
 
 def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
-    """Frames of cells side by side, one row per cell of any of them.
-
-    Args:
-        sides: Frames by name; the measure `records` of side `a` becomes `a_records`, NULL in cells
-            absent from `a`.
-    """
+    """Outer join of frames of cells: `records` of side `a` becomes `a_records`, NULL if absent."""
     # Grouping treats NULL as a value, as places need, and avoids the cost of a null-safe join.
     renamed = [
         cells.select(
@@ -168,11 +149,7 @@ def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
 def differs(
     expected: str, actual: str, pairs: Sequence[tuple[str, str]] = (("h1", "h1"), ("h2", "h2"))
 ) -> Column:
-    """Whether two sides of gathered cells differ; a cell without rows equals an absent one.
-
-    Args:
-        pairs: The fingerprint measures of the two sides that must be equal.
-    """
+    """Whether two sides of gathered cells differ; a cell without rows equals an absent one."""
     counts = _count(expected), _count(actual)
     same = [F.col(f"{expected}_{a}").eqNullSafe(F.col(f"{actual}_{b}")) for a, b in pairs]
     unequal = ~reduce(lambda a, b: a & b, same)
@@ -189,12 +166,7 @@ def count_cells(
     checks: Mapping[str, Column],
     sums: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
-    """Totals over gathered cells, in one job.
-
-    Returns:
-        By name: `cells` with rows on any side, rows per side, cells per condition, the sums, and
-        `any`, the cells that meet at least one condition.
-    """
+    """Totals in one job: `cells` with rows, rows by side, cells per check and for `any`, sums."""
     counts = [_count(side) for side in sides]
     totals = joined.agg(
         F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),
@@ -243,9 +215,8 @@ def _inside(box: Box) -> Column:
 def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
     """The differences in cells whose rows can no longer be compared one by one.
 
-    Returns:
-        Missing and extra rows by the numbers of rows, and one changed row for each differing cell
-        with the expected number; findings have a cell's count and fingerprint.
+    A differing cell with the expected number of rows counts as one changed row; findings have a
+    cell's count and fingerprint.
     """
     wanted, stored = (F.coalesce(F.col(f"{side}_records"), F.lit(0)) for side in (expected, actual))
     totals = bad.agg(

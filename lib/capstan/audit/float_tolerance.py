@@ -26,11 +26,7 @@ _GROUP = ("x1", "x2")
 
 @dataclass(frozen=True, slots=True)
 class FloatTolerance:
-    """The columns that are compared within a tolerance.
-
-    Attributes:
-        tolerance: Values `a` and `b` are equal up to `tolerance * max(1, |a|, |b|)`.
-    """
+    """The columns in which `a` equals `b` up to `tolerance * max(1, |a|, |b|)`."""
 
     columns: tuple[str, ...] = ()
     tolerance: float = 0.0
@@ -45,11 +41,7 @@ class FloatTolerance:
 
 @dataclass(frozen=True, slots=True)
 class Exceeding:
-    """The cells and rows that differ by more than the tolerance.
-
-    Attributes:
-        expected: The expected side, reduced to rows that may differ.
-    """
+    """Cells that differ by more than the tolerance; sides only have rows that may differ."""
 
     cells: DataFrame
     count: int

@@ -44,15 +44,9 @@ def promised(
 def totals_if_equal(
     expected: Mapping[Place, Content] | None, stored: DataFrame, summed: Sequence[str]
 ) -> dict[str, int] | None:
-    """The totals of `cells.count_cells` if all cells are equal; None if any may differ.
+    """`cells.count_cells` for side `table` if all cells are equal; None if any may differ.
 
-    Args:
-        expected: The expected cells; None if there are too many.
-        stored: The cells of the table, from `cells.view_cells`.
-        summed: Further columns of `stored` to sum.
-
-    Returns:
-        By name: `cells` with rows, rows as `table`, and the sums.
+    `expected` is None if there are too many cells.
     """
     if expected is None:
         return None

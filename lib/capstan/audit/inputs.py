@@ -23,14 +23,9 @@ def played_records(
     *,
     place: bool = False,
 ) -> DataFrame:
-    """The records of selected workers and times at a cut, as transforms and copies see them.
+    """The records of a replay in no order: `_worker INT, _time STRUCT, _label STRING`, columns.
 
-    Args:
-        place: Whether to include the position on tape: `_batch BIGINT, _pos BIGINT`.
-
-    Returns:
-        One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`,
-        its position, then the stream's columns.
+    With `place`, the position on tape comes before the columns: `_batch BIGINT, _pos BIGINT`.
     """
     frame = read_records(spark, tape, cut, workers=workers, region=region)
     head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]

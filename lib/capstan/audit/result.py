@@ -25,25 +25,18 @@ CHECK = "check"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One difference between the expected and the actual rows.
+    """One difference between the expected and the actual rows, or a row that fails a check.
 
-    Attributes:
-        worker: The captured worker; None if the table lacks it.
-        time: A value per coordinate; None if the table lacks it.
-        kind: `missing`, `extra` or `changed`; or `check` for a row that fails a check.
-        expected: The expected row, or None; on the tape, the cell's count and fingerprint.
-        actual: The actual row, or None; on the tape, the cell's count and fingerprint.
-        where: `target`, or `tape` if the tape's records do not match its index.
-        check: The name of the check; empty for differences.
+    `expected` and `actual` are rows; on the tape, a cell's count and fingerprint.
     """
 
-    worker: int | None
-    time: CellTime
-    kind: str
+    worker: int | None  # None if the table lacks it
+    time: CellTime  # a value per coordinate; None if the table lacks it
+    kind: str  # `missing`, `extra`, `changed` or `check`
     expected: Mapping[str, object] | None
     actual: Mapping[str, object] | None
-    where: str = TARGET
-    check: str = ""
+    where: str = TARGET  # `tape` if the tape's records do not match its index
+    check: str = ""  # empty for differences
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The finding as a JSON object, as stored and printed."""
@@ -73,16 +66,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The result of a declared check.
-
-    Attributes:
-        rule: The condition for every row, as text for people.
-        failing: The number of failing rows; for unique columns, of rows that share their values.
-    """
+    """The result of a declared check; `rule` is the condition for every row, as text for people."""
 
     name: str
     rule: str
-    failing: int
+    failing: int  # rows; for unique columns, rows that share their values
     findings: tuple[Finding, ...] = ()
 
     def to_json(self) -> dict[str, object]:
@@ -100,18 +88,14 @@ class CheckResult:
 class Near:
     """The part of a transform's output that depends on the order of rows.
 
-    Attributes:
-        columns: Names of float sums, compared within a tolerance.
-        tolerance: Values `a` and `b` counted as equal up to `tolerance * max(1, |a|, |b|)`.
-        cells: The number of cells that were equal only within the tolerance.
-        unsure: Other such columns, compared exactly; an empty name if the set of rows depends on
-            the order. Such output is now refused, but older runs may have published it. It may
-            differ even if nothing has changed.
+    `unsure` are columns compared exactly, with an empty name if the set of rows depends on the
+    order. Such output is now refused, but older runs may have published it. It may differ even if
+    nothing has changed.
     """
 
-    columns: tuple[str, ...] = ()
-    tolerance: float = 0.0
-    cells: int = 0
+    columns: tuple[str, ...] = ()  # float sums, compared within `tolerance`
+    tolerance: float = 0.0  # `a` equals `b` up to `tolerance * max(1, |a|, |b|)`
+    cells: int = 0  # equal only within the tolerance
     unsure: tuple[str, ...] = ()
 
     @classmethod
@@ -125,26 +109,18 @@ class Near:
 class Audit:
     """The result of an audit: whether a table matches the stream and meets its declared checks.
 
-    Attributes:
-        kind: The kind of audit: `copy`, `shared-columns`, `transform` or `pipeline`.
-        passed: Whether nothing differs and every row meets every check.
-        cells: The number of cells (worker, time) compared; for a transform or pipeline, cells of
-            its input and its output.
-        findings: A sample of the differences, those on the tape first.
-        totals: Exact counts: rows of the table that are `missing`, `extra`, `changed`; cells of the
-            `tape` whose records do not match its index.
-        first: The first differing cell, as text; empty if none differs.
-        near: The columns compared within a tolerance.
+    `totals` are exact: rows of the table that are `missing`, `extra` or `changed`; cells of the
+    `tape` whose records do not match its index.
     """
 
-    kind: str
+    kind: str  # `copy`, `shared-columns`, `transform` or `pipeline`
     passed: bool
-    cells: int
+    cells: int  # (worker, time) compared, of input and output for a computation
     differing: int
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...]  # a sample, those on the tape first
     records: int
     totals: Mapping[str, int]
-    first: str = ""
+    first: str = ""  # the first differing cell as text, or empty
     checks: tuple[CheckResult, ...] = ()
     near: Near = Near()
 
@@ -189,11 +165,7 @@ class Audit:
         )
 
     def require_passed(self, where: str, *, staged: bool = False) -> None:
-        """Check that the audit passed.
-
-        Args:
-            staged: Whether its rows were written just now, and so never changed since.
-        """
+        """Check that the audit passed; `staged` rows are new and were never changed."""
         if self.passed:
             return
         if not self.differing:

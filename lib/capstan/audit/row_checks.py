@@ -47,18 +47,12 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PreparedCheck:
-    """A check resolved to a frame's columns.
-
-    Attributes:
-        column: The name of its measure in a frame of cells.
-        failed: Whether a row fails it, never null; None for unique columns.
-        keys: The columns that are unique together; none for other kinds.
-    """
+    """A check resolved to a frame's columns."""
 
     check: Check
-    column: str
-    failed: Column | None
-    keys: tuple[StructField, ...] = ()
+    column: str  # its measure in a frame of cells
+    failed: Column | None  # whether a row fails it, never null; None for unique columns
+    keys: tuple[StructField, ...] = ()  # the columns that are unique together
 
     def flags(self) -> list[Column]:
         """The columns of a row from which the check is counted."""
@@ -147,15 +141,9 @@ def _misfit(
 def aggregate_with_checks(
     rows: DataFrame, checks: Sequence[PreparedCheck], measures: Mapping[str, Column]
 ) -> DataFrame:
-    """Aggregate rows to cells and count the failing rows of each check, in one scan.
+    """Aggregate rows to cells, with failing rows per check as `c0, c1, ...`, in one scan.
 
-    Args:
-        rows: Places, the inputs of `measures`, and the `flags` of each check.
-        measures: Aggregates per cell by name, including `records`.
-
-    Returns:
-        A row per cell, with the measures and `c0, c1, ...`. Rows that share a key are counted in
-        the row without a place, which may have no records.
+    Rows that share a key are counted in the row without a place, which may have no records.
     """
     place = place_of(rows)
     unique = [check for check in checks if check.keys]
@@ -192,11 +180,7 @@ def _fold(
 def results(
     checks: Sequence[PreparedCheck], view: View, failing: Mapping[str, int]
 ) -> tuple[CheckResult, ...]:
-    """The results of the checks; rows are read only for a sample of failing ones.
-
-    Args:
-        failing: The number of failing rows by the check's column.
-    """
+    """The results of checks, from failing rows by column; only a sample of those is read."""
     return tuple(
         CheckResult(
             prepared.check.title,

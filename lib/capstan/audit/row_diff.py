@@ -35,15 +35,10 @@ _Values = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison of rows.
-
-    Attributes:
-        fields: The compared columns, in the order in which they are hashed.
-        keys: The compared columns that identify a row within its cell; may be empty.
-    """
+    """One side of a comparison of rows; its keys, if any, identify a row within its cell."""
 
     view: View
-    fields: Sequence[StructField]
+    fields: Sequence[StructField]  # in the order in which they are hashed
     keys: Sequence[StructField] = ()
 
     def rows(self, cells: DataFrame, sign: int) -> DataFrame:
@@ -79,11 +74,7 @@ class _Group:
 
 
 def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
-    """A row's values as JSON text.
-
-    Args:
-        data: The struct with the columns; by default the frame itself.
-    """
+    """A row's values as JSON text, from the struct `data` or else from the frame itself."""
 
     def value(field: StructField) -> Column:
         column = F.col(quoted(field.name)) if data is None else data.getField(field.name)

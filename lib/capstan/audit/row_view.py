@@ -20,18 +20,12 @@ _PLACE = re.compile(r"worker|t[0-9]+")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A frame of rows with its worker, time and data columns.
-
-    Attributes:
-        worker: The worker's number as INT, or NULL.
-        times: The value of each coordinate as BIGINT, or NULL.
-        data: The struct with the data columns; None if they are columns of the frame.
-    """
+    """A frame of rows with its worker, time and data columns."""
 
     frame: DataFrame
-    worker: Column
-    times: tuple[Column, ...]
-    data: Column | None = None
+    worker: Column  # the number as INT, or NULL
+    times: tuple[Column, ...]  # each coordinate as BIGINT, or NULL
+    data: Column | None = None  # a struct; None if they are columns of the frame
 
     @property
     def place(self) -> list[Column]:
@@ -41,11 +35,7 @@ class View:
 
 
 def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) -> View:
-    """The rows of `records` or `events`.
-
-    Args:
-        like: Keep only the worker and coordinates that tables of this shape have; all by default.
-    """
+    """The rows of `records` or `events`, without worker and coordinates that shape `like` lacks."""
     times = [_number(F.col(f"time.{c.name}"), c) for c in time_type.coordinates]
     worker = F.col("worker")
     if like is not None:
@@ -58,11 +48,7 @@ def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) 
 def table_view(
     frame: DataFrame, shape: Shape, time_type: TimeType, workers: Mapping[int, str] | None = None
 ) -> View:
-    """The rows of a table of this shape.
-
-    Args:
-        workers: Labels by worker number, needed if the worker's column is a label.
-    """
+    """The rows of a table of this shape; labels by number are needed if its worker is a label."""
     times: list[Column] = []
     for column, coordinate in zip(shape.times_for(time_type), time_type.coordinates, strict=True):
         if column is None:

@@ -37,14 +37,8 @@ def audit_copy(
 
     With all of the stream's columns (`copy`) the table's cells are compared with those of the
     tape's index. With some of them (`shared-columns`) they are compared with the cells of the
-    tape's records, and the same scan compares the records with the index.
-
-    Args:
-        frame: The table's rows of these workers and times.
-        shape: The table's worker, time and data columns.
-        checks: Conditions for every row of the table, counted in the same scan.
-        retired: Audited times whose records were deleted. A copy is compared with the index there
-            as well, but differing rows cannot be named.
+    tape's records, and the same scan compares the records with the index. At `retired` times a copy
+    is compared with the index as well, but differing rows cannot be named.
     """
     payload = stored_payload(scope.tape)
     fields = common_fields(shape.columns, payload, frame.schema)
@@ -153,17 +147,11 @@ class _CopySides:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A second computation of an output, as independent of the first as possible.
-
-    Attributes:
-        kind: `transform` or `pipeline`.
-        keys: Data columns that identify a row within its cell; may be none.
-        tolerance: Columns compared within a tolerance, in cells whose fingerprints differ.
-    """
+    """A second computation of an output, as independent of the first as possible."""
 
     rows: DataFrame
-    kind: str = "transform"
-    keys: Sequence[str] = ()
+    kind: str = "transform"  # or `pipeline`
+    keys: Sequence[str] = ()  # data columns that identify a row within its cell
     tolerance: FloatTolerance = _EXACT
 
 
@@ -176,14 +164,8 @@ def audit_computed(
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
-    The input records are compared with the tape's index as well.
-
-    Args:
-        scopes: The workers and times that were read of each stream. Workers of the output are
-            those of the first.
-        frame: The stored output rows for this input.
-        shape: The output's worker, time and data columns, as far as it has them.
-        checks: Conditions for every stored row, counted in the same scan.
+    The input records of each stream's scope are compared with the tape's index as well. Workers of
+    the output are those of the first scope.
     """
     scope, limit, prepared = scopes[0], scopes[0].limit, prepare(checks, frame)
     kind, tolerance = computed.kind, computed.tolerance

@@ -66,12 +66,7 @@ class AuditScope:
         checks: tuple[CheckResult, ...],
         tape: CellComparison,
     ) -> Audit:
-        """The result if cells differ.
-
-        Args:
-            compared: The compared cells, on the tape and in the table; its sample is of the table.
-            tape: The cells whose records do not match the tape's index.
-        """
+        """The result if cells differ; `tape` has those whose records do not match the index."""
         first = next(iter((*tape.sample, *compared.sample)))
         findings = (*(cell.finding(TAPE) for cell in tape.sample), *rows.findings)
         return Audit(

@@ -41,17 +41,10 @@ _HOLDS: Mapping[Kind, tuple[type[DataType], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The roles of a table's columns.
+    """The roles of a table's columns; None or empty for what it lacks."""
 
-    Attributes:
-        worker: The column of the captured worker: its number, or its label if STRING. None if the
-            table has no such column.
-        times: The SQL expression of the column for each coordinate of the stream's time, made of
-            quoted names only; None for a missing coordinate. Empty if the table has no time.
-    """
-
-    worker: str | None
-    times: tuple[str | None, ...]
+    worker: str | None  # its number, or its label if STRING
+    times: tuple[str | None, ...]  # SQL per coordinate, of quoted names only
     columns: tuple[str, ...]
 
     def times_for(self, time_type: TimeType) -> tuple[str | None, ...]:
@@ -75,12 +68,9 @@ def shape_of(
 ) -> Shape:
     """The shape of a table with this schema.
 
-    Args:
-        worker: The worker's column; None without one.
-        time: The time's column: a struct with the coordinates' names, some of which may be missing;
-            or a plain column for a single coordinate. None without one.
-        columns: The data columns to compare. By default those of `payload` that the table has, or
-            without a payload all except the worker and time columns.
+    The time is a struct with the coordinates' names, some of which may be missing, or a plain
+    column for a single coordinate. By default the data columns are those of `payload` that the
+    table has, or without a payload all except worker and time.
     """
     for name in (worker, time, *(columns or ())):
         if name is not None and name not in schema.names:

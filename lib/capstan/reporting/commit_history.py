@@ -33,13 +33,11 @@ _Ints = npt.NDArray[np.int64]
 class CommitTimes:
     """Times of the commits that a view has sampled.
 
-    Attributes:
-        moments: The time of each commit, never decreasing; None when unknown.
-        greatest: The greatest time of any record up to each commit, in the last coordinate; None
-            without records, and when a file also has records of later commits.
+    `greatest` is the greatest time of any record up to each commit, in the last coordinate; None
+    without records, and when a file also has records of later commits.
     """
 
-    moments: tuple[datetime | None, ...]
+    moments: tuple[datetime | None, ...]  # never decreasing; None when unknown
     greatest: tuple[int | None, ...]
 
 

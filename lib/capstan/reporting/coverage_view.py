@@ -38,21 +38,15 @@ Doubling = Callable[[Iterable[Interval]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Contiguous intervals in the same state, with the same workers to replay.
-
-    Attributes:
-        workers: Labels of the workers that are missing, or written by older code.
-        doubles: Whether a replay over it would duplicate rows.
-        runs: The runs whose rows are published in it; empty in a cell.
-    """
+    """Contiguous intervals in the same state, with the same workers to replay."""
 
     since: str
     until: str
     state: str
-    workers: tuple[str, ...]
+    workers: tuple[str, ...]  # labels: missing, or written by older code
     intervals: int
-    doubles: bool = False
-    runs: tuple[str, ...] = ()
+    doubles: bool = False  # whether a replay would duplicate rows
+    runs: tuple[str, ...] = ()  # published in it; empty in a cell
 
     @property
     def fillable(self) -> bool:
@@ -62,40 +56,25 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Stretch):
-    """A day of a calendar, or an interval of a strip: its first stretch in its worst state.
+    """A day of a calendar, or an interval of a strip: its first stretch in its worst state."""
 
-    Attributes:
-        name: The day, or the interval's first time.
-        day: The day, in a calendar; None in a strip.
-    """
-
-    name: str
-    day: date | None = None
+    name: str  # the day, or the interval's first time
+    day: date | None = None  # None in a strip
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The coverage of one declared replay.
-
-    Attributes:
-        counts: The number of intervals by state, for all states.
-        years: The years that the calendar can show, ascending; empty for a strip.
-        year: The year that it shows; None for a strip.
-        stretches: The stretches in order; at most 200, preferring those that can be filled.
-        left_out: The number of stretches that are not listed.
-        every_worker: Whether a replay has to include all workers.
-        bounded: Whether a replay can cover a part of the times; else it replaces the whole table.
-    """
+    """The coverage of one declared replay."""
 
     declared: Replay
-    counts: Mapping[str, int]
+    counts: Mapping[str, int]  # intervals by state, for all states
     cells: tuple[Cell, ...]
-    years: tuple[int, ...]
-    year: int | None
-    stretches: tuple[Stretch, ...]
-    left_out: int
-    every_worker: bool
-    bounded: bool
+    years: tuple[int, ...]  # that the calendar can show, ascending; empty for a strip
+    year: int | None  # shown; None for a strip
+    stretches: tuple[Stretch, ...]  # at most 200, in order, preferring those to fill
+    left_out: int  # stretches that are not listed
+    every_worker: bool  # whether a replay has to include all
+    bounded: bool  # whether a replay can cover a part; else it replaces the table
     time_type: TimeType
 
     @property
@@ -109,11 +88,7 @@ class Coverage:
         return next((state for state in WORST if self.counts.get(state)), "")
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
-        """The form fields of `capstan_replay` for a replay that fills a part.
-
-        Args:
-            workers: Labels of the workers, unless all are needed; empty for the declared ones.
-        """
+        """Form fields of `capstan_replay` to fill a part; no workers means the declared ones."""
         replay = self.declared
         chosen = workers if workers and not self.every_worker else replay.workers or ()
         bounds = {"since": since, "until": until} if self.bounded else {}
@@ -148,11 +123,9 @@ _CACHE: VersionedCache[Survey] = VersionedCache()
 def view_coverage(
     lake: Lake, config: ProjectConfig, replay: str, *, year: int | None = None
 ) -> Coverage | NoCoverage:
-    """Read the coverage of a declared replay.
+    """The coverage of a declared replay.
 
-    Args:
-        year: The year of the calendar. If it has none, the newest year with something to fill is
-            shown, else the newest year.
+    Without a valid `year`, the newest year with something to fill is shown, else the newest year.
     """
     declared = config.replay(replay)
     try:
@@ -275,10 +248,10 @@ def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch
 
 
 def _doubling(declared: Replay) -> Doubling:
-    """The rule by which a replay over incomplete intervals would duplicate rows.
+    """The rule by which a replay would duplicate rows; only an append does.
 
-    Only an append does: when rows are already published there, or when a followed replay will still
-    cover them.
+    It does so when rows are already published there, or when a followed replay will still cover
+    them.
     """
     if declared.mode is not Mode.APPEND:
         return lambda _: False

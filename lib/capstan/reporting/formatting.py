@@ -124,10 +124,7 @@ def changes_text(changes: object) -> str:
 
 
 def workers_text(workers: object) -> object:
-    """The workers of a certificate: their labels, or count and ranges of numbers of many.
-
-    Only the first few ranges are named.
-    """
+    """The workers of a certificate: labels, or of many their count and first ranges of numbers."""
     if not isinstance(workers, Mapping):
         return workers
     stretches = [f"{a}" if a == b else f"{a} to {b}" for a, b in workers["numbers"]]

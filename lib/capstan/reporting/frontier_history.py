@@ -46,18 +46,14 @@ class CommitCount:
 class Progress:
     """The progress of all workers of a tape up to a cut.
 
-    Attributes:
-        commits: The sampled commits, ascending; the last is the cut's.
-        frontiers: The least value of the last coordinate that each worker holds after each sampled
-            commit; None before the worker is open, and once it is closed.
-        newest: The newest commits in descending order, at most `POINTS`.
-        scanned: The size of the data that was read.
+    `frontiers` have the least value of the last coordinate that each worker holds after each
+    sampled commit; None before the worker is open, and once it is closed.
     """
 
-    commits: tuple[int, ...]
+    commits: tuple[int, ...]  # sampled, ascending; the last is the cut's
     workers: tuple[WorkerState, ...]
     frontiers: Mapping[int, tuple[int | None, ...]]
-    newest: tuple[CommitCount, ...]
+    newest: tuple[CommitCount, ...]  # descending, at most `POINTS`
     scanned: Scanned
 
 
@@ -68,12 +64,7 @@ def read_progress(
     points: int = POINTS,
     events: OpenedTable | None = None,
 ) -> Progress:
-    """Read the frontiers of a tape's workers by commit, up to a cut.
-
-    Args:
-        points: The most commits to sample, evenly.
-        events: The table of the index, when it is already open.
-    """
+    """The frontiers of a tape's workers at up to `points` evenly sampled commits of a cut."""
     labels, opened = worker_labels(tape, cut), opened_commits(tape, cut)
     counts, changes, scanned = scan(tape, cut, events or delta.open_table(tape.paths.events))
     commits = _sampled(cut.commit, points)
@@ -98,10 +89,7 @@ def read_progress(
 def _held_times(
     changes: pa.Table, tape: Tape, workers: Sequence[int]
 ) -> Mapping[int, tuple[_Ints, _Ints, _Ints]]:
-    """By worker, the times that were ever held, their counts, and the last commit to change each.
-
-    For a time that is still held, that commit is greater than all others.
-    """
+    """By worker: times ever held, counts, last commits to change them (greatest if still held)."""
     # Every worker starts by holding the minimum once, without an event.
     start = pa.table(
         [

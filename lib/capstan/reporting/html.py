@@ -1,7 +1,6 @@
 """Rendering of views as HTML, by the templates of the pages.
 
-All values are escaped when they are inserted; `Markup` is built in the same way. A page loads
-resources only from its own server.
+All values, also in `Markup`, are escaped. A page loads resources only from its own server.
 """
 
 from __future__ import annotations
@@ -39,11 +38,7 @@ STATIC = {
 
 
 def render(template: str, /, **values: object) -> str:
-    """Render a template. Each page extends `page.html` and needs its values, too.
-
-    Args:
-        template: The name of a file in `templates`.
-    """
+    """Render a file in `templates`. Each page extends `page.html` and needs its values, too."""
     return _environment().get_template(template).render(**values)
 
 
@@ -112,10 +107,9 @@ def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:
 
 
 def frontier_plot(view: StreamHistory, course: CommitTimes) -> Markup:
-    """A plot of each worker's frontier over time; of many workers, those furthest behind.
+    """Each worker's frontier over time, or by commit; of many workers, those furthest behind.
 
-    Without known commit times, the commits form the axis. A single commit has no plot, only the
-    table of workers.
+    A single commit has no plot, only the table of workers.
     """
     drawn = furthest_behind(view)
     rows = [
@@ -226,11 +220,7 @@ def late_plot(late: Mapping[str, int]) -> Markup:
 
 
 def coverage_plot(view: Coverage, fill: str) -> Markup:
-    """The calendar of a replay, or its strip of intervals.
-
-    Args:
-        fill: The URL of the form that fills a part; empty for no links.
-    """
+    """The calendar or strip of a replay, with links to the form `fill` unless that is empty."""
 
     def link(part: Stretch) -> str:
         return f"{fill}?{fill_query(view, part)}" if fill and part.fillable else ""

@@ -30,11 +30,7 @@ _PORTION = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The size of the data that a pass has read, for tests of its cost.
-
-    Attributes:
-        rows: The number of rows of `events`.
-    """
+    """The size of the data that a pass has read, for tests of its cost."""
 
     rows: int
     columns: int
@@ -57,11 +53,10 @@ _lock = Lock()
 
 
 def scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table, Scanned]:
-    """Read the index once, in Arrow.
+    """Read the index once, in Arrow: counts, net changes of holds, and the size of the data.
 
-    Returns:
-        Counts of events `n` and records `r` by `worker` and `commit`; net changes `diff` of holds
-        by `worker`, `commit` and time, a column for each coordinate; the size of the data read.
+    Counts are of events `n` and records `r` by `worker` and `commit`; changes `diff` by `worker`,
+    `commit` and time, a column for each coordinate.
     """
     path, files = tape.paths.events, frozenset(map(unquote, events.file_uris()))
     kept = _kept.get(path) if is_enabled() else None

@@ -40,64 +40,43 @@ _DECIDED = frozenset({"approved", "rejected"})
 
 @dataclass(frozen=True, slots=True)
 class StepView:
-    """One step of one attempt of a run.
-
-    Attributes:
-        error: Code, message and hint of a failure; empty for other steps.
-        decision: Person and reason of an approval or a rejection; empty for other steps.
-    """
+    """One step of one attempt of a run."""
 
     attempt: int
     step: str
     at: datetime
-    error: Mapping[str, object]
-    decision: Mapping[str, object]
+    error: Mapping[str, object]  # code, message and hint of a failure, or empty
+    decision: Mapping[str, object]  # person and reason of an approval or rejection, or empty
 
 
 @dataclass(frozen=True, slots=True)
 class FindingsView:
-    """The findings of one audit of a run.
-
-    Attributes:
-        target_version: The audited version; None for staged output, or for the newest.
-        rows: A sample of differences and failed checks, with the totals of their kinds.
-    """
+    """The findings of one audit of a run, as a sample with the totals of their kinds."""
 
     at: datetime
     audit: str
-    target_version: int | None
+    target_version: int | None  # None for staged output, or for the newest
     rows: tuple[Mapping[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """One run.
-
-    Attributes:
-        stream: The stream; of several, their names joined by `+`.
-        state: The state, as `History.state` gives it; `claimed` before its first step.
-        certificate: The certificate, before publishing as far as it is known; None before the plan.
-        published: Whether the certificate is final, not a draft.
-        audit: The audit of the published or staged rows; empty when there was none.
-        difference: The changes that were shown for an approval; empty when none was needed.
-        steps: All steps, in order.
-        found: The findings of its audits, the newest first; only when a single run is viewed.
-    """
+    """One run."""
 
     run: str
-    stream: str
+    stream: str  # of several, their names joined by `+`
     target: str
-    state: str
+    state: str  # as `History.state`; `claimed` before its first step
     holds: bool
     attempts: int
     at: datetime
-    certificate: Certificate | None
-    published: bool
-    audit: Mapping[str, object]
-    difference: Mapping[str, object]
+    certificate: Certificate | None  # a draft before publishing; None before the plan
+    published: bool  # whether the certificate is final
+    audit: Mapping[str, object]  # of published or staged rows; empty without one
+    difference: Mapping[str, object]  # shown for an approval; empty if none was needed
     request: Mapping[str, object]
     steps: tuple[StepView, ...]
-    found: tuple[FindingsView, ...] = ()
+    found: tuple[FindingsView, ...] = ()  # the newest first; only when a single run is viewed
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -111,11 +90,7 @@ class RunView:
 
 
 def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[RunView]:
-    """Runs whose rows have these column values, the newest first.
-
-    Args:
-        claimed: Whether runs that have only a claim are included.
-    """
+    """Runs whose rows have these values, the newest first; if `claimed`, also those just claimed."""
     histories = read_histories(lake, **equal)
     held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
     views = [_view(history, holds=run in held) for run, history in histories.items()]

@@ -28,20 +28,14 @@ from capstan.verify.violations_ledger import KnownViolation, known_violations
 
 @dataclass(frozen=True, slots=True)
 class StreamView:
-    """A stream at a cut.
-
-    Attributes:
-        description: The declared description; may be empty.
-        greatest: The greatest time of any record, in the last coordinate; None without records.
-        late: The number of records that are not on tape, by reason.
-    """
+    """A stream at a cut."""
 
     tape: Tape
     description: str
     cut: Cut
     workers: tuple[WorkerState, ...]
-    greatest: int | None
-    late: Mapping[str, int]
+    greatest: int | None  # time of any record, last coordinate; None without records
+    late: Mapping[str, int]  # records that are not on tape, by reason
 
     @property
     def name(self) -> str:
@@ -50,10 +44,7 @@ class StreamView:
 
     @property
     def coordinate(self) -> Coordinate:
-        """The coordinate of lines and lags: the last one, which is the event time if there is one.
-
-        `frontier`, `behind` and `lag` are values of it.
-        """
+        """The last one, the event time if there is one; of `frontier`, `behind` and `lag`."""
         return self.tape.time_type.coordinates[-1]
 
     @property
@@ -104,17 +95,11 @@ class StreamView:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedState:
-    """What is verified of a stream, up to a cut.
+    """What is verified of a stream, up to a cut."""
 
-    Attributes:
-        workers: The last verified commit by worker, of those that were ever verified.
-        events: The number of events up to there, by worker.
-        at: The time of the newest verification; None without one.
-    """
-
-    workers: Mapping[int, int]
-    events: Mapping[int, int]
-    at: datetime | None
+    workers: Mapping[int, int]  # last verified commit, of those ever verified
+    events: Mapping[int, int]  # up to there
+    at: datetime | None  # of the newest verification
 
     def commit(self, view: StreamView) -> int | None:
         """The commit up to which all workers are verified; None when some worker never was."""
@@ -124,16 +109,12 @@ class VerifiedState:
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory(StreamView):
-    """A stream at its newest cut, as its page shows it.
-
-    Attributes:
-        written: The time of the newest file of the index.
-    """
+    """A stream at its newest cut, as its page shows it."""
 
     progress: Progress
     verified: VerifiedState
     violations: tuple[KnownViolation, ...]
-    written: datetime | None
+    written: datetime | None  # time of the newest file of the index
 
     @property
     def verified_to(self) -> int | None:
@@ -152,16 +133,11 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class NoView:
-    """A stream without a readable tape.
-
-    Attributes:
-        description: The declared description; may be empty.
-        error: The error of its tape; None when it was not captured yet.
-    """
+    """A stream without a readable tape."""
 
     name: str
     description: str
-    error: CapstanError | None = None
+    error: CapstanError | None = None  # None when it was not captured yet
 
 
 _View = TypeVar("_View", bound=StreamView)

@@ -27,12 +27,7 @@ Fact = tuple[str, object]
 
 
 def plan_facts(plan: Json, show: Show) -> list[Fact]:
-    """The facts of a plan, in reading order.
-
-    Args:
-        plan: The result of `Preview.to_json`; parts may be missing.
-        show: The formatter of values within texts.
-    """
+    """The facts of a plan (`Preview.to_json`, or parts of it), in order; `show` formats values."""
     records, times = show(plan.get("records")), show(plan.get("times"))
     files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")
@@ -70,12 +65,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
 def certificate_facts(
     certificate: Certificate, show: Show, *, unchanged: bool = False
 ) -> list[Fact]:
-    """The facts of a certificate, in reading order.
-
-    Args:
-        certificate: The certificate; an old one or a draft may lack values.
-        show: Formats values inside texts.
-    """
+    """The facts of a certificate, which may lack values, in order; `show` formats values."""
     c = certificate
     records = show(c.records)
     frontier = show(c.frontier) if c.frontier else "empty: closed"
@@ -152,13 +142,7 @@ def _near_text(audit: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckFact:
-    """The result of one declared check.
-
-    Attributes:
-        rule: The rule that every row must meet.
-        met: Whether every row meets it.
-        text: The result in words, with the number of failing rows.
-    """
+    """The result of one declared check; `text` has the number of failing rows."""
 
     name: str
     rule: str

@@ -24,12 +24,7 @@ _MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 2_400, 6_000, 12_000, 2
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a plot.
-
-    Attributes:
-        high: The value at the end, greater than `low`.
-        ticks: Marked values with their labels, ascending.
-    """
+    """One axis of a plot, with marked values, ascending; `high` is greater than `low`."""
 
     name: str
     low: float

@@ -25,11 +25,7 @@ _DAYS = ("Mon", "", "Wed", "", "Fri", "", "Sun")
 
 
 def calendar(title: str, cells: Sequence[Cell], link: Link) -> Markup:
-    """A year of days, a column for each week, Monday on top.
-
-    Args:
-        cells: Days of one year, in order.
-    """
+    """A year of days, a column for each week, Monday on top; cells are in order."""
     days = [(cell, cell.day) for cell in cells if cell.day is not None]
     if not days:
         return Markup("")

@@ -25,12 +25,7 @@ _LEAST = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a plot.
-
-    Attributes:
-        name: The label at its end and in the tooltips of its points.
-        points: Values on both axes, from left to right; None for a gap.
-    """
+    """A line of a plot, named at its end and in tooltips; from left to right, None for a gap."""
 
     name: str
     points: tuple[tuple[float, float | None], ...]
@@ -40,12 +35,7 @@ class Series:
 def step_plot(
     title: str, across: Axis, up: Axis, lines: Sequence[Series], marks: Sequence[str]
 ) -> Markup:
-    """Lines that keep their value until the next point.
-
-    Args:
-        title: The description, as a sentence, for screen readers.
-        lines: The lines, at most `KINDS`; all have points at the same horizontal values.
-    """
+    """At most `KINDS` lines of steps at the same horizontal values; `title` is for screen readers."""
     return _svg(
         title,
         _HEIGHT,
@@ -57,11 +47,7 @@ def step_plot(
 
 
 def bar_plot(title: str, name: str, rows: Sequence[tuple[str, int]]) -> Markup:
-    """Horizontal bars, each with its name and number.
-
-    Args:
-        rows: Names and non-negative numbers.
-    """
+    """Horizontal bars, each with its name and non-negative number."""
     left, right, height = 150.0, 90.0, 24
     most = max((count for _, count in rows), default=0) or 1
     parts = []

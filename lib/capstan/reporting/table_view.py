@@ -21,21 +21,14 @@ from capstan.storage.tape.tape import newest_cut, open_tape
 
 @dataclass(frozen=True, slots=True)
 class WrittenView:
-    """The rows that one run has published in a table.
-
-    Attributes:
-        workers: Labels of the workers; None for all.
-        since: The first time; None from the start.
-        until: The first time after it; None for no end.
-        over: Whether a later run has overwritten part of it.
-    """
+    """The rows that one run has published in a table."""
 
     covered: Covered
-    workers: tuple[str, ...] | None
-    since: object
-    until: object
+    workers: tuple[str, ...] | None  # labels; None for all
+    since: object  # the first time; None from the start
+    until: object  # the first time after; None for no end
     at: datetime
-    over: bool
+    over: bool  # whether a later run has overwritten part
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -45,11 +38,7 @@ class WrittenView:
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """A table and its published runs.
-
-    Attributes:
-        written: The published runs, at least one, the newest first.
-    """
+    """A table and its published runs, at least one, the newest first."""
 
     target: str
     written: tuple[WrittenView, ...]
@@ -61,13 +50,7 @@ class TableView:
 
 
 def view_tables(lake: Lake, visible: Collection[str], target: str | None = None) -> list[TableView]:
-    """Tables with their published runs, by path, limited to `visible` runs.
-
-    Deleted tables are left out.
-
-    Args:
-        target: The path of the only table to show; None for all.
-    """
+    """Tables by path with their `visible` published runs; deleted tables are left out."""
     rows = read_rows(lake, "coverage", **({} if target is None else {"target": target}))
     by_target: dict[str, dict[str, list[LedgerRow]]] = {}
     for run, written in current_rows(rows).items():

@@ -28,15 +28,10 @@ _LAST = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class ContentMismatch:
-    """The first mismatch between events and records of a worker.
+    """The first mismatch between events and records of a worker."""
 
-    Attributes:
-        seq: The event; None for records without an event.
-        time: Its time; None if that is incomplete.
-    """
-
-    seq: int | None
-    time: Time | None
+    seq: int | None  # None for records without an event
+    time: Time | None  # None if incomplete
     detail: str
 
 
@@ -47,15 +42,10 @@ def find_mismatches(
     workers: Collection[int] | None,
     retired: Sequence[Box] = (),
 ) -> dict[int, ContentMismatch]:
-    """Compare the records at a cut with counts and fingerprints of `events`.
+    """The first mismatch of each worker, by `seq`; records without an event come last.
 
-    Args:
-        cut: The cut; rows of later batches are not on the tape and are ignored.
-        workers: Only these workers; None for all.
-        retired: Times whose records were deleted; they are skipped.
-
-    Returns:
-        The first mismatch of each worker, in the order of `seq`, records without an event last.
+    Rows of batches after the cut are not on the tape, and those of `retired` times were deleted;
+    both are ignored.
     """
     cells = _cells(spark, tape, cut, workers, retired)
     differing = cells.where("stored <> promised OR h1 <> promised_h1 OR h2 <> promised_h2")
@@ -94,11 +84,7 @@ def require_counts(
     workers: Collection[int],
     region: Region | None = None,
 ) -> None:
-    """Check that each event has the stated number of records; the payload is not read.
-
-    Args:
-        region: Only events at its times; None for all.
-    """
+    """Check the number of records of each event, without reading the payload."""
     cells = _cells(spark, tape, cut, workers).where("stored <> promised")
     if region is not None:
         cells = cells.where(region_sql(tape.time_type, region, tape.columns))
@@ -114,11 +100,7 @@ def require_counts(
 def count_mismatch(
     tape: Tape, worker: int, seq: int | None, time: Time | None, stored: int, promised: int
 ) -> CheckFailedError:
-    """The error for an event whose number of records differs from the stated one.
-
-    Args:
-        seq: The event's number; None for records without an event.
-    """
+    """The error for a wrong number of records of an event; `seq` None for records without one."""
     shown = None if time is None else tape.time_type.render(time)
     event = "" if seq is None else f", event {seq} at {shown}"
     counts = f"{stored} records are stored, {promised} were recorded"

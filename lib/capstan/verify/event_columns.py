@@ -1,7 +1,4 @@
-"""Events as plain lists, converted column by column, and faults in their shape.
-
-Everything is vectorized, because a recording can have millions of events.
-"""
+"""Events as plain lists, and faults in their shape; vectorized, as there can be millions."""
 
 from __future__ import annotations
 
@@ -36,24 +33,17 @@ class EventColumns:
 
     A missing or null value is replaced by an arbitrary one. Such a row is in `faults`, or its kind
     has no such value.
-
-    Attributes:
-        workers: The worker of each event; never null.
-        progress: Whether each event is a progress event; else it is a messages event.
-        updates: `(time, diff)` of all progress events, one after another.
-        offsets: The start of each event's updates in `updates`, and the end of the last.
-        faults: Faults in the shape of events, by row; few or none.
     """
 
     workers: npt.NDArray[np.int64]
     seqs: list[int]
     commits: npt.NDArray[np.int64]
-    progress: list[bool]
+    progress: list[bool]  # else it is a messages event
     times: list[tuple[int, ...]]
     records: list[int]
-    updates: list[tuple[tuple[int, ...], int]]
-    offsets: list[int]
-    faults: dict[int, str]
+    updates: list[tuple[tuple[int, ...], int]]  # `(time, diff)` of all progress events
+    offsets: list[int]  # each event's start in `updates`, and the end of the last
+    faults: dict[int, str]  # by row
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
@@ -93,12 +83,7 @@ class EventColumns:
 
 
 def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> dict[int, str]:
-    """Faults in the shape of events, by row.
-
-    Args:
-        sent: The rows without a complete time.
-        moved: The flattened updates that contain a null.
-    """
+    """Faults by row; `sent` lack a complete time, and `moved` are flattened updates with a null."""
     messages = _mask(pc.equal(batch.column("kind"), "messages"))
     fingerprint = _numpy(batch.column("fingerprint"))
     missing = {name: _nulls(batch.column(name)) for name in ("seq", "time", "updates", "records")}

@@ -1,8 +1,4 @@
-"""The fold over events in Spark's Python workers: one checker per recording.
-
-It keeps the holdings of one recording and one batch of events, so memory does not grow with the
-number of events.
-"""
+"""The fold over events in Python workers; it holds one recording and batch, whatever the length."""
 
 from __future__ import annotations
 
@@ -23,20 +19,13 @@ _ARROW = pa.schema([("worker", pa.int32()), ("outcome", pa.string())])
 
 @dataclass(frozen=True, slots=True)
 class ResumePoint:
-    """Where checking of one worker's recording starts and stops.
+    """Where checking of one worker's recording starts and stops."""
 
-    Attributes:
-        commit: Events up to this commit were checked before.
-        seq: The number of those events, which is the position of the next one.
-        holdings: The times held after them; None for the initial holdings of every worker.
-        stop: The position to stop before; None to check to the end.
-    """
-
-    commit: int = -1
-    seq: int = 0
+    commit: int = -1  # events up to here were checked before
+    seq: int = 0  # the position of the next event
     records: int = 0
-    holdings: tuple[tuple[Time, int], ...] | None = None
-    stop: int | None = None
+    holdings: tuple[tuple[Time, int], ...] | None = None  # None: the initial ones of all
+    stop: int | None = None  # the position to stop before; None for the end
 
     def checker(self, minimum: Time) -> StreamChecker:
         """A checker that continues from here."""
@@ -45,16 +34,11 @@ class ResumePoint:
 
 @dataclass(frozen=True, slots=True)
 class FoldResult:
-    """How far a recording is valid, and the times held there.
-
-    Attributes:
-        holdings: The times held after them: `(time, count)` in listing order.
-        violation: The violation that ended it, or None.
-    """
+    """How far a recording is valid, the times held there in listing order, and what ended it."""
 
     events: int
     records: int
-    holdings: tuple[tuple[Time, int], ...]
+    holdings: tuple[tuple[Time, int], ...]  # `(time, count)`
     violation: Violation | None = None
 
     @classmethod
@@ -98,15 +82,10 @@ class FoldResult:
 def fold(
     batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, ResumePoint]
 ) -> Iterator[pa.RecordBatch]:
-    """Check recordings one after another, sorted by worker and seq.
+    """Yield `worker` and its result as text, a row for each recording; those may span batches.
 
-    Args:
-        batches: Events with the columns of `run.events_to_check`; a recording may span batches.
-        minimum: The time at which every recording starts.
-        starts: Where to start for each known worker; a worker not listed is unknown.
-
-    Yields:
-        A batch of one row for each worker with events: `worker`, and its result as text.
+    `batches` have the columns of `run.events_to_check`, sorted by worker and seq. A worker that is
+    not in `starts` is unknown.
     """
     current: _Recording | None = None
     for batch in batches:

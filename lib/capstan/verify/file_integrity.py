@@ -14,16 +14,11 @@ from capstan.storage.tape.tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class FileDamage:
-    """A missing or truncated file.
-
-    Attributes:
-        written: The bytes written.
-        present: The bytes present; None if the file is missing.
-    """
+    """A missing or truncated file; sizes in bytes."""
 
     path: str
     written: int
-    present: int | None
+    present: int | None  # None if it is missing
 
     def __str__(self) -> str:
         if self.present is None:

@@ -32,13 +32,9 @@ def _are_few(tape: Tape, after: int) -> bool:
 def events(
     tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> list[pa.RecordBatch] | None:
-    """Events for the fold, sorted by worker and seq.
+    """Events as in `run.events_to_check`; None if many, or if two of a worker share a seq.
 
-    Columns as in `run.events_to_check`.
-
-    Returns:
-        None if there are many events, or if two events of a worker share a seq: only Spark orders
-        those consistently.
+    Only Spark orders events with the same seq consistently.
     """
     if not _are_few(tape, after):
         return None

@@ -15,14 +15,10 @@ from capstan.storage.tape.tape import Cut, Tape
 
 @dataclass(frozen=True, slots=True)
 class WorkerVerdict(WorkerState):
-    """The verdict on one worker's recording at a cut.
+    """The verdict on one worker's recording at a cut, with figures before its first violation.
 
-    All figures of an invalid recording are those before its first violation. The number is -1 for
-    events and records that name no worker. The label is empty for a worker that the stream does not
-    have.
-
-    Attributes:
-        violation: The first violation, or None.
+    The number is -1 for events and records that name no worker. The label is empty for a worker
+    that the stream does not have.
     """
 
     violation: Violation | None
@@ -58,11 +54,8 @@ class WorkerVerdict(WorkerState):
 class Verification:
     """The result of verifying workers of a stream at a cut.
 
-    Attributes:
-        cut: The cut; events up to its commit were verified.
-        workers: A verdict for each selected worker, by number. If all were selected, also for
-            workers that are on the tape but unknown to the stream.
-        retired: Times whose records were deleted; their records were not checked.
+    If all workers were selected, there is also a verdict for those on the tape but unknown to the
+    stream. Records at `retired` times were deleted, and not checked.
     """
 
     tape: Tape = field(repr=False)

@@ -33,12 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The events to check.
-
-    Attributes:
-        only: The workers whose events must be read; None for all.
-        after: The commit after which events must be read.
-    """
+    """The events to check: those of workers `only` (None for all), after the commit `after`."""
 
     labels: Mapping[int, str]
     starts: Mapping[int, ResumePoint]
@@ -56,16 +51,10 @@ def verify(
     deep: bool = False,
     remember: bool = True,
 ) -> Verification:
-    """Verify the recordings of a tape's workers.
+    """Verify the recordings of a tape's workers; None for all, including unknown ones on it.
 
     Only events newer than the ledger `verified` are read; few events need no Spark job. The payload
-    is read only if `deep`.
-
-    Args:
-        workers: Only these; None for all, including unknown ones on the tape.
-        cut: The cut to verify; by default the newest.
-        deep: Whether to compare the records with the counts and fingerprints of their events.
-        remember: Whether to write the results to the ledgers.
+    is read, and compared with its events, only if `deep`. The ledgers are written if `remember`.
     """
     if deep:
         look_again()
@@ -133,12 +122,7 @@ def events_to_check(
 def check_events(
     events: DataFrame, time_type: TimeType, starts: Mapping[int, ResumePoint]
 ) -> dict[int, FoldResult]:
-    """Check events that are not on a tape yet.
-
-    Args:
-        events: Columns as in `events_to_check`, each worker in one partition, sorted.
-        starts: The state of each worker's recording before them.
-    """
+    """Check events that are not on a tape yet, laid out as by `events_to_check`, from `starts`."""
     folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
     rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
     return {row["worker"]: FoldResult.from_text(row["outcome"]) for row in rows}

@@ -30,27 +30,16 @@ _MAX_COMMIT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class VerifiedUpTo:
-    """The extent of earlier verifications.
-
-    Attributes:
-        starts: Where verification of each worker can resume.
-        known: All events up to this commit are of workers that were open then; -1 if unknown.
-    """
+    """The extent of earlier verifications, where they resume by worker."""
 
     starts: Mapping[int, ResumePoint] = field(default_factory=dict)
-    known: int = -1
+    known: int = -1  # up to this commit all workers were open; -1 if unknown
 
 
 def load_verified(
     lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None = None
 ) -> VerifiedUpTo:
-    """The recorded verifications of a tape up to a cut, without a JVM.
-
-    What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
-
-    Args:
-        workers: The workers that are asked for; None for all.
-    """
+    """Recorded verifications of a tape; those older than the newest `LOOK_BACK` files are left out."""
     opened = {
         n: at for n, at in opened_commits(tape, cut).items() if workers is None or n in workers
     }
@@ -80,15 +69,10 @@ def newest_rows(
     unowned: bool = False,
     look_back: int | None = None,
 ) -> dict[int | None, dict[str, Any]]:
-    """The newest row of each worker of a tape.
+    """The newest row of each opened worker of a tape, and with `unowned` of none (None).
 
-    Files are read from the newest on, until there is a row of each worker: for a worker of before
-    most verifications as many as there were since its own.
-
-    Args:
-        columns: The columns to read in addition to `worker` and `commit`.
-        unowned: Whether the newest row without a worker is asked for too.
-        look_back: The most files to read; None for no limit.
+    Files are read from the newest on, at most `look_back`, until there is a row of each worker: for
+    a worker of before most verifications as many as there were since its own.
     """
     path, identity = lake.ledger("verified"), tape.identity
     if not is_table(path):
@@ -141,10 +125,7 @@ def _newest_first(files: pa.Table) -> list[tuple[str, int]]:
 def record_verified(
     lake: Lake, tape: Tape, cut: Cut, valid: Mapping[int, FoldResult], *, known: bool
 ) -> None:
-    """Append valid recordings at a cut to the ledger, in one commit.
-
-    `known` states that all events up to the cut are of known workers.
-    """
+    """Append valid recordings in one commit; `known` if all events up to it have known workers."""
     common = {"stream": tape.name, "tape": tape.identity, "commit": cut.commit, "valid": True}
     rows: list[dict[str, object]] = [
         {

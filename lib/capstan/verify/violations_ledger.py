@@ -27,17 +27,12 @@ _HELD = 20
 
 @dataclass(frozen=True, slots=True)
 class KnownViolation:
-    """A violation in the ledger that has not been found gone.
-
-    Attributes:
-        worker: The worker of the recording; None for events that name no worker.
-        cut: The commit up to which it was verified.
-    """
+    """A violation in the ledger that has not been found gone."""
 
     stream: str
     tape: str
-    worker: int | None
-    cut: int
+    worker: int | None  # None for events that name no worker
+    cut: int  # the commit up to which it was verified
     at: datetime
     seq: int
     rule: str
@@ -45,10 +40,7 @@ class KnownViolation:
 
 
 def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
-    """The present violations among ledger rows with these column values, by worker.
-
-    No JVM is needed.
-    """
+    """The present violations among rows with these column values, by worker; needs no JVM."""
     newest: dict[tuple[str, str, object], KnownViolation | None] = {}
     for row in read_rows(lake, "findings", audit=AUDIT, **equal):
         known = _known(row)
@@ -58,10 +50,7 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
 
 
 def record_violations(lake: Lake, tape: Tape, verification: Verification, *, deep: bool) -> None:
-    """Record changes since the last verification; usually there are none.
-
-    Content violations stay unless records were read (`deep`).
-    """
+    """Record changes since the last verification; those of contents stay unless read (`deep`)."""
     before = {
         violation.worker: violation
         for violation in known_violations(lake, stream=tape.name)

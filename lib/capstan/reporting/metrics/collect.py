@@ -38,10 +38,7 @@ _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(8
 
 
 def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
-    """Samples of all streams and runs.
-
-    An unreadable tape has a sample of its own, and does not hide the others.
-    """
+    """Samples of all streams and runs; an unreadable tape has a sample and hides no others."""
     lake.require()
     names = stream_names(lake, config)
     return [*stream_samples(lake, config, names), *run_samples(list_runs(lake))]
@@ -138,13 +135,9 @@ def _table_samples(view: StreamView) -> Iterator[Sample]:
 
 
 def events_per_second(commits: Sequence[Mapping[str, Any]]) -> float | None:
-    """The rate of events over the newest commits, since the oldest of them.
+    """The rate of events since the oldest of `commits` (commitInfo, the newest first).
 
-    Args:
-        commits: Delta's commitInfo, the newest first.
-
-    Returns:
-        None unless at least two commits at different times have events.
+    None unless at least two commits at different times have events.
     """
     writes = list[tuple[int, int]]()
     for commit in commits:

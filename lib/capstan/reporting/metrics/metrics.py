@@ -17,11 +17,7 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric.
-
-    Attributes:
-        name: The Prometheus name without the prefix `capstan_`; it ends with the unit.
-    """
+    """A metric; its name lacks the Prometheus prefix `capstan_` and ends with the unit."""
 
     name: str
     kind: MetricKind
@@ -120,12 +116,7 @@ METRICS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of a metric.
-
-    Attributes:
-        metric: The name of the metric, one of `METRICS`.
-        labels: The values of the metric's labels, in order.
-    """
+    """One value of one of `METRICS`, with its labels in their order."""
 
     metric: str
     value: float

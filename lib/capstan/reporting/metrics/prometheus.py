@@ -13,10 +13,7 @@ _NOT_DOTTED = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def prometheus(samples: Iterable[Sample]) -> str:
-    """Samples in the exposition format of Prometheus, version 0.0.4.
-
-    Metrics are in the order of `METRICS`; the samples of each keep their order.
-    """
+    """Samples in Prometheus' exposition format 0.0.4, by metric in the order of `METRICS`."""
     by_metric: dict[str, list[str]] = {}
     for sample in samples:
         by_metric.setdefault(sample.metric, []).append(_line(sample))
