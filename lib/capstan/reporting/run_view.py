@@ -90,7 +90,7 @@ class RunView:
 
 
 def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[RunView]:
-    """Runs whose rows have these values, the newest first; if `claimed`, also those just claimed."""
+    """Runs whose rows have these values, the newest first; if `claimed`, also mere claims."""
     histories = read_histories(lake, **equal)
     held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
     views = [_view(history, holds=run in held) for run, history in histories.items()]

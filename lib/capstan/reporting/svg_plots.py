@@ -35,7 +35,7 @@ class Series:
 def step_plot(
     title: str, across: Axis, up: Axis, lines: Sequence[Series], marks: Sequence[str]
 ) -> Markup:
-    """At most `KINDS` lines of steps at the same horizontal values; `title` is for screen readers."""
+    """At most `KINDS` lines of steps at the same horizontal values; `title` describes them."""
     return _svg(
         title,
         _HEIGHT,

@@ -39,7 +39,7 @@ class VerifiedUpTo:
 def load_verified(
     lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None = None
 ) -> VerifiedUpTo:
-    """Recorded verifications of a tape; those older than the newest `LOOK_BACK` files are left out."""
+    """Recorded verifications of a tape; what the newest `LOOK_BACK` files lack is left out."""
     opened = {
         n: at for n, at in opened_commits(tape, cut).items() if workers is None or n in workers
     }
