@@ -71,7 +71,10 @@ def promised_cells(
     region: Region,
     like: Shape | None = None,
 ) -> DataFrame:
-    """The cells that the index promises; NULL and summed over what tables of shape `like` lack."""
+    """The cells that the tape's index promises; the payload is not read.
+
+    They are summed over worker and coordinates that tables of shape `like` lack; those become NULL.
+    """
     events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
     events = events.where(region_sql(tape.time_type, region, tape.columns))
     view = tape_view(events, tape.time_type, like)
@@ -82,7 +85,11 @@ def promised_cells(
 def view_cells(
     view: View, sets: Mapping[str, Sequence[StructField]], checks: Sequence[PreparedCheck] = ()
 ) -> DataFrame:
-    """The cells of rows in one scan. A set `h` of fields gives `h1`, `h2`; check i gives `c<i>`."""
+    """The cells of some rows, in one scan, with a fingerprint per set of fields.
+
+    The set `h` gives columns `h1` and `h2`. Checks give `c0`, `c1`, ..., the numbers of failing
+    rows.
+    """
     hashes: dict[str, Column] = {}
     for prefix, fields in sets.items():
         for i, column in enumerate(row_hashes(fields, view.data), start=1):
@@ -131,7 +138,10 @@ def together(comparisons: Sequence[CellComparison], limit: int) -> CellCompariso
 
 
 def gather(sides: Mapping[str, DataFrame]) -> DataFrame:
-    """Outer join of frames of cells: `records` of side `a` becomes `a_records`, NULL if absent."""
+    """Frames of cells side by side, one row per cell of any of them.
+
+    The measure `records` of side `a` becomes `a_records`, NULL in cells absent from `a`.
+    """
     # Grouping treats NULL as a value, as places need, and avoids the cost of a null-safe join.
     renamed = [
         cells.select(
@@ -166,7 +176,11 @@ def count_cells(
     checks: Mapping[str, Column],
     sums: Mapping[str, str] | None = None,
 ) -> dict[str, int]:
-    """Totals in one job: `cells` with rows, rows by side, cells per check and for `any`, sums."""
+    """Totals over gathered cells by name, in one job.
+
+    `cells` with rows on any side, rows per side, cells per condition, the sums, and `any`, the
+    cells that meet at least one condition.
+    """
     counts = [_count(side) for side in sides]
     totals = joined.agg(
         F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),

@@ -41,11 +41,11 @@ class FloatTolerance:
 
 @dataclass(frozen=True, slots=True)
 class Exceeding:
-    """Cells that differ by more than the tolerance; sides only have rows that may differ."""
+    """The cells and rows that differ by more than the tolerance."""
 
     cells: DataFrame
     count: int
-    expected: Side
+    expected: Side  # reduced to rows that may differ
     actual: Side
 
 

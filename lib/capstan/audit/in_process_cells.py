@@ -44,9 +44,9 @@ def promised(
 def totals_if_equal(
     expected: Mapping[Place, Content] | None, stored: DataFrame, summed: Sequence[str]
 ) -> dict[str, int] | None:
-    """`cells.count_cells` for side `table` if all cells are equal; None if any may differ.
+    """The totals of `cells.count_cells` if all cells are equal; None if any may differ.
 
-    `expected` is None if there are too many cells.
+    Rows are counted as `table`. `expected` is None if there are too many cells.
     """
     if expected is None:
         return None

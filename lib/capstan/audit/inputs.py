@@ -23,9 +23,10 @@ def played_records(
     *,
     place: bool = False,
 ) -> DataFrame:
-    """The records of a replay in no order: `_worker INT, _time STRUCT, _label STRING`, columns.
+    """The records of selected workers and times at a cut, as transforms and copies see them.
 
-    With `place`, the position on tape comes before the columns: `_batch BIGINT, _pos BIGINT`.
+    One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`, with
+    `place` the position on tape `_batch BIGINT, _pos BIGINT`, then the stream's columns.
     """
     frame = read_records(spark, tape, cut, workers=workers, region=region)
     head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]

@@ -66,7 +66,10 @@ class AuditScope:
         checks: tuple[CheckResult, ...],
         tape: CellComparison,
     ) -> Audit:
-        """The result if cells differ; `tape` has those whose records do not match the index."""
+        """The result if cells differ.
+
+        `tape` compares the tape's records with its index. The sample of `compared` is of the table.
+        """
         first = next(iter((*tape.sample, *compared.sample)))
         findings = (*(cell.finding(TAPE) for cell in tape.sample), *rows.findings)
         return Audit(

@@ -89,7 +89,10 @@ def read_progress(
 def _held_times(
     changes: pa.Table, tape: Tape, workers: Sequence[int]
 ) -> Mapping[int, tuple[_Ints, _Ints, _Ints]]:
-    """By worker: times ever held, counts, last commits to change them (greatest if still held)."""
+    """By worker, the times that were ever held, their counts, and the last commit to change each.
+
+    For a time that is still held, that commit is greater than all others.
+    """
     # Every worker starts by holding the minimum once, without an event.
     start = pa.table(
         [

@@ -22,7 +22,11 @@ from capstan.storage.lake import Lake
 
 
 def run_report(lake: Lake, config: ProjectConfig, run: str) -> str:
-    """The report of a run as HTML; late rows as certified, plots of the present tape, if any."""
+    """The report of a run as HTML.
+
+    Late rows are those that the certificate counts, at its cut. The plots of the stream show the
+    present tape, which may be longer, or gone.
+    """
     lake.require()
     view = view_run(lake, run)
     # Of several streams, the certificate has a part each, and no plot is of all of them.

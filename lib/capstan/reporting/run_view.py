@@ -90,7 +90,10 @@ class RunView:
 
 
 def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[RunView]:
-    """Runs whose rows have these values, the newest first; if `claimed`, also mere claims."""
+    """Runs whose rows have these column values, the newest first.
+
+    Runs that have only a claim are included if `claimed`.
+    """
     histories = read_histories(lake, **equal)
     held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
     views = [_view(history, holds=run in held) for run, history in histories.items()]

@@ -44,7 +44,10 @@ class StreamView:
 
     @property
     def coordinate(self) -> Coordinate:
-        """The last one, the event time if there is one; of `frontier`, `behind` and `lag`."""
+        """The coordinate of lines and lags: the last one, which is the event time if there is one.
+
+        `frontier`, `behind` and `lag` are values of it.
+        """
         return self.tape.time_type.coordinates[-1]
 
     @property

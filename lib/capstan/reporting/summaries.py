@@ -27,7 +27,7 @@ Fact = tuple[str, object]
 
 
 def plan_facts(plan: Json, show: Show) -> list[Fact]:
-    """The facts of a plan (`Preview.to_json`, or parts of it), in order; `show` formats values."""
+    """The facts of a plan, in reading order; parts of the `Preview.to_json` may be missing."""
     records, times = show(plan.get("records")), show(plan.get("times"))
     files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")
@@ -65,7 +65,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
 def certificate_facts(
     certificate: Certificate, show: Show, *, unchanged: bool = False
 ) -> list[Fact]:
-    """The facts of a certificate, which may lack values, in order; `show` formats values."""
+    """The facts of a certificate, in reading order; an old one or a draft may lack values."""
     c = certificate
     records = show(c.records)
     frontier = show(c.frontier) if c.frontier else "empty: closed"

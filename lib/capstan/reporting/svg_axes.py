@@ -24,12 +24,12 @@ _MONTHS = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1_200, 2_400, 6_000, 12_000, 2
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a plot, with marked values, ascending; `high` is greater than `low`."""
+    """One axis of a plot."""
 
     name: str
     low: float
-    high: float
-    ticks: tuple[tuple[float, str], ...]
+    high: float  # greater than `low`
+    ticks: tuple[tuple[float, str], ...]  # marked values with labels, ascending
 
     def place(self, value: float, begin: float, end: float) -> float:
         """The position of a value between `begin` and `end` in a drawing."""

@@ -25,9 +25,9 @@ _LEAST = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line of a plot, named at its end and in tooltips; from left to right, None for a gap."""
+    """A line of a plot, with points from left to right; None is a gap."""
 
-    name: str
+    name: str  # at its end and in the tooltips of its points
     points: tuple[tuple[float, float | None], ...]
     texts: tuple[str, ...]
 
@@ -35,7 +35,10 @@ class Series:
 def step_plot(
     title: str, across: Axis, up: Axis, lines: Sequence[Series], marks: Sequence[str]
 ) -> Markup:
-    """At most `KINDS` lines of steps at the same horizontal values; `title` describes them."""
+    """Lines, at most `KINDS`, that keep their value until the next point.
+
+    All have points at the same horizontal values. `title` is a sentence for screen readers.
+    """
     return _svg(
         title,
         _HEIGHT,

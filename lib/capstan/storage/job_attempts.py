@@ -30,21 +30,14 @@ from capstan.storage.lake import (
 
 @dataclass(frozen=True, slots=True)
 class JobOutcome:
-    """How a job ended.
-
-    Attributes:
-        verb: The job, such as `replay`.
-        result: The result; None if it has none.
-        error: The error if it failed, as JSON: `error`, `message`, `hint` and facts.
-        at: The time of its end, ISO 8601.
-    """
+    """How a job ended."""
 
     attempt: str
-    verb: str
+    verb: str  # such as `replay`
     exit_code: int
     result: Mapping[str, object] | None
-    error: Mapping[str, object] | None
-    at: str
+    error: Mapping[str, object] | None  # JSON of `error`, `message`, `hint` and facts
+    at: str  # ISO 8601
 
     @property
     def report(self) -> dict[str, object]:
@@ -72,11 +65,7 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class JobAttempt:
-    """One start of a job, by its name.
-
-    Attributes:
-        name: The name, which `check_attempt` accepts.
-    """
+    """One start of a job, by a name that `check_attempt` accepts."""
 
     lake: Lake
     name: str
@@ -91,10 +80,9 @@ class JobAttempt:
         return f"{self.lake.job(self.name)}/result.json"
 
     def prepare(self, request: Mapping[str, object], declarations: str | None = None) -> None:
-        """Put a request into the lake for the job to read, and delete the result of an earlier one.
+        """Put a request into the lake for the job, and delete the result of an earlier one.
 
-        Args:
-            declarations: The text of the declaration file; None if the job has its own.
+        `declarations` is the text of the declaration file; None if the job has its own.
         """
         self.begin()
         if declarations is not None:

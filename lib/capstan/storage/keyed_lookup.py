@@ -25,13 +25,9 @@ def with_values(
     key: Column,
     values: Mapping[int, int] | Mapping[int, str] | Mapping[str, int],
 ) -> DataFrame:
-    """The frame with a column `name` of values, null for keys without one, in no order.
+    """The frame with a column `name` of values by `key`, null for keys without one, in no order.
 
-    Args:
-        name: The column: INT or STRING like the values, STRING if there are none. An existing
-            column of that name is replaced.
-        key: An expression over the frame's columns.
-        values: The values by key; keys and values are INT or STRING.
+    It has the type of the values, STRING if there are none, and replaces a column of that name.
     """
     if not values:
         return frame.withColumn(name, F.lit(None).cast("string"))

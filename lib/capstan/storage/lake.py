@@ -141,11 +141,7 @@ class Lake:
         return f"{self.root}/staging/{run}"
 
     def kept_changes(self, target: str) -> str:
-        """The path of the changes kept beside a table that merges by sequence.
-
-        Args:
-            target: The table's name in ledgers; the path of a table of the lake.
-        """
+        """The path of the changes kept beside a table of the lake that merges by sequence."""
         name = target.removeprefix(f"{self.root}/tables/")
         if not is_name(name):
             # No name has a hyphen, so no table of the lake has the same place.

@@ -56,7 +56,7 @@ def bucket(name: str) -> fs.FileSystem:
 
 
 def child_variables() -> dict[str, str | None]:
-    """The variables of a program that is to have these values: `variables`, and None to hide one.
+    """The `variables` for a program to be started, with None to hide one.
 
     Keys of another source would not fit to these, nor a token.
     """

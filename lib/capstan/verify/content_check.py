@@ -100,7 +100,7 @@ def require_counts(
 def count_mismatch(
     tape: Tape, worker: int, seq: int | None, time: Time | None, stored: int, promised: int
 ) -> CheckFailedError:
-    """The error for a wrong number of records of an event; `seq` None for records without one."""
+    """The error for a number of records that is not the event's; `seq` is None without an event."""
     shown = None if time is None else tape.time_type.render(time)
     event = "" if seq is None else f", event {seq} at {shown}"
     counts = f"{stored} records are stored, {promised} were recorded"

@@ -1,4 +1,7 @@
-"""Events as plain lists, and faults in their shape; vectorized, as there can be millions."""
+"""Events as plain lists, converted column by column, and faults in their shape.
+
+Everything is vectorized, because a recording can have millions of events.
+"""
 
 from __future__ import annotations
 

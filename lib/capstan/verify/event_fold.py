@@ -1,4 +1,8 @@
-"""The fold over events in Python workers; it holds one recording and batch, whatever the length."""
+"""The fold over events in Spark's Python workers: one checker per recording.
+
+It keeps the holdings of one recording and one batch of events, so memory does not grow with the
+number of events.
+"""
 
 from __future__ import annotations
 
@@ -82,10 +86,10 @@ class FoldResult:
 def fold(
     batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, ResumePoint]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield `worker` and its result as text, a row for each recording; those may span batches.
+    """Check recordings one after another: a row with `worker` and its result as text for each.
 
-    `batches` have the columns of `run.events_to_check`, sorted by worker and seq. A worker that is
-    not in `starts` is unknown.
+    Events have the columns of `run.events_to_check`, sorted by worker and seq; a recording may span
+    batches. A worker that is not in `starts` is unknown.
     """
     current: _Recording | None = None
     for batch in batches:

@@ -51,10 +51,11 @@ def verify(
     deep: bool = False,
     remember: bool = True,
 ) -> Verification:
-    """Verify the recordings of a tape's workers; None for all, including unknown ones on it.
+    """Verify the recordings of a tape's workers at a cut, by default the newest.
 
     Only events newer than the ledger `verified` are read; few events need no Spark job. The payload
-    is read, and compared with its events, only if `deep`. The ledgers are written if `remember`.
+    is read, and compared with its events, only if `deep`. Without `workers`, unknown ones on the
+    tape are verified too. Results go to the ledgers if `remember`.
     """
     if deep:
         look_again()

@@ -30,16 +30,19 @@ _MAX_COMMIT = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class VerifiedUpTo:
-    """The extent of earlier verifications, where they resume by worker."""
+    """The extent of earlier verifications."""
 
     starts: Mapping[int, ResumePoint] = field(default_factory=dict)
-    known: int = -1  # up to this commit all workers were open; -1 if unknown
+    known: int = -1  # all events up to this commit are of workers open then; -1 if unknown
 
 
 def load_verified(
     lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None = None
 ) -> VerifiedUpTo:
-    """Recorded verifications of a tape; what the newest `LOOK_BACK` files lack is left out."""
+    """The recorded verifications of a tape up to a cut, without a JVM.
+
+    What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
+    """
     opened = {
         n: at for n, at in opened_commits(tape, cut).items() if workers is None or n in workers
     }

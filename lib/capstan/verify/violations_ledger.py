@@ -50,7 +50,10 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
 
 
 def record_violations(lake: Lake, tape: Tape, verification: Verification, *, deep: bool) -> None:
-    """Record changes since the last verification; those of contents stay unless read (`deep`)."""
+    """Record changes since the last verification; usually there are none.
+
+    Content violations stay unless records were read (`deep`).
+    """
     before = {
         violation.worker: violation
         for violation in known_violations(lake, stream=tape.name)

@@ -48,12 +48,9 @@ def iter_columns(
     table: OpenedTable | None = None,
     files: Iterable[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows of a table in batches of at most 262,144 with one schema, in no order.
+    """Rows of an unpartitioned table in batches of at most 262,144 with one schema, in no order.
 
-    Args:
-        path: The table, which is not partitioned.
-        columns: The columns to read; null for files that lack one.
-        files: Full paths of the files to read; None for all.
+    A column that a file lacks is null. `files` are full paths; None for all.
     """
     table = table or delta.open_table(path)
     table.require_plain()
@@ -77,10 +74,9 @@ def read_columns(
 def merge_batches(
     batches: Iterable[pa.RecordBatch], rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Merge small batches: a tape has many small files, and each aggregation costs a call.
+    """Merge small batches into batches of at least `rows` rows except the last; none is split.
 
-    Args:
-        rows: The minimum size of a merged batch except the last. No batch is split.
+    A tape has many small files, and each aggregation costs a call.
     """
     waiting: list[pa.RecordBatch] = []
     count = 0

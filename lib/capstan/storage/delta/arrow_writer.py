@@ -50,11 +50,7 @@ def create_table(
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
 ) -> None:
-    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
-
-    Args:
-        schema: Its columns, with names and types defined by this project.
-    """
+    """Create an empty Delta table unless it exists; its names and types are of this project."""
     if is_table(path):
         return
     configuration = {**delta.PLAIN, **_CHECKPOINTS, **(properties or {})}
@@ -83,15 +79,10 @@ def append(
     note: Mapping[str, object] | None = None,
     unless: Txn | None = None,
 ) -> bool:
-    """Append rows to a Delta table in one commit.
+    """Append rows to a Delta table in one commit; `note` is the commit's `userMetadata`.
 
-    Args:
-        note: The note in the commit's `userMetadata`.
-        unless: Another transaction that shuts this writer out.
-
-    Returns:
-        False if the table has this transaction, a later one of its app, or the one of `unless`;
-        nothing was appended.
+    False if the table has this transaction, a later one of its app, or the one of `unless`; nothing
+    was appended.
     """
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(
@@ -144,10 +135,7 @@ def set_properties(path: str, properties: Mapping[str, str]) -> None:
 
 
 def add_property(path: str, name: str, value: str) -> bool:
-    """Set a property of a table that does not have it; returns whether it did not.
-
-    Of several writers at once, one succeeds.
-    """
+    """Set a property unless the table has it; of several writers at once, one gets True."""
     with committing(path):
         table = OpenedTable(path)
         if name in table.metadata().configuration:

@@ -11,16 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
-    """Delta's commitInfo: a version, its operation, time and metrics, and Capstan's note.
-
-    The note is empty for a commit by another writer, the operation for one that names none.
-    """
+    """Delta's commitInfo of a version, with Capstan's note."""
 
     version: int
-    operation: str
+    operation: str  # empty if the writer names none
     at: datetime
     metrics: Mapping[str, str]
-    note: Mapping[str, Any]
+    note: Mapping[str, Any]  # empty for a commit by another writer
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> CommitInfo:

@@ -31,14 +31,10 @@ TIMEOUT = 600.0
 
 @contextmanager
 def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """Hold the commit lock of the table at `path` inside the `with` block.
+    """Hold the commit lock of a table, which may not exist yet; object stores are not locked.
 
-    The operating system releases the lock when its process ends in any way. Writers that do not
-    use the lock are not excluded.
-
-    Args:
-        path: The table, or the path of a table to create. Object stores are not locked.
-        timeout: The maximum wait for another process, in seconds.
+    The operating system releases the lock when its process ends in any way. Writers that do not use
+    the lock are not excluded. The timeout is in seconds.
     """
     folder = _folder(path)
     if folder is None:
@@ -57,13 +53,10 @@ def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
 
 @contextmanager
 def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """Hold the creation lock of a table at `path` inside the `with` block.
+    """Hold the creation lock of a table at `path` inside the `with` block; timeout in seconds.
 
     The folder itself is locked, because Delta creates no table in a folder with files. A shared
     file system may not support locks of folders; then nothing is locked.
-
-    Args:
-        timeout: The maximum wait for another process, in seconds.
     """
     folder = _folder(path)
     if folder is None:

@@ -71,14 +71,9 @@ _MAX_LENGTH = 300
 
 
 def constraint_error(error: BaseException, path: str) -> CheckFailedError | None:
-    """Translate an error into a constraint violation, if it is one.
+    """Translate an error of a Spark write, maybe wrapped, into `CAP-CONSTRAINT` if it is one.
 
-    Args:
-        error: The exception of a Spark write; it may be wrapped in others.
-
-    Returns:
-        `CAP-CONSTRAINT` with the constraint or column; None for all other errors, and for rows
-        outside the range of a replacement.
+    None for all other errors, and for rows outside the range of a replacement.
     """
     match = _MESSAGE.search(str(error))
     if match is None or match["text"].startswith(_RANGE_CHECK):

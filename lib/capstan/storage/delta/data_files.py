@@ -31,11 +31,7 @@ MAX_DIRECT = 32
 def files_between(
     path: str, table: OpenedTable, column: str, first: int, last: int | None = None
 ) -> list[str]:
-    """Full paths of the files that can have a row with `column` from `first` to `last`.
-
-    Args:
-        last: The largest value; None for unbounded.
-    """
+    """Full paths of the files that can have a row with `column` from `first` to `last`."""
     files = prune(pa.table(table.get_add_actions(flatten=True)), column, first, last)
     return [delta.resolve_path(path, file) for file in files["path"].to_pylist()]
 
@@ -43,10 +39,7 @@ def files_between(
 def prune(files: pa.Table, column: str, least: object, most: object = None) -> pa.Table:
     """The files that can have a row with `column` from `least` to `most`, by their bounds.
 
-    Args:
-        files: Files of a table with their bounds, from `get_add_actions(flatten=True)`.
-        least: The smallest value; None for unbounded.
-        most: The largest value; None for unbounded.
+    `files` come from `get_add_actions(flatten=True)`.
     """
     low, high = f"min.{column}", f"max.{column}"
     if least is not None and high in files.column_names:
@@ -83,11 +76,7 @@ def columns_of(table: OpenedTable) -> StructType:
 def read_few(
     spark: SparkSession, path: str, table: OpenedTable, files: Collection[str]
 ) -> DataFrame:
-    """Rows of some files of a plain table, in no order.
-
-    Args:
-        table: The same table, opened; it defines the columns.
-    """
+    """Rows of some files of a plain table, in no order, with the columns of the opened table."""
     schema = columns_of(table)
     if not files:
         return spark.createDataFrame([], schema)

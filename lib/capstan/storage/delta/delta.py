@@ -169,15 +169,9 @@ def append(
     merge_schema: bool = False,
     unless: Txn | None = None,
 ) -> Commit | None:
-    """Append `frame` in one commit.
+    """Append `frame` in one commit; with a transaction, to a table that may not exist yet.
 
-    Args:
-        path: The table. With a transaction it is created if it does not exist.
-        merge_schema: Whether columns may be added.
-        unless: Another transaction that shuts this writer out.
-
-    Returns:
-        The commit, or None if the table has this transaction, a later one of its app, or `unless`.
+    None if the table has this transaction, a later one of its app, or `unless`.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
     return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
@@ -306,12 +300,8 @@ def merge(
 ) -> Commit | None:
     """Merge `frame` into a table by null-safe equality of `keys`, in one commit.
 
-    Args:
-        delete_when: A BOOLEAN column of `frame`; rows in which it is true delete their key. It is
-            not written.
-
-    Returns:
-        The commit, or None if the table has this transaction or a later one of its job.
+    Rows in which the BOOLEAN column `delete_when`, which is not written, is true delete their key.
+    None if the table has this transaction or a later one of its job.
     """
     return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
 

@@ -61,17 +61,11 @@ def exchange(
     note: Mapping[str, object] | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Exchanged | None:
-    """Replace the files `removed` with `rows`, in one commit.
+    """Replace the files `removed` (path in the table to rows) with `rows`, a file per partition.
 
-    Args:
-        removed: The files to remove by their paths in the table, each with its number of rows.
-        rows: The new rows, one file per partition; None for none.
-        leaves_out: The number of rows that are dropped. 0 means that the same rows are only
-            rearranged, which followers of the table do not see as a change. None if unknown.
-        before_commit: Called after the files are written and before the commit; it may raise.
-
-    Returns:
-        None when another writer has removed some of the files; nothing was committed.
+    `leaves_out` is the number of rows dropped, None if unknown. 0 means that rows are only
+    rearranged, which followers of the table do not see as a change. `before_commit` may raise. None
+    when another writer has removed some of the files; then nothing was committed.
     """
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None

@@ -40,17 +40,10 @@ def write_once(
     creation_properties: Mapping[str, str] = MappingProxyType({}),
     unless: Txn | None = None,
 ) -> bool:
-    """Write `frame` in one commit that carries a transaction identity.
+    """Write `frame` in one commit with a transaction identity, to a table that may not exist yet.
 
-    Args:
-        path: The table; created if it does not exist.
-        mode: `Append` or `Overwrite`.
-        options: Delta's options, such as `replaceWhere` and `userMetadata`.
-        unless: Another transaction that shuts this writer out.
-
-    Returns:
-        False if the table has this transaction, a later one of its app, or the one of `unless`;
-        nothing was written.
+    `mode` is `Append` or `Overwrite`, `options` are Delta's. False if the table has this
+    transaction, a later one of its app, or `unless`.
     """
     spark = frame.sparkSession
     jvm, session = spark._jvm, spark._jsparkSession

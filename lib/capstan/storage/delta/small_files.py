@@ -73,11 +73,7 @@ def folder(path: str) -> fs.FileSystem:
 
 
 def open_file(path: str) -> pa.NativeFile:
-    """Open a data file of a table for random access.
-
-    Args:
-        path: The file; `.parquet`, and named by Delta.
-    """
+    """Open a data file of a table, `.parquet` and named by Delta, for random access."""
     if not lake.is_stored(path):
         return lake.open_file(path)
     content = _contents.get(path)

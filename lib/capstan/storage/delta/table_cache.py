@@ -22,12 +22,10 @@ Value = TypeVar("Value")
 
 @dataclass(slots=True)
 class VersionedCache(Generic[Value]):
-    """The newest value for each key, with the state it was read in.
+    """The newest value for each key with the state it was read in; thread-safe.
 
-    It is thread-safe. If several threads miss the same key, one reads and the others wait.
-
-    Attributes:
-        capacity: The number of values to keep; the least recently used are evicted.
+    If several threads miss the same key, one reads and the others wait. The least recently used are
+    evicted.
     """
 
     capacity: int = 256
@@ -41,9 +39,7 @@ class VersionedCache(Generic[Value]):
     def get(self, key: Hashable, state: object, read: Callable[[], Value]) -> Value:
         """The value of a key, read again if the state has changed.
 
-        Args:
-            state: The current state, compared with the one of the cached value.
-            read: Reads the value. Its exceptions are not cached. It must not get the same key.
+        Exceptions of `read` are not cached. It must not get the same key.
         """
         with self._lock:
             entry = self._entry(key, state)
@@ -99,11 +95,9 @@ def is_enabled() -> bool:
 
 
 def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
-    """A value read from a table, cached until the table's log has a new entry.
+    """A value of some kind (a distinct word for each reader), cached until the log has a new entry.
 
-    Args:
-        kind: The kind of value; a distinct word for each reader.
-        read: Reads the value. Its exceptions are not cached.
+    Exceptions of `read` are not cached.
     """
     cache = _cache_of(table)
     # The log may grow before it is read. Then the value is newer than its state, and read again.
@@ -115,12 +109,7 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
 
 
 def keep(kind: str, table: str, version: int, value: Value) -> None:
-    """Keep a value for `cached`, if the table still has this version.
-
-    Args:
-        kind: The kind of value, as for `cached`.
-        value: The value. Nobody changes it any more.
-    """
+    """Keep a value, never changed again, for `cached`, if the table still has this version."""
     cache = _cache_of(table)
     if cache is not None and (newest := newest_entry(table)).startswith(f"{version:020}."):
         cache.put((kind, table), newest, value)

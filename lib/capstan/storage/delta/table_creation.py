@@ -45,10 +45,8 @@ def create_table(
 ) -> None:
     """Create an empty Delta table at `path` unless it exists.
 
-    Args:
-        properties: Its properties, with which every Delta reader can read it.
-        clusters: The columns, or fields in dotted form, to cluster it by.
-        declared: A user's properties, which take precedence, and may enable features of Delta.
+    Every Delta reader can read it with `properties`. A user's `declared` ones take precedence, and
+    may enable features of Delta. `clusters` are columns, or fields in dotted form.
     """
     if is_table(path):
         return

@@ -24,87 +24,57 @@ _PUBLISHED = (*_ATTEMPT, "target_version", "audit", "approval", "seconds")
 
 @dataclass(frozen=True, slots=True)
 class NotCovered:
-    """The part of a stream that a replay leaves out.
+    """The part of a stream that a replay leaves out."""
 
-    Attributes:
-        workers: Workers of the cut that were not chosen, listed as in the certificate.
-        incomplete_from: The frontier, when the requested range is not complete; else None.
-        asked_until: The requested end of the range; None when there is none.
-    """
-
-    workers: object
-    incomplete_from: Sequence[object] | None
-    asked_until: object
+    workers: object  # of the cut, not chosen; listed as in the certificate
+    incomplete_from: Sequence[object] | None  # the frontier, if the range is not complete
+    asked_until: object  # the requested end; None when there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certificate:
     """What a replay read and wrote. Before it publishes, only the facts up to `published` are set.
 
-    Attributes:
-        format: The version of the format: 3 with several streams, 2 when workers are listed by
-            number, else 1.
-        stream: The stream; of several, their names joined by `+`, in the order of `streams`.
-        cut: The commit of the tape that was pinned; of several streams, that of the first.
-        workers: Labels of the chosen workers, or `count` and `numbers` when there are many; of
-            several streams, those of the first whose workers the rows keep.
-        replay_workers: Sequences, records and frontier of each replay worker; None for too many.
-        times: The number of distinct times read; several streams are counted one by one.
-        since: The first time written; None from the start.
-        until: The first time no longer written; None for no end.
-        frontier: The common frontier of the chosen workers of all streams.
-        complete: Whether the requested range was complete.
-        not_covered: The part of the stream that was left out; its workers are left
-            out of the same stream as `workers` has.
-        late: Late rows of the range by reason; they are not on tape.
-        transform: The transform; None for none.
-        pipeline: Pipeline, sink, input range, counters and state; None for none.
-        code: The hash of the code; None for a copy.
-        mode: How the target was changed.
-        follow: The name of the followed replay; None for a single one.
-        streams: Of several streams, a part each: `source`, `stream`, `cut`, `workers`, `left_out`,
-            `records`, `times`, `fingerprint`, `frontier` and `late`; None for one stream.
-        changes: The rule of a merge by sequence, as `ChangeRule.to_json` has it; None for others.
-        run: The run; None in an intent.
-        approval: Who approved it, when and why; None when no approval was needed.
-        staging: The path of the staged output of a run that waits; None for others.
-        diff: What publishing would change, for the approval; None for others.
+    With several streams, `streams` has of each `source`, `stream`, `cut`, `workers`, `left_out`,
+    `records`, `times`, `fingerprint`, `frontier` and `late`. `stream` joins their names by `+` in
+    that order, `cut` is that of the first, `workers` and `not_covered` are of the first whose
+    workers the rows keep, `times` are added, and `frontier` is that of all streams.
     """
 
-    format: int
+    format: int  # 3 with several streams, 2 with workers by number, else 1
     stream: str
-    cut: int
-    workers: object
+    cut: int  # the commit of the tape that was pinned
+    workers: object  # labels, or `count` and `numbers` when there are many
     peers: int
-    replay_workers: Sequence[Json] | None
+    replay_workers: Sequence[Json] | None  # sequences, records, frontier; None for too many
     records: int
-    times: int
+    times: int  # distinct ones read
     fingerprint: str
-    since: object
-    until: object
-    frontier: Sequence[object]
-    complete: bool
+    since: object  # the first time written; None from the start
+    until: object  # the first time no longer written; None for no end
+    frontier: Sequence[object]  # common to the chosen workers
+    complete: bool  # whether the requested range was
     not_covered: NotCovered
-    late: Mapping[str, int]
+    late: Mapping[str, int]  # rows of the range, not on tape, by reason
     transform: str | None
-    pipeline: Json | None
-    code: str | None
-    mode: str
-    follow: str | None
+    pipeline: Json | None  # with sink, input range, counters and state
+    code: str | None  # the hash; None for a copy
+    mode: str  # how the target was changed
+    follow: str | None  # the name of the followed replay
     target: str
     target_path: str
     streams: Sequence[Json] | None = None
-    changes: Json | None = None
+    changes: Json | None = None  # of a merge by sequence, as `ChangeRule.to_json`
     published: bool = False
-    run: str | None = None
+    run: str | None = None  # None in an intent
     attempt: int | None = None
     generation: int | None = None
     target_version: int | None = None
     audit: Json | None = None
-    approval: Json | None = None
+    approval: Json | None = None  # who, when and why; None when not needed
     seconds: float | None = None
-    staging: str | None = None
-    diff: Json | None = None
+    staging: str | None = None  # the path of the staged output of a run that waits
+    diff: Json | None = None  # what publishing would change, for the approval
 
     def to_json(self) -> dict[str, object]:
         """The object as the ledger stores it: only keys that apply to the state of the run."""

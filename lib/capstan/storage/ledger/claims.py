@@ -40,14 +40,10 @@ _RENEW = 4
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The workers and times of a target that a run claims.
-
-    Attributes:
-        workers: Captured workers; None claims the rows of all workers, including future ones.
-    """
+    """The workers and times of a target that a run claims."""
 
     target: str
-    workers: tuple[int, ...] | None
+    workers: tuple[int, ...] | None  # None for the rows of all, including future ones
     region: Region
 
     def overlaps(self, other: Scope) -> bool:
@@ -100,11 +96,7 @@ class ClaimState(StrEnum):
 
 
 def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
-    """Claim a scope for the next attempt of a run.
-
-    Returns:
-        The number of the attempt.
-    """
+    """Claim a scope for the next attempt of a run, and return the attempt's number."""
     ordinal, attempt = _append(lake, run.name, stream, scope)
     for holder in _earlier_conflicts(lake, run.name, scope, ordinal):
         release(lake, run.name, attempt)
@@ -223,8 +215,7 @@ def active(lake: Lake, target: str | None = None) -> list[Claim]:
 def abandoned(lake: Lake, run: str, attempt: int, scope: Scope) -> list[Claim]:
     """Abandoned claims that conflict with a scope; their attempts may still be running.
 
-    Args:
-        run: The run that holds the scope. Its own earlier attempts count as well.
+    Earlier attempts of `run`, which holds the scope, count as well.
     """
     return [
         claim

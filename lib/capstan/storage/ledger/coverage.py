@@ -19,25 +19,20 @@ PUBLISHED, COMPARED, ROLLED_BACK, GONE = "published", "compared", "rolled-back",
 class Covered:
     """One run's publish in a target.
 
-    Attributes:
-        transform: The transform's name, or `<pipeline>.<sink>`; empty for a copy.
-        code: The hash of the transform's code; empty for a copy.
-        cut: The commit of the tape that was replayed.
-        compared: What audits found whole of it after others had changed the target: the part, and
-            the version of the target.
-        table: The Delta id that the target had then; empty when it is not known.
+    `compared` has what audits found whole of it after others had changed the target: the part, and
+    the version of the target.
     """
 
     run: str
     generation: int
     stream: str
     scope: Scope
-    transform: str
-    code: str
-    cut: int
+    transform: str  # or `<pipeline>.<sink>`; empty for a copy
+    code: str  # the hash; empty for a copy
+    cut: int  # the commit of the tape that was replayed
     target_version: int
     compared: tuple[tuple[Scope, int], ...] = ()
-    table: str = ""
+    table: str = ""  # the target's Delta id then; empty when not known
 
     @property
     def output(self) -> tuple[str, str]:
@@ -109,11 +104,7 @@ def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
 
 
 def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Ledger rows in effect by run: neither rolled back nor lost with their table.
-
-    Args:
-        rows: Rows of the ledger, in the order they were written.
-    """
+    """Ledger rows in effect by run, in order: neither rolled back nor lost with their table."""
     rows = [row for row in rows if row["state"] != COMPARED]
     rolled_back = {row["run"] for row in rows if row["state"] == ROLLED_BACK}
     by_run: dict[str, list[LedgerRow]] = {}

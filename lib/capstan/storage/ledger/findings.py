@@ -26,47 +26,28 @@ a recording that breaks a rule."""
 
 @dataclass(frozen=True, slots=True)
 class AuditSubject:
-    """The subject of an audit.
+    """The subject of an audit."""
 
-    Attributes:
-        run: The run; empty for an audit of a table without a run, or of a tape.
-        attempt: Its attempt; 0 without a run.
-        target: The path of the audited table; empty for a tape.
-        target_version: Its version; None for staged output and for the newest version.
-        audit: The kind of audit: `copy`, `shared-columns`, `transform`, `pipeline` or
-            `verification`.
-    """
-
-    run: str
-    attempt: int
+    run: str  # empty for a table without a run, or a tape
+    attempt: int  # 0 without a run
     stream: str
     cut: int
-    target: str
-    target_version: int | None
-    audit: str
+    target: str  # the path of the table; empty for a tape
+    target_version: int | None  # None for staged output or the newest
+    audit: str  # `copy`, `shared-columns`, `transform`, `pipeline` or `verification`
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding as stored in the ledger.
+    """A finding as stored in the ledger."""
 
-    Attributes:
-        kind: `missing`, `extra`, `changed`, `check`, `tape` or `violation`.
-        total: The number of findings of this kind, or of this check, in the whole audit; 0 for a
-            violation that no longer exists.
-        worker: The captured worker; None if the table has no worker column.
-        time: The time as text; None if the table has no time column, or for a finding without a
-            sample.
-        check: The name of the check; empty for differences.
-    """
-
-    kind: str
-    total: int
-    worker: int | None = None
-    time: str | None = None
+    kind: str  # `missing`, `extra`, `changed`, `check`, `tape` or `violation`
+    total: int  # of its kind or check in the audit; 0 for a violation that is gone
+    worker: int | None = None  # None if the table has no worker column
+    time: str | None = None  # as text; None without a time column or a sample
     expected: Mapping[str, object] | None = None
     actual: Mapping[str, object] | None = None
-    check: str = ""
+    check: str = ""  # empty for differences
 
     @property
     def sample(self) -> Mapping[str, object] | None:

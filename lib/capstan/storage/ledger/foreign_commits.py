@@ -29,27 +29,18 @@ _MAX_LENGTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A commit by another writer that changed rows of a table.
-
-    Attributes:
-        operation: Delta's name for it: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
-        files: The bounds of the files it added and removed; empty bounds for a file without known
-            bounds.
-    """
+    """A commit by another writer that changed rows of a table."""
 
     version: int
-    operation: str
+    operation: str  # Delta's name: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
     at: datetime
-    files: tuple[Bounds, ...]
+    files: tuple[Bounds, ...]  # added and removed; empty if unknown
 
 
 def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
-    """Commits by other writers that changed rows of a table, in order of version.
+    """Commits by other writers after version `since` that changed rows, in order of version.
 
     A commit that only moves rows between files changes none.
-
-    Args:
-        since: Only commits after this version are returned.
     """
     seen, recorded = _read_recorded(lake, path, delta.identity_of(path))
     yield from (commit for commit in recorded if commit.version > since)
@@ -57,14 +48,7 @@ def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:
 
 
 def note_touched(lake: Lake, path: str, since: int) -> int:
-    """Record new commits by other writers to a table; idempotent.
-
-    Args:
-        since: Only commits after this version are recorded: the first published one.
-
-    Returns:
-        The number of recorded commits.
-    """
+    """Record new commits by other writers after version `since`, and count them; idempotent."""
     newest = delta.version_of(path)
     if newest is None:
         return 0

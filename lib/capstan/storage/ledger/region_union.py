@@ -19,22 +19,16 @@ Workers = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class RegionStrip:
-    """Regions of some workers that differ only in their last coordinate.
-
-    Attributes:
-        regions: The regions in order of the last coordinate, with a gap between neighbours.
-    """
+    """Regions of some workers that differ only in their last coordinate, in order and with gaps."""
 
     workers: Workers
     regions: tuple[Region, ...]
 
 
 def merge_scopes(scopes: Iterable[Scope]) -> list[RegionStrip]:
-    """Merge scopes of one target into strips that contain the same rows.
+    """Merge scopes of one target, in the order they were written, into strips with the same rows.
 
-    Args:
-        scopes: Scopes with the same coordinates, in the order they were written. Runs of a followed
-            replay continue from each other in this order.
+    Runs of a followed replay continue from each other in this order.
     """
     by_workers: dict[Workers, list[Region]] = {}
     for scope in scopes:

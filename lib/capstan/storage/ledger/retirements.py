@@ -39,19 +39,13 @@ class RetirementState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Times whose records were or will be deleted.
-
-    Attributes:
-        cut: The commit of the tape at which they were complete.
-        records: The number of records in the index at these times.
-        done: Whether all records were deleted.
-    """
+    """Times whose records were or will be deleted."""
 
     box: Box
-    cut: int
-    records: int
+    cut: int  # the commit of the tape at which they were complete
+    records: int  # in the index at these times
     at: datetime
-    done: bool
+    done: bool  # whether all records were deleted
 
 
 def write_retired(
@@ -120,9 +114,7 @@ def require_records(
 ) -> None:
     """Check that no records of these workers and times were retired.
 
-    Args:
-        subject: The subject of the error message: the operation that needs the records.
-        hint: The hint; see `retired_error`.
+    `subject` and `hint` are those of `retired_error`.
     """
     missing = missing_boxes(tape, cut, workers, region, retired_boxes(lake, tape))
     if missing:
@@ -132,12 +124,10 @@ def require_records(
 def retired_error(
     tape: Tape, box: Box, subject: str, hint: str = _SKIP_RETIRED
 ) -> InvalidRequestError:
-    """The error of an operation that needs retired records.
+    """The error of an operation (`subject`) that needs retired records.
 
-    Args:
-        subject: The subject of the message: the operation that needs the records.
-        hint: The hint. `{stream}` and `{since}` in it stand for the stream and the first time with
-            records. Commands without `--since` have a different hint.
+    `{stream}` and `{since}` in the hint stand for the stream and the first time with records.
+    Commands without `--since` have a different hint.
     """
     before = box.to_json(tape.time_type)["until"]
     shown = before if isinstance(before, str | int) else ", ".join(map(str, before or ()))

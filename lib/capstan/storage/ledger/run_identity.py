@@ -23,26 +23,19 @@ DIGITS = range(8, 33, 4)
 class RunId:
     """One publish of an identity.
 
-    Attributes:
-        identity: Hash of the replay's input, computation and target.
-        generation: Number of the publish within the identity, from 1; for a followed replay, of
-            the run.
-        target: The target's short name, for people.
-        digits: The number of identity digits in the run's name. It is increased when a run of
-            another identity has the same digits.
+    A name has more digits of the identity if a run of another identity has the same digits.
     """
 
-    identity: str
-    generation: int
-    target: str
+    identity: str  # hash of the replay's input, computation and target
+    generation: int  # from 1; of a followed replay, of the run
+    target: str  # the short name, for people
     digits: int = DIGITS[0]
 
     @classmethod
     def named(cls, name: str, identity: str, generation: int, target: str) -> RunId:
         """The id of an existing run, with the target and the number of digits of its name.
 
-        Args:
-            target: The target's path, for a name without these parts.
+        A name without these parts takes its target from the path `target`.
         """
         # The table may have got another name since.
         short, _, shown = stem_of(name).rpartition("-")

@@ -141,15 +141,11 @@ class History:
         return None if intent is None else parse_region(str(intent.detail["region"]))
 
     def state(self, *, holds: bool) -> str:
-        """The state of the run in one word.
+        """The state of the run in one word; `holds` is whether it holds its claim.
 
-        Args:
-            holds: Whether it holds its claim, which tells a running attempt from a stopped one.
-
-        Returns:
-            `begun`, `stopped`, `audited`, `approved`, `rejected`, `published`, `failed` or
-            `rolled back`. A stopped run was killed or interrupted. It may have published; the same
-            replay finds out and continues.
+        `begun`, `stopped`, `audited`, `approved`, `rejected`, `published`, `failed` or `rolled
+        back`. A stopped run was killed or interrupted; it holds no claim. It may have published;
+        the same replay finds out and continues.
         """
         if self.done is not None:
             return "rolled back" if self.rolled_back else "published"

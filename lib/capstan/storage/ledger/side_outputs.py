@@ -41,9 +41,8 @@ def write_side_outputs(
 ) -> None:
     """Append side outputs to the pipeline's table, once per attempt.
 
-    Args:
-        rows: `node`, `output`, `name`, `worker` (the replay worker), `time`, `row` (JSON).
-        about: `stream`, `target` and `sink` of the run.
+    Rows have `node`, `output`, `name`, `worker` (the replay worker), `time` and `row` (JSON);
+    `about` has `stream`, `target` and `sink` of the run.
     """
     path = lake.side_outputs(pipeline)
     create_table(spark, path, SIDE_OUTPUTS, properties=PROPERTIES)
@@ -64,8 +63,7 @@ def write_metrics(
 ) -> None:
     """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 
-    Args:
-        nodes: `stage`, `worker` (the replay worker), `node`, and the counters by name.
+    Nodes have `stage`, `worker` (the replay worker), `node`, and the counters by name.
     """
     constants = {"run": run.name, "attempt": attempt, "pipeline": pipeline}
     rows = []

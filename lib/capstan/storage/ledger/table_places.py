@@ -21,16 +21,14 @@ _AGAIN = re.compile(r"(?P<path>.+);\d+", re.DOTALL)
 class Place:
     """The present place of a table.
 
-    Attributes:
-        target: The name by which ledgers know the table: its first path; for a table at the first
-            path of another one, that path with `;2` or a later number.
-        name: Its name in a catalog, as `normalised`; empty for none.
+    Ledgers know it as `target`: its first path; at the first path of another table, with `;2` or a
+    later number.
     """
 
     target: str
     path: str
     table: str
-    name: str = ""
+    name: str = ""  # in a catalog, as `normalised`; empty for none
 
 
 class Places:

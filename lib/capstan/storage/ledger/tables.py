@@ -105,13 +105,11 @@ def read_rows(
 ) -> list[LedgerRow]:
     """Rows of a ledger with these column values, in order of `at`; claims by ordinal.
 
-    A ledger that does not exist has no rows. A `target` is the present path of the table.
-
-    Args:
-        columns: The columns to read; all by default. Certificates are large.
-        ranges: Inclusive lower and exclusive upper bounds by column, None for unbounded. Leave a
-            margin of a second in bounds of timestamps, because files have them in milliseconds.
-        equal: Required values by column; a tuple means any of its values, which may include None.
+    A ledger that does not exist has no rows. A `target` is the present path of the table. Name the
+    columns to read, because certificates are large. A tuple in `equal` means any of its values,
+    which may include None. `ranges` have inclusive lower and exclusive upper bounds, None for
+    unbounded. Leave a margin of a second in bounds of timestamps, because files have them in
+    milliseconds.
     """
     path = lake.ledger(ledger)
     if not is_table(path):
@@ -235,15 +233,9 @@ def append_rows(
     txn: Txn | None = None,
     **note: object,
 ) -> bool:
-    """Append rows to a ledger in one commit, and create the ledger if needed.
+    """Append rows to a ledger, created if needed, in one commit; False if it already has `txn`.
 
-    Args:
-        rows: The rows; `at` is added. A `target` is the present path of the table.
-        txn: The transaction that is committed once, if any.
-        note: What the commit's note has besides the ledger.
-
-    Returns:
-        False if the table already has this transaction and nothing was appended.
+    `at` is added. A `target` is the present path of the table.
     """
     moment = _append_time(lake, ledger, rows)
     if _has_targets(ledger) and (places := read_places(lake)):

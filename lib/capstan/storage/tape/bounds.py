@@ -75,13 +75,9 @@ def files_of(
     batch: int | None = None,
     region: Region | None = None,
 ) -> list[str]:
-    """Paths, as in the log, of the files of a tape's table that can have matching rows.
+    """Log paths of the files of a tape's table that can have matching rows.
 
-    Args:
-        table: The table, with columns `worker`, `batch` and `time`.
-        workers: Only rows of these workers; None for all.
-        batch: Only rows of this batch and earlier ones; None for all.
-        region: Only rows of these times; None for all.
+    Matching rows are those of these workers and times, and of this batch and earlier ones.
     """
 
     def may_match(row: Bounds) -> bool:

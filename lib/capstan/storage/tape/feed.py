@@ -50,40 +50,25 @@ _ORIGIN = "partition.origin"
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """A part of the input of a micro-batch.
+    """A part of the input of a micro-batch; None for what the source does not have."""
 
-    Attributes:
-        part: `topic/partition` for Kafka; None for sources without parts.
-        since: The first offset; None for sources without offsets, and from the beginning.
-        until: The first offset after the input; None for sources without offsets.
-        files: The files that were read; None for sources without files.
-        detail: The source's own description of its position, if nothing else is known.
-    """
-
-    part: str | None = None
-    since: int | None = None
-    until: int | None = None
+    part: str | None = None  # `topic/partition` for Kafka
+    since: int | None = None  # the first offset; None from the beginning
+    until: int | None = None  # the first offset after the input
     files: tuple[str, ...] | None = None
-    detail: Mapping[str, object] | None = None
+    detail: Mapping[str, object] | None = None  # its own, if nothing else is known
 
 
 @dataclass(frozen=True, slots=True)
 class BatchEntry:
-    """A batch with its number and input.
-
-    Attributes:
-        checkpoint: The identity of a micro-batch's checkpoint; else None.
-        number: The number of a micro-batch in that checkpoint; else None.
-        consumed: The input of a micro-batch; one entry without attributes if unknown.
-        detail: The complete parameters of a synthetic batch.
-    """
+    """A batch with its number and input."""
 
     batch: int
     origin: Origin
-    checkpoint: str | None = None
-    number: int | None = None
+    checkpoint: str | None = None  # the identity, for a micro-batch
+    number: int | None = None  # of a micro-batch in that checkpoint
     consumed: tuple[Consumed, ...] = (Consumed(),)
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: Mapping[str, Any] = field(default_factory=dict)  # all parameters of a synthetic batch
 
     @property
     def by(self) -> tuple[str, str | None, int | None]:

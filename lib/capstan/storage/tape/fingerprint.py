@@ -65,12 +65,7 @@ def _refused(kind: T.DataType) -> T.DataType | None:
 
 
 def row_hashes(fields: Iterable[T.StructField], at: Column | None = None) -> tuple[Column, Column]:
-    """Two BIGINT hash columns of a row's `fields`.
-
-    Args:
-        fields: The row's fields in declared order.
-        at: The struct column that holds them; by default they are columns of the frame.
-    """
+    """Two BIGINT hash columns of fields in declared order, of the frame or of the struct `at`."""
     fields = list(fields)
     require_types(fields)
     parts: list[Column] = []

@@ -23,11 +23,9 @@ def require_whole_steps(tape: Tape, *bounds: Bound) -> None:
 def require_multiples(
     subject: str, coordinate: Coordinate, bounds: Iterable[int | None], grain: int
 ) -> None:
-    """Check that bounds in one coordinate are multiples of a grain.
+    """Check that bounds in one coordinate are multiples of a grain; None is unbounded.
 
-    Args:
-        subject: The beginning of the error message: the owner of the grain, with a verb.
-        bounds: The bounds; None is unbounded.
+    `subject`, the owner of the grain with a verb, begins the error message.
     """
     for bound in bounds:
         if bound is not None and bound % grain:

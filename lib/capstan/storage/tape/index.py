@@ -31,19 +31,13 @@ _SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A captured worker at a cut.
-
-    Attributes:
-        label: The column value or source partition it stands for.
-        events: Events on tape; the next `seq`.
-        holdings: Held times with their counts, in listing order.
-    """
+    """A captured worker at a cut."""
 
     worker: int
-    label: str
-    events: int
+    label: str  # the column value or source partition it stands for
+    events: int  # on tape; the next `seq`
     records: int
-    holdings: tuple[tuple[Time, int], ...]
+    holdings: tuple[tuple[Time, int], ...]  # held times with counts, in listing order
 
     @property
     def frontier(self) -> Antichain:
@@ -58,16 +52,12 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class ContentSummary:
-    """The content of a region of a tape.
-
-    Attributes:
-        fingerprint: The content hash of all records, 32 hex digits.
-    """
+    """The content of a region of a tape."""
 
     messages: int
     records: int
     times: int
-    fingerprint: str
+    fingerprint: str  # of all records, 32 hex digits
     by_worker: Mapping[int, int]
 
 
@@ -117,15 +107,10 @@ def _last_batch(tape: Tape, commit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TapeState:
-    """The state of a tape at a cut.
-
-    Attributes:
-        greatest: The greatest last coordinate (the event time) of any messages event, as an
-            integer; None without one.
-    """
+    """The state of a tape at a cut."""
 
     workers: tuple[WorkerState, ...]
-    greatest: int | None
+    greatest: int | None  # last coordinate (event time) of any messages event
 
 
 def tape_state(tape: Tape, cut: Cut) -> TapeState:
@@ -250,10 +235,7 @@ def messages(
 
 
 def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:
-    """Events by worker, and records in total, that one version of the index added.
-
-    Only the files of that version are read.
-    """
+    """Events by worker, and records in total, of one version of the index; reads only its files."""
     added = delta.added_files(tape.paths.events, version)
     rows = read_columns(tape.paths.events, ["worker", "records"], files=added)
     records = pc.sum(rows.column("records")).as_py() or 0

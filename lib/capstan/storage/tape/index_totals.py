@@ -47,20 +47,13 @@ _METADATA = b"capstan"
 
 @dataclass(slots=True)
 class Totals:
-    """Totals of all events up to a commit.
+    """Totals of all events up to a commit."""
 
-    Attributes:
-        commit: The commit; -1 before the first one.
-        held: Changes of each worker's holdings, relative to the initial minimum.
-        greatest: The greatest last coordinate (the event time) of any messages event, as an
-            integer; None without one.
-    """
-
-    commit: int = -1
+    commit: int = -1  # -1 before the first one
     events: Counter[int] = field(default_factory=Counter)
     records: Counter[int] = field(default_factory=Counter)
-    held: dict[int, ChangeBatch] = field(default_factory=dict)
-    greatest: int | None = None
+    held: dict[int, ChangeBatch] = field(default_factory=dict)  # relative to the minimum
+    greatest: int | None = None  # last coordinate (event time) of any messages event
 
     def add(self, rows: pa.RecordBatch, time_type: TimeType) -> None:
         """Add events: columns `worker`, `time`, `updates`, `records`."""
@@ -91,13 +84,9 @@ def totals_at(tape: Tape, commit: int) -> Totals:
 
 
 def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
-    """Store the totals of a tape at its newest commit.
+    """Store the totals of a tape at its newest commit; returns whether it did.
 
-    Args:
-        least: The minimum number of index files since the last totals; with fewer, do nothing.
-
-    Returns:
-        Whether totals were stored.
+    It does nothing with fewer than `least` index files since the last totals.
     """
     table = delta.open_table(tape.paths.events)
     known = _newest(tape, table, commit)

@@ -31,8 +31,7 @@ def literal(coordinate: Coordinate, value: int) -> str:
 def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> str:
     """The condition that a time lies in `region`.
 
-    Args:
-        columns: Per coordinate, the SQL expression of its column: `time.event`, `sched_dep`.
+    `columns` are SQL expressions by coordinate: `time.event`, `sched_dep`.
     """
     region = region.simplified()
     parts: list[str] = []
@@ -85,11 +84,7 @@ def workers_sql(workers: Iterable[int], column: str) -> str:
 
 
 def integer_ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and last number of each contiguous range.
-
-    Args:
-        numbers: Distinct numbers in ascending order.
-    """
+    """First and last of each contiguous range of distinct ascending numbers."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         if ranges and ranges[-1][1] + 1 == number:

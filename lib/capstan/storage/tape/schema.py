@@ -74,11 +74,7 @@ def nullable(payload: T.StructType) -> T.StructType:
 
 
 def check_payload(stream: str, old: T.StructType, new: T.StructType) -> bool:
-    """Check that rows of `new` may follow rows of `old`: columns may only be added at the end.
-
-    Returns:
-        Whether columns were added.
-    """
+    """Check that columns are only added at the end of `old`; returns whether any were."""
     for position, field in enumerate(old.fields):
         if field.name not in new.names:
             _refuse(stream, field.name, "is no longer in the source")

@@ -31,17 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tape:
-    """A stream's tables and settings.
-
-    Attributes:
-        settings: The settings that capture stored when it created or last changed the tape, as
-            JSON.
-    """
+    """A stream's tables and settings."""
 
     name: str
     paths: TapePaths
     time_type: TimeType
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any]  # JSON, as of creation or the last change
 
     @property
     def identity(self) -> str:
@@ -55,9 +50,9 @@ class Tape:
 
     @property
     def step(self) -> int:
-        """The unit of the last coordinate: all times are multiples of it.
+        """The unit of all times in the last coordinate; 1 for counted times and imported tapes.
 
-        It is the declared `every` in microseconds; 1 for counted times and for imported tapes.
+        Otherwise it is the declared `every` in microseconds.
         """
         time = self._fixed("time")
         return time["every_us"] if time else 1
@@ -87,15 +82,10 @@ class Tape:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point in the tape's history: all events up to `commit`, with their records.
+    """A point in the tape's history: all events up to `commit`, with their records."""
 
-    Attributes:
-        commit: The ordinal of the last commit, -1 for an empty tape.
-        batch: The last micro-batch of those commits, -1 if there is none.
-    """
-
-    commit: int
-    batch: int
+    commit: int  # the ordinal, -1 for an empty tape
+    batch: int  # the last micro-batch of those commits, -1 for none
 
 
 def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
@@ -214,12 +204,7 @@ def append_workers(
 ) -> bool:
     """Record workers in one commit, before the events that refer to them.
 
-    Args:
-        number: The number of this write; of two writes with one number only one succeeds.
-        unless: The transaction that shuts the writer out.
-
-    Returns:
-        False if workers were recorded under this number or a later one, or it was shut out.
+    False if workers were recorded under this number or a later one, or the table has `unless`.
     """
     rows = [
         {"worker": worker, "label": label, "opened_commit": commit}
@@ -237,13 +222,10 @@ def append_events(
     note: Mapping[str, object],
     unless: Txn | None = None,
 ) -> int:
-    """Append `frame`, the events of one commit, as ordinal `commit`: the point of no return.
+    """Append the events of one commit as ordinal `commit`, the point of no return.
 
     All writers of a tape number their commits under one transaction identity. Of two writes of the
-    same ordinal only one succeeds, so that cuts stay unambiguous.
-
-    Returns:
-        The version of the index with these events.
+    same ordinal only one succeeds, so that cuts stay unambiguous. Returns the version of the index.
     """
     ordinal = Txn(f"tape:{tape.name}", commit)
     written = delta.append(frame, tape.paths.events, txn=ordinal, note=note, unless=unless)
@@ -291,11 +273,7 @@ def read_events(
     workers: Collection[int] | None = None,
     after: int = -1,
 ) -> DataFrame:
-    """The index at a cut: one row per event with the columns of `events`, in no order.
-
-    Args:
-        workers: Only these workers; None for all.
-    """
+    """The index at a cut: one row per event with the columns of `events`, in no order."""
     frame = delta.load(spark, tape.paths.events).where(f"commit <= {cut.commit}")
     if after >= 0:
         frame = frame.where(f"commit > {after}")
