@@ -229,8 +229,8 @@ def _inside(box: Box) -> Column:
 def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
     """The differences in cells whose rows can no longer be compared one by one.
 
-    A differing cell with the expected number of rows counts as one changed row; findings have a
-    cell's count and fingerprint.
+    Missing and extra rows by the numbers of rows, and one changed row for each differing cell with
+    the expected number; findings have a cell's count and fingerprint.
     """
     wanted, stored = (F.coalesce(F.col(f"{side}_records"), F.lit(0)) for side in (expected, actual))
     totals = bad.agg(

@@ -46,7 +46,8 @@ def totals_if_equal(
 ) -> dict[str, int] | None:
     """The totals of `cells.count_cells` if all cells are equal; None if any may differ.
 
-    Rows are counted as `table`. `expected` is None if there are too many cells.
+    By name: `cells` with rows, rows as `table`, and the sums of `summed`. `expected` is None if
+    there are too many cells.
     """
     if expected is None:
         return None

@@ -27,7 +27,7 @@ Fact = tuple[str, object]
 
 
 def plan_facts(plan: Json, show: Show) -> list[Fact]:
-    """The facts of a plan, in reading order; parts of the `Preview.to_json` may be missing."""
+    """The facts of a plan, in reading order; parts of its `Preview.to_json` may be missing."""
     records, times = show(plan.get("records")), show(plan.get("times"))
     files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")

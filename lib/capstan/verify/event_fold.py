@@ -28,7 +28,7 @@ class ResumePoint:
     commit: int = -1  # events up to here were checked before
     seq: int = 0  # the position of the next event
     records: int = 0
-    holdings: tuple[tuple[Time, int], ...] | None = None  # None: the initial ones of all
+    holdings: tuple[tuple[Time, int], ...] | None = None  # None: the initial ones
     stop: int | None = None  # the position to stop before; None for the end
 
     def checker(self, minimum: Time) -> StreamChecker:

@@ -72,7 +72,7 @@ def newest_rows(
     unowned: bool = False,
     look_back: int | None = None,
 ) -> dict[int | None, dict[str, Any]]:
-    """The newest row of each opened worker of a tape, and with `unowned` of none (None).
+    """The newest row of each worker of a tape; if `unowned`, also the one without a worker.
 
     Files are read from the newest on, at most `look_back`, until there is a row of each worker: for
     a worker of before most verifications as many as there were since its own.

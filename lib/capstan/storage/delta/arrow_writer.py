@@ -50,7 +50,10 @@ def create_table(
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
 ) -> None:
-    """Create an empty Delta table unless it exists; its names and types are of this project."""
+    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
+
+    Its columns have names and types defined by this project.
+    """
     if is_table(path):
         return
     configuration = {**delta.PLAIN, **_CHECKPOINTS, **(properties or {})}
@@ -81,8 +84,8 @@ def append(
 ) -> bool:
     """Append rows to a Delta table in one commit; `note` is the commit's `userMetadata`.
 
-    False if the table has this transaction, a later one of its app, or the one of `unless`; nothing
-    was appended.
+    False if the table has this transaction, a later one of its app, or the one of `unless`, which
+    shuts this writer out; nothing was appended.
     """
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(

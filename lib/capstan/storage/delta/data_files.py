@@ -37,9 +37,9 @@ def files_between(
 
 
 def prune(files: pa.Table, column: str, least: object, most: object = None) -> pa.Table:
-    """The files that can have a row with `column` from `least` to `most`, by their bounds.
+    """The files that can have a row with `column` from `least` to `most`; None is unbounded.
 
-    `files` come from `get_add_actions(flatten=True)`.
+    `files` come with their bounds, from `get_add_actions(flatten=True)`.
     """
     low, high = f"min.{column}", f"max.{column}"
     if least is not None and high in files.column_names:

@@ -171,7 +171,8 @@ def append(
 ) -> Commit | None:
     """Append `frame` in one commit; with a transaction, to a table that may not exist yet.
 
-    None if the table has this transaction, a later one of its app, or `unless`.
+    None if the table has this transaction, a later one of its app, or the one of `unless`, which
+    shuts this writer out.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
     return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)

@@ -64,8 +64,9 @@ def exchange(
     """Replace the files `removed` (path in the table to rows) with `rows`, a file per partition.
 
     `leaves_out` is the number of rows dropped, None if unknown. 0 means that rows are only
-    rearranged, which followers of the table do not see as a change. `before_commit` may raise. None
-    when another writer has removed some of the files; then nothing was committed.
+    rearranged, which followers of the table do not see as a change. `before_commit` is called after
+    the files are written; it may raise. None when another writer has removed some of the files;
+    then nothing was committed.
     """
     jvm, session = spark._jvm, spark._jsparkSession
     assert jvm is not None

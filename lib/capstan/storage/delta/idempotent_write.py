@@ -42,8 +42,9 @@ def write_once(
 ) -> bool:
     """Write `frame` in one commit with a transaction identity, to a table that may not exist yet.
 
-    `mode` is `Append` or `Overwrite`, `options` are Delta's. False if the table has this
-    transaction, a later one of its app, or `unless`.
+    `mode` is `Append` or `Overwrite`; `options` are Delta's, such as `replaceWhere` and
+    `userMetadata`. False if the table has this transaction, a later one of its app, or the one of
+    `unless`, which shuts this writer out; nothing was written.
     """
     spark = frame.sparkSession
     jvm, session = spark._jvm, spark._jsparkSession

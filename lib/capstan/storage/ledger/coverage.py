@@ -104,7 +104,10 @@ def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
 
 
 def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:
-    """Ledger rows in effect by run, in order: neither rolled back nor lost with their table."""
+    """Ledger rows in effect by run: neither rolled back nor lost with their table.
+
+    The given rows are in the order they were written.
+    """
     rows = [row for row in rows if row["state"] != COMPARED]
     rolled_back = {row["run"] for row in rows if row["state"] == ROLLED_BACK}
     by_run: dict[str, list[LedgerRow]] = {}

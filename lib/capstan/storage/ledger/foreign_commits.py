@@ -34,7 +34,7 @@ class Touched:
     version: int
     operation: str  # Delta's name: `DELETE`, `UPDATE`, `RESTORE`, `WRITE`, ...
     at: datetime
-    files: tuple[Bounds, ...]  # added and removed; empty if unknown
+    files: tuple[Bounds, ...]  # bounds of those added and removed; empty bounds if unknown
 
 
 def touched_since(lake: Lake, path: str, since: int) -> Iterator[Touched]:

@@ -56,7 +56,7 @@ class Consumed:
     since: int | None = None  # the first offset; None from the beginning
     until: int | None = None  # the first offset after the input
     files: tuple[str, ...] | None = None
-    detail: Mapping[str, object] | None = None  # its own, if nothing else is known
+    detail: Mapping[str, object] | None = None  # the source's own position, if no other is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class BatchEntry:
     origin: Origin
     checkpoint: str | None = None  # the identity, for a micro-batch
     number: int | None = None  # of a micro-batch in that checkpoint
-    consumed: tuple[Consumed, ...] = (Consumed(),)
+    consumed: tuple[Consumed, ...] = (Consumed(),)  # one without attributes if unknown
     detail: Mapping[str, Any] = field(default_factory=dict)  # all parameters of a synthetic batch
 
     @property

@@ -52,7 +52,7 @@ class Totals:
     commit: int = -1  # -1 before the first one
     events: Counter[int] = field(default_factory=Counter)
     records: Counter[int] = field(default_factory=Counter)
-    held: dict[int, ChangeBatch] = field(default_factory=dict)  # relative to the minimum
+    held: dict[int, ChangeBatch] = field(default_factory=dict)  # changes since the initial minimum
     greatest: int | None = None  # last coordinate (event time) of any messages event
 
     def add(self, rows: pa.RecordBatch, time_type: TimeType) -> None:

@@ -204,7 +204,8 @@ def append_workers(
 ) -> bool:
     """Record workers in one commit, before the events that refer to them.
 
-    False if workers were recorded under this number or a later one, or the table has `unless`.
+    False if workers were recorded under this `number` or a later one, or the writer was shut out by
+    `unless`. Of two writes with one number only one succeeds.
     """
     rows = [
         {"worker": worker, "label": label, "opened_commit": commit}
