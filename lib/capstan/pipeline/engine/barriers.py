@@ -14,12 +14,7 @@ Held = TypeVar("Held")
 
 @dataclass(frozen=True, slots=True)
 class CheckpointBarrier:
-    """The boundary between the contents of a checkpoint and what follows it.
-
-    Attributes:
-        checkpoint_id: Id of the checkpoint, from 1.
-        epoch: Number of checkpoints begun so far, from 1.
-    """
+    """The boundary between a checkpoint and what follows it; ids and epochs count from 1."""
 
     checkpoint_id: int
     epoch: int
@@ -27,13 +22,7 @@ class CheckpointBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Aligned(Generic[Held]):
-    """The result of an alignment: all inputs have reached the barrier.
-
-    Attributes:
-        barrier: The barrier.
-        held: Items that followed the barrier on inputs that reached it earlier, in order of time;
-            items with the same time are in order of arrival.
-    """
+    """All inputs have reached the barrier; held items are in order of time, then of arrival."""
 
     barrier: CheckpointBarrier
     held: tuple[Held, ...]

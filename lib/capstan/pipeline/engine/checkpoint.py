@@ -24,14 +24,7 @@ _DIGEST: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class NodeCheckpoint:
-    """The checkpoint of one node.
-
-    Attributes:
-        state: State of its operator, or None when it has none.
-        watermark: Its watermark, or None.
-        timers: Timers that have not fired, in order.
-        queue: Queued events, each with its input port.
-    """
+    """The checkpoint of one node: state, watermark, timers that have not fired, queued events."""
 
     state: OperatorState | None = None
     watermark: int | None = None
@@ -41,13 +34,7 @@ class NodeCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DagCheckpoint:
-    """The checkpoint of an executor.
-
-    Attributes:
-        nodes: Node checkpoints by node name.
-        outputs: Outputs that were collected and not taken yet.
-        checkpoint_id: Id of the barrier that requested it, or None.
-    """
+    """The checkpoint of an executor, with outputs that were collected and not taken yet."""
 
     nodes: Mapping[str, NodeCheckpoint]
     outputs: Mapping[OutputKey, tuple[Event, ...]] = field(default_factory=dict)
@@ -80,11 +67,7 @@ class DagCheckpoint:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> DagCheckpoint:
-        """Read a checkpoint that `to_bytes` wrote.
-
-        Raises:
-            CheckpointCorrupt: The bytes are not exactly one checkpoint.
-        """
+        """Read exactly one checkpoint that `to_bytes` wrote."""
         start = len(_MAGIC) + _DIGEST
         magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) : start], data[start:]
         if magic != _MAGIC or hashlib.blake2b(body, digest_size=_DIGEST).digest() != digest:

@@ -66,19 +66,11 @@ class DagExecutor:
         return any(kind.on_timer is not Operator.on_timer for kind in kinds)
 
     def watermark(self, node: NodeRef) -> int | None:
-        """Return the watermark of a node, or None before its first one.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Return the watermark of a node, or None before its first one."""
         return self._engine.tracker.get(node)
 
     def effective_watermark(self, node: NodeRef) -> int | None:
-        """Return the watermark that a node's inputs allow; for a source, its own.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Return the watermark that a node's inputs allow; for a source, its own."""
         return self._engine.tracker.effective_watermark(node)
 
     def metrics(self) -> DagExecutorMetrics:
@@ -86,11 +78,7 @@ class DagExecutor:
         return replace(self._engine.counters)
 
     def node_metrics(self, node: NodeRef) -> OperatorNodeMetrics:
-        """Return a copy of a node's counters.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Return a copy of a node's counters."""
         return replace(self._at(node).metrics)
 
     @classmethod

@@ -15,12 +15,7 @@ from capstan.pipeline.graph.operator import Operator
 
 
 class Engine:
-    """The running nodes of a graph.
-
-    Attributes:
-        order: Nodes in order of execution.
-        failure: Failure after which the engine is unusable, or None.
-    """
+    """The running nodes of a graph in order of execution; unusable after a failure."""
 
     __slots__ = (
         "_capacity",

@@ -14,11 +14,7 @@ from capstan.pipeline.graph.graph import NodeId
 
 @dataclass(frozen=True, slots=True)
 class BufferedItem:
-    """An item that reached a source after its barrier.
-
-    Attributes:
-        arrival: Sequence number among held items, from 1.
-    """
+    """An item that reached a source after its barrier; arrivals count from 1."""
 
     arrival: int
     node: NodeId

@@ -55,11 +55,7 @@ class WatermarkTracker:
         return tuple(self._marks)
 
     def restore(self, marks: Sequence[int | None]) -> None:
-        """Restore the result of `marks`.
-
-        Raises:
-            RestoreFailed: The number of watermarks is not that of the nodes.
-        """
+        """Restore the result of `marks`."""
         if len(marks) != len(self._marks):
             reason = f"{len(marks)} watermarks for {len(self._marks)} nodes"
             raise RestoreFailed.create(f"not the watermarks of this graph: {reason}", reason=reason)

@@ -32,11 +32,7 @@ class DagBuilder:
         self._pairs: list[tuple[str, str]] = []
 
     def declare(self, declared: Declared) -> Self:
-        """Declare a node of any kind.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare a node of any kind."""
         if declared.name in self._nodes:
             message = f"two nodes have the name {declared.name}"
             raise DuplicateNode.create(message, name=declared.name)

@@ -20,12 +20,7 @@ CAPACITY: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rows inserted into or deleted from a table at one time.
-
-    Attributes:
-        event: The rows and their time.
-        weight: +1 for inserted rows, -1 for deleted ones.
-    """
+    """Rows inserted into a table at one time (weight 1), or deleted from it (weight -1)."""
 
     event: Event
     weight: int
@@ -38,12 +33,7 @@ class Change:
 
 
 class Changelog:
-    """A bounded buffer of changes per node.
-
-    Attributes:
-        capacity: Maximum number of changes in each buffer.
-        enabled: Whether changes are recorded at all.
-    """
+    """A bounded buffer of changes per node."""
 
     __slots__ = ("_buffers", "_disabled", "capacity", "enabled")
 
@@ -57,56 +47,32 @@ class Changelog:
         self._disabled: set[str] = set()
 
     def switch(self, node: str, *, on: bool) -> None:
-        """Turn the recording of one node's changes on or off.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Turn the recording of one node's changes on or off."""
         self._buffer(node)
         (self._disabled.discard if on else self._disabled.add)(node)
 
     def recording(self, node: str) -> bool:
-        """Whether the changes of a node are recorded.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Whether the changes of a node are recorded."""
         self._buffer(node)
         return self.enabled and node not in self._disabled
 
     def record(self, node: str, change: Change) -> bool:
-        """Record a change; return False when the buffer is full or recording is off.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Record a change; return False when the buffer is full or recording is off."""
         return self._record(node, (change,))
 
     def record_retraction(self, node: str, before: Event, after: Event) -> bool:
-        """Record that `after` replaced `before`: both halves, or neither when it returns False.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Record that `after` replaced `before`: both halves, or neither when it returns False."""
         return self._record(node, (Change(before, -1), Change(after, 1)))
 
     def drain(self, node: str) -> list[Change]:
-        """Remove and return the changes of a node, in order.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Remove and return the changes of a node, in order."""
         buffer = self._buffer(node)
         changes = list(buffer)
         buffer.clear()
         return changes
 
     def peek(self, node: str) -> tuple[Change, ...]:
-        """Return the changes of a node, in order, and keep them.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Return the changes of a node, in order, and keep them."""
         return tuple(self._buffer(node))
 
     def _record(self, node: str, changes: tuple[Change, ...]) -> bool:

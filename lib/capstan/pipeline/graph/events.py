@@ -60,13 +60,7 @@ class OutputKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class OutputKey:
-    """Identity of a collected output.
-
-    Attributes:
-        node: The name of the node.
-        kind: Kind of the output.
-        name: Name of a side output, otherwise empty.
-    """
+    """Identity of a collected output; `name` is that of a side output, otherwise empty."""
 
     node: str
     kind: OutputKind = OutputKind.DATA

@@ -74,16 +74,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A directed edge between two nodes.
-
-    Attributes:
-        id: Position in the order of declaration.
-        source: The node that writes.
-        target: The node that reads.
-        source_port: Output port of the source, from 0.
-        target_port: Input port of the target, from 0.
-        channel: Whether one or several nodes write and read at its ends.
-    """
+    """A directed edge between two nodes; ports are counted from 0."""
 
     id: int
     source: NodeId
@@ -114,11 +105,7 @@ class Dag:
         object.__setattr__(self, "_ids", ids)
 
     def node_id(self, node: NodeRef) -> NodeId:
-        """Return the id of a node.
-
-        Raises:
-            NodeNotFound: The graph has no such name or id.
-        """
+        """Return the id of a node."""
         number = self._ids.get(node)
         if number is None:
             known = ", ".join(sorted(n.name for n in self.nodes))
@@ -126,11 +113,7 @@ class Dag:
         return number
 
     def node(self, node: NodeRef) -> Node:
-        """Return the node with this name or id.
-
-        Raises:
-            NodeNotFound: The graph has no such name or id.
-        """
+        """Return the node with this name or id."""
         return self.nodes[self.node_id(node)]
 
     def inputs(self, node: NodeRef) -> tuple[Edge, ...]:

@@ -223,11 +223,7 @@ class KeyedBy:
 
 
 def check_version(version: int, known: int = 1) -> None:
-    """Refuse a state whose version is not the known one.
-
-    Raises:
-        ValueError: The version is another one.
-    """
+    """Refuse a state whose version is not the known one, with a `ValueError`."""
     if version != known:
         message = f"unsupported state version {version}; only version {known} is supported"
         raise ValueError(message)

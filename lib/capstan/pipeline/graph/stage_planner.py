@@ -83,22 +83,13 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StagePlan:
-    """The stages of a graph.
-
-    Attributes:
-        dag: The graph, or the part of it that the chosen sinks depend on.
-        stages: Stages in topological order.
-    """
+    """The stages of a graph, or of what chosen sinks depend on, in topological order."""
 
     dag: Dag
     stages: tuple[Stage, ...]
 
     def stage_of(self, node: NodeRef) -> Stage:
-        """Return the stage of a node.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-        """
+        """Return the stage of a node."""
         name = self.dag.node(node).name
         return next(stage for stage in self.stages if name in stage.nodes)
 
@@ -133,12 +124,7 @@ def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Identity of a stage during planning.
-
-    Attributes:
-        depth: Maximum number of shuffles before it.
-        origin: First node of a stage without a key, which identifies it.
-    """
+    """Identity of a stage during planning: shuffles before it, and without a key its first node."""
 
     depth: int
     key: Key | None

@@ -25,13 +25,7 @@ from capstan.pipeline.graph.operator import Key, OperatorSpec
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declared node.
-
-    Attributes:
-        operator: Its operator, or None.
-        schema: Columns of its output, or None when they follow from its inputs.
-        key: Key of its state, when its operator does not define it.
-    """
+    """A declared node; a schema of None follows from its inputs."""
 
     name: str
     kind: NodeKind
