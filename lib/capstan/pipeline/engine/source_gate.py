@@ -62,11 +62,7 @@ class SourceGate:
         return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
     def reach(self, barrier: CheckpointBarrier, source: NodeId | None) -> bool:
-        """Record that a source, or every remaining source, has reached a barrier.
-
-        Returns:
-            Whether all sources have reached it.
-        """
+        """Record a barrier at one source, or at all that remain; returns whether all have it."""
         if barrier.checkpoint_id <= self.last:
             raise BarrierMismatch.create(
                 f"barrier of checkpoint {barrier.checkpoint_id} after {self.last}",

@@ -172,13 +172,7 @@ class Dag:
         return frozenset(visited)
 
     def restricted_to(self, sinks: Iterable[NodeRef]) -> Dag:
-        """Return the part of the graph that these nodes depend on, with new ids.
-
-        Nodes keep their names, and so the identity of their state; inputs keep their ports.
-
-        Raises:
-            NodeNotFound: The graph has no such name or id.
-        """
+        """The part of the graph that these nodes depend on: new ids, same names and ports."""
         numbers = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
         new = {old: position for position, old in enumerate(numbers)}
         nodes = tuple(replace(self.nodes[number], id=new[number]) for number in numbers)

@@ -32,10 +32,7 @@ from capstan.pipeline.state.state_tables import StateTables
 
 
 def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterator[Chunk]:
-    """Split a chunk into chunks of the workers that own its keys after the rescale.
-
-    Rows that are the same on every worker go to all of them.
-    """
+    """Split a chunk by the new owners of its keys; rows without keys go to all of them."""
     chunk.require_intact()
     state = StateTables.at(stage, chunk.node)
     port = state.ports[chunk.table]
@@ -78,11 +75,7 @@ def merge_headers(stage: Stage, headers: Mapping[int, StateHeader]) -> StateHead
 
 @dataclass(slots=True)
 class Arrivals:
-    """The chunks that have arrived at a worker of a stage in a rescale.
-
-    Attributes:
-        peers: Number of workers after the rescale.
-    """
+    """The chunks that have arrived at a worker of a stage in a rescale."""
 
     stage: Stage
     worker: int
@@ -111,10 +104,7 @@ class Arrivals:
 
 
 def require_none_lost(stage: Stage, before: StateHeader, after: Iterable[StateHeader]) -> None:
-    """Check that all workers together have the same rows and keys as before.
-
-    Every worker owns the keys that it has, so no key is on two workers.
-    """
+    """Check that all workers together have the same rows and keys as before."""
     headers = list(after)
     for place, total in before.totals.items():
         if is_common(stage, place):

@@ -90,12 +90,7 @@ Totals = Mapping[tuple[str, int], Total]
 
 @dataclass(frozen=True, slots=True)
 class StateHeader:
-    """A worker's state of a stage, without the rows of operator states.
-
-    Attributes:
-        nodes: Node checkpoints by name, without the data of their states.
-        keys: Number of keys with state by operator, for operators with keyed state.
-    """
+    """A worker's state of a stage, without the rows of operator states; keys are counted."""
 
     nodes: Mapping[str, NodeCheckpoint]
     totals: Totals

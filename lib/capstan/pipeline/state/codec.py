@@ -19,13 +19,7 @@ from capstan.pipeline.state.errors import NoCodec
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An encoded state.
-
-    Attributes:
-        codec: Name of the codec that wrote the bytes.
-        version: Format version of the state, defined by its logic.
-        data: The bytes.
-    """
+    """An encoded state, with the name of its codec and the version that its logic defines."""
 
     codec: str
     version: int
@@ -40,18 +34,10 @@ class Codec(Protocol):
         """Stable name, stored in snapshots."""
 
     def encode(self, value: object) -> bytes:
-        """Encode a value.
-
-        Raises:
-            ValueError: The value would not be decoded exactly.
-        """
+        """Encode a value, if it would be decoded exactly."""
 
     def decode(self, data: bytes) -> object:
-        """Decode a value that `encode` wrote.
-
-        Raises:
-            ValueError: The bytes are not an encoded value.
-        """
+        """Decode a value that `encode` wrote."""
 
 
 class PlainCodec:
