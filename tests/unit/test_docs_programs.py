@@ -26,7 +26,7 @@ def test_every_program_is_run_by_a_test() -> None:
     `test_context.py`, DAGs by `tests/dags/test_guest.py` and `test_other_operators.py`, the others
     below."""
     looking = blocks(page("quickstart"), "python")
-    assert all("lake/" in block for block in looking)
+    assert all('"lake' in block for block in looking)
     pages = (
         "airflow", "attach", "configuration", "deployment", "interop", "notebook",
         "on-your-cluster", "pipelines",
