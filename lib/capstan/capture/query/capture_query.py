@@ -64,7 +64,7 @@ class CaptureQuery:
         writer = (
             rows.writeStream.foreachBatch(lambda frame, at: context.run(record, frame, at))
             .option("checkpointLocation", self.tape.paths.checkpoint)
-            .queryName(f"capstan capture {self.stream.name}")
+            .queryName(f"capstan capture {self.stream.name} {self.checkpoint.identity}")
             .trigger(availableNow=True)
         )
         name = self.stream.name
