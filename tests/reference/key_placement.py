@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from capstan.pipeline.state.key_hash import hash_long, key_hash, mix, signed
-from capstan.pipeline.state.key_placement import required
+from capstan.pipeline.state.state_tables import required
 
 _SEED: Final = 42
 

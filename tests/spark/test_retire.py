@@ -18,7 +18,7 @@ from capstan.interop.kafka.topic_layout import Topics
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Format
-from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
+from capstan.jobs.finished_runs import RunAudit, RunAudits, audit_all
 from capstan.maintenance.retire import plan_retire, retire
 from capstan.maintenance.run import maintain
 from capstan.replay.planning.request import Request

@@ -120,8 +120,9 @@ class Context(Workplace):
         """
         from capstan.core.config.loading.validation import read_field
         from capstan.core.config.request_fields import Names
-        from capstan.storage.tape.index import find_cut, resolve_workers
+        from capstan.storage.tape.index import find_cut
         from capstan.storage.tape.tape import open_tape
+        from capstan.storage.tape.worker_choice import resolve_workers
         from capstan.verify import verify
 
         tape = open_tape(self.lake, stream)

@@ -16,9 +16,15 @@ from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.jobs.audit_runs import RunAudit, RunAudits, audit_all
-from capstan.jobs.job_types import Handler, JobResult, JsonObject
-from capstan.jobs.rollback_runs import RollbackRequest, require_reversible, roll_back
+from capstan.jobs.finished_runs import (
+    RollbackRequest,
+    RunAudit,
+    RunAudits,
+    audit_all,
+    require_reversible,
+    roll_back,
+)
+from capstan.jobs.job_result import Handler, JobResult, JsonObject
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.request import Request, with_stream

@@ -26,8 +26,7 @@ from capstan.api.context import Context
 from capstan.api.workplace import Workplace
 from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.errors.redaction import print_exception
-from capstan.jobs.job_output import JobOutput
-from capstan.jobs.job_types import Handler, JsonObject
+from capstan.jobs.job_result import Handler, JobOutput, JsonObject
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import process_folder
 from capstan.storage.job_attempts import JobAttempt

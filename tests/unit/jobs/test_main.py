@@ -24,10 +24,9 @@ from capstan.errors import (
 )
 from capstan.jobs import handlers, job_file
 from capstan.jobs.__main__ import run
-from capstan.jobs.audit_runs import RunAudit, RunAudits
-from capstan.jobs.job_types import Handler, JobResult, JsonObject
+from capstan.jobs.finished_runs import RollbackRequest, RunAudit, RunAudits
+from capstan.jobs.job_result import Handler, JobResult, JsonObject
 from capstan.jobs.main import main
-from capstan.jobs.rollback_runs import RollbackRequest
 from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake

@@ -25,7 +25,7 @@ from capstan.pipeline.keyed.messages import (
     SuspendMarker,
 )
 from capstan.pipeline.state.codec import PLAIN, Encoded
-from capstan.pipeline.state.key_placement import Modulo
+from capstan.pipeline.state.state_tables import Modulo
 from tests.reference.key_placement import Rendezvous
 from tests.reference.live import (
     AckUpgrade,

@@ -11,8 +11,8 @@ from capstan.core.config import check_target
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake, exists, sizes_of
-from capstan.storage.tape.index import resolve_workers
 from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.storage.tape.worker_choice import resolve_workers
 from tests.support.jvmless_lake import lay_tape
 
 

@@ -36,7 +36,7 @@ class RollbackOperator(CapstanSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Roll the run back, and return the job's result."""
-        from capstan.jobs.rollback_runs import RollbackRequest, require_reversible
+        from capstan.jobs.finished_runs import RollbackRequest, require_reversible
         from capstan.storage.lake import Lake
 
         with as_task():

@@ -245,8 +245,9 @@ def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
 def _selected(
     shell: Shell, stream: str, workers: str | None, as_of: int | None
 ) -> tuple[Tape, Cut, tuple[int, ...]]:
-    from capstan.storage.tape.index import find_cut, resolve_workers
+    from capstan.storage.tape.index import find_cut
     from capstan.storage.tape.tape import open_tape
+    from capstan.storage.tape.worker_choice import resolve_workers
 
     tape = open_tape(shell.lake, stream)
     cut = find_cut(tape, as_of)

@@ -44,6 +44,7 @@ from capstan.storage.tape.tape import (
     read_records,
     stored_payload,
 )
+from capstan.storage.tape.worker_choice import resolve_workers
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 from capstan.verify.content_check import require_counts
@@ -95,7 +96,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     """Record in one commit what is complete since the last; repeating finishes interrupted work."""
     tape = open_tape(lake, request.stream)
     cut = index.find_cut(tape, request.as_of)
-    workers = index.resolve_workers(tape, cut, request.workers)
+    workers = resolve_workers(tape, cut, request.workers)
     if not workers:
         raise IncompleteError(
             "CAP-INCOMPLETE",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from capstan.pipeline.graph.errors import BarrierMismatch
+from capstan.pipeline.graph.errors import BackpressureFull, BarrierMismatch, CheckpointInProgress
+from capstan.pipeline.graph.events import Event
+from capstan.pipeline.graph.graph import NodeId
 
 Held = TypeVar("Held")
 
@@ -95,3 +97,84 @@ class BarrierAligner(Generic[Held]):
         self._arrived.clear()
         self._held.clear()
         return held
+
+
+@dataclass(frozen=True, slots=True)
+class BufferedItem:
+    """An item that reached a source after its barrier; arrivals count from 1."""
+
+    arrival: int
+    node: NodeId
+    item: Event | int
+
+
+class SourceGate:
+    """Holds items that follow a barrier, in order of arrival.
+
+    An executor runs each event to completion before the next. So the graph is empty when its
+    sources are aligned, and its inner nodes need no alignment.
+
+    Attributes:
+        last: Id of the last barrier that all sources have reached.
+    """
+
+    __slots__ = ("_aligned", "_aligner", "_capacity", "_count", "_sources", "last")
+
+    def __init__(self, sources: Sequence[NodeId], capacity: int) -> None:
+        self._sources = tuple(sources)
+        self._capacity = capacity
+        self._count = 0
+        self._aligned: tuple[BufferedItem, ...] = ()
+        self.last = 0
+        # By arrival: only a watermark that arrived before an event may make it late.
+        self._aligner: BarrierAligner[BufferedItem] = BarrierAligner(
+            len(self._sources), time=attrgetter("arrival")
+        )
+
+    def check_open(self) -> None:
+        """Refuse while some sources wait behind a barrier."""
+        pending = self._aligner.pending
+        if pending is not None:
+            message = f"sources are waiting behind the barrier of epoch {pending.epoch}"
+            raise CheckpointInProgress.create(message, epoch=pending.epoch)
+
+    def hold(self, node: NodeId, item: Event | int) -> bool:
+        """Hold an event or a watermark if its source is behind a barrier; return whether it was."""
+        if not self._aligner.behind(node):
+            return False
+        if self._count >= self._capacity:
+            message = f"{self._count} events and watermarks already wait behind a barrier"
+            raise BackpressureFull.create(message, capacity=self._capacity)
+        self._count += 1
+        return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
+
+    def reach(self, barrier: CheckpointBarrier, source: NodeId | None) -> bool:
+        """Record a barrier at one source, or at all that remain; returns whether all have it."""
+        if barrier.checkpoint_id <= self.last:
+            raise BarrierMismatch.create(
+                f"barrier of checkpoint {barrier.checkpoint_id} after {self.last}",
+                expected=self.last + 1,
+                found=barrier.checkpoint_id,
+            )
+        if source is not None and source not in self._sources:
+            expected = barrier.checkpoint_id
+            message = f"barriers enter at sources, but node {source} is not a source"
+            raise BarrierMismatch.create(message, expected=expected, found=expected)
+        remaining = [number for number in self._sources if not self._aligner.behind(number)]
+        for number in remaining if source is None else [source]:
+            aligned = self._aligner.process_barrier(number, barrier)
+            if aligned is not None:
+                self._aligned = aligned.held
+                return True
+        return False
+
+    def open(self, checkpoint_id: int) -> tuple[BufferedItem, ...]:
+        """Release the held items, after the checkpoint has been taken."""
+        held, self._aligned = self._aligned, ()
+        self.last = checkpoint_id
+        self._count = 0
+        return held + self._aligner.complete_checkpoint()
+
+    def reset(self, last: int) -> None:
+        """Drop the held items, and continue after the barrier `last`."""
+        self.open(last)

@@ -11,13 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from capstan.pipeline.engine.barriers import CheckpointBarrier
+from capstan.pipeline.engine.barriers import CheckpointBarrier, SourceGate
 from capstan.pipeline.engine.checkpoint import DagCheckpoint
 from capstan.pipeline.engine.checkpointing import Restoring, snapshot_of
 from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetrics
 from capstan.pipeline.engine.node import NodeContext
 from capstan.pipeline.engine.scheduler import Engine
-from capstan.pipeline.engine.source_gate import SourceGate
 from capstan.pipeline.graph.changelog import Changelog
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.graph.events import END, Event, OutputKey, OutputKind

@@ -20,6 +20,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.tape import Cut, Tape, open_tape
+from capstan.storage.tape.worker_choice import resolve_workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +204,7 @@ def total_content(contents: Sequence[ContentSummary]) -> ContentSummary:
 
 
 def _input(source: str, tape: Tape, cut: Cut, chosen: Collection[str] | None) -> StreamInput:
-    workers = index.resolve_workers(tape, cut, chosen)
+    workers = resolve_workers(tape, cut, chosen)
     states = [state for state in index.worker_states(tape, cut) if state.worker in workers]
     return StreamInput(
         source,

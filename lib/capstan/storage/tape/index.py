@@ -13,10 +13,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.config import join_names
 from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.core.worker_choice import WorkerChoice
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
@@ -24,9 +22,6 @@ from capstan.storage.delta.data_files import files_between
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index_totals import integers, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
-
-# The number of workers that an error lists.
-_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,36 +148,6 @@ def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
     rows = read_columns(tape.paths.workers, ["worker", "opened_commit"]).to_pylist()
     opened = {row["worker"]: row["opened_commit"] for row in rows}
     return {worker: at for worker, at in opened.items() if at <= cut.commit}
-
-
-def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
-    """Workers by label or number, in the order given; None selects all."""
-    labels = worker_labels(tape, cut)
-    if chosen is None:
-        return labels
-    choice = WorkerChoice.among(labels)
-    selected: dict[int, str] = {}
-    for text in chosen:
-        worker = choice.worker(text)
-        if worker is None:
-            raise _unknown_worker(tape, choice, text)
-        selected[worker] = labels[worker]
-    return selected
-
-
-def _unknown_worker(tape: Tape, choice: WorkerChoice, text: str) -> InvalidRequestError:
-    known, equal = list(choice.by_label), choice.equal_label(text)
-    more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
-    meant = "" if equal is None else f"; did you mean {join_names([equal])}?"
-    by = "label or number" if choice.by_number else "label, as it is written there"
-    return InvalidRequestError(
-        "CAP-WORKER",
-        f"stream {tape.name} has no worker {text!r}: it has {join_names(known[:_SHOWN])}{more}",
-        f"give workers by {by}, separated by commas, "
-        f"and a label with a comma, or with blanks at its ends, in double quotes{meant}",
-        stream=tape.name,
-        worker=text,
-    )
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from capstan.core.config.changes.columns import RowColumn, parsed, struct_type
 from capstan.core.config.changes.model import Changes
-from capstan.core.config.changes.preset import Preset, known_only
+from capstan.core.config.changes.presets import Preset, known_only
 
 MARKER = "__debezium_unavailable_value"
 """The text that Debezium sends for a value that PostgreSQL did not write to its log."""
@@ -26,7 +26,7 @@ _HEARTBEAT = "'ts_ms', 'ts_us', 'ts_ns'"
 _WRITES = "e.op IN ('c', 'r', 'u')"
 
 
-def preset(changes: Changes) -> Preset:
+def debezium_preset(changes: Changes) -> Preset:
     """The declarations for envelopes of Debezium."""
     position = POSITIONS[changes.database or ""]
     envelope = _Envelope(changes, position)

@@ -1,17 +1,69 @@
-"""A compacted topic of Kafka: the message key is the key of the row, no value deletes it."""
+"""The declarations that a preset stands for, and those of a change feed and of a Kafka topic."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from capstan.core.config.changes.columns import RowColumn, struct_type
 from capstan.core.config.changes.model import Changes
-from capstan.core.config.changes.preset import Preset, known_only
 from capstan.core.sql_names import text_literal
 
+_KNOWN = "'insert', 'update_preimage', 'update_postimage', 'delete'"
+_DELETES = "('delete', 'update_preimage')"
 
-def preset(changes: Changes) -> Preset:
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """The declarations that a preset stands for."""
+
+    keys: tuple[str, ...]
+    select: tuple[str, ...]
+    where: str
+    sequence_by: tuple[str, ...]  # order the changes of a key
+    delete_when: str
+    truncate_when: str | None = None  # a change deletes all rows before it; None for never
+    unchanged: str | None = None  # text for a value that stays as it was
+    options: tuple[tuple[str, str], ...] = ()
+
+
+def known_only(problem: str) -> str:
+    """The condition that a record has no `problem`, which is SQL for its text, or null.
+
+    A text that is no JSON makes its record malformed, so that it is late with that text.
+    """
+    return f"from_json({problem}, 'ok INT') IS NULL"
+
+
+def delta_feed_preset(changes: Changes) -> Preset:
+    """The declarations for the change feed of a Delta table.
+
+    An update is a delete of the row before it and an insert of the row after it, so a change of the
+    key needs nothing else. Both have the version of their commit, in which all deletes come first.
+    """
+    return Preset(
+        keys=changes.keys,
+        select=(
+            "* EXCEPT (_change_type, _commit_version, _commit_timestamp)",
+            "_change_type AS __change_type",
+            "_commit_version AS __commit_version",
+            f"CASE WHEN _change_type IN {_DELETES} THEN 0 ELSE 1 END AS __part",
+            "_commit_timestamp AS __commit_timestamp",
+        ),
+        where=known_only(
+            f"CASE WHEN _change_type IN ({_KNOWN}) THEN NULL "
+            "ELSE concat('unknown _change_type: ', coalesce(_change_type, 'none')) END"
+        ),
+        sequence_by=("__commit_version", "__part"),
+        delete_when=f"__change_type IN {_DELETES}",
+        options=(("readChangeFeed", "true"),),
+    )
+
+
+def kafka_topic_preset(changes: Changes) -> Preset:
     """The declarations for a compacted topic, whose keys are text or JSON objects of columns.
 
-    A key of several columns is an object of them; one of one column is its text, or an object.
+    The message key is the key of the row, and no value deletes it. A key of several columns is an
+    object of them; one of one column is its text, or an object.
     """
     text = f"CAST({changes.key or 'key'} AS STRING)"
     keys = tuple(column for column in changes.rows if column.name in changes.keys)

@@ -7,8 +7,16 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+from capstan.core.config import join_names
+from capstan.errors import InvalidRequestError
+from capstan.storage.tape.index import worker_labels
+from capstan.storage.tape.tape import Cut, Tape
+
+# The number of workers that an error lists.
+_SHOWN = 20
 
 _GROUPS = re.compile(r"(?<=\d)[,'_ \u2019](?=\d)")
 """Separators of groups of digits."""
@@ -58,3 +66,33 @@ class WorkerChoice:
         number = number_in(text)
         equal = (label for label in self.by_label if number_in(label) == number)
         return None if number is None else next(equal, None)
+
+
+def resolve_workers(tape: Tape, cut: Cut, chosen: Collection[str] | None) -> dict[int, str]:
+    """Workers by label or number, in the order given; None selects all."""
+    labels = worker_labels(tape, cut)
+    if chosen is None:
+        return labels
+    choice = WorkerChoice.among(labels)
+    selected: dict[int, str] = {}
+    for text in chosen:
+        worker = choice.worker(text)
+        if worker is None:
+            raise _unknown_worker(tape, choice, text)
+        selected[worker] = labels[worker]
+    return selected
+
+
+def _unknown_worker(tape: Tape, choice: WorkerChoice, text: str) -> InvalidRequestError:
+    known, equal = list(choice.by_label), choice.equal_label(text)
+    more = f" and {len(known) - _SHOWN:,} more" if len(known) > _SHOWN else ""
+    meant = "" if equal is None else f"; did you mean {join_names([equal])}?"
+    by = "label or number" if choice.by_number else "label, as it is written there"
+    return InvalidRequestError(
+        "CAP-WORKER",
+        f"stream {tape.name} has no worker {text!r}: it has {join_names(known[:_SHOWN])}{more}",
+        f"give workers by {by}, separated by commas, "
+        f"and a label with a comma, or with blanks at its ends, in double quotes{meant}",
+        stream=tape.name,
+        worker=text,
+    )

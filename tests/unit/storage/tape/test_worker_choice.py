@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.worker_choice import WorkerChoice, number_in
+from capstan.storage.tape.worker_choice import WorkerChoice, number_in
 
 SPELLINGS = [
     "1.0", "-1", "1e3", "01", "+1", "1_000", "\u0663", " 1 ", "0x1", "0b1", "0o7", "0x1p3", "NaN",

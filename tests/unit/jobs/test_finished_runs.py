@@ -1,13 +1,17 @@
-"""Audits of several runs: one that differs refuses the whole, one that cannot be made does not."""
+"""Audits of several runs, and rollbacks: what is refused, and what of it needs no Spark."""
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace as Some
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
+from deltalake import CommitProperties, Transaction
 from pyspark.errors import AnalysisException
 
 from capstan.api.context import Context
@@ -15,9 +19,11 @@ from capstan.audit import Audit
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, InvalidRequestError, SystemFailureError
-from capstan.jobs import audit_runs, handlers
+from capstan.jobs import finished_runs, handlers
 from capstan.replay import standalone_audit
 from capstan.storage.lake import Lake
+from capstan.storage.ledger.run_identity import RunId
+from tests.support.contexts import SparkStarted, refuse_spark
 from tests.support.jvmless_lake import Books
 
 ALL = Region(Box((None,), (None,)))
@@ -39,13 +45,13 @@ def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
         return Some(last=Some(run=run, stream="s", target=str(tmp_path / "t")))
 
     answers: dict[str, object] = {}
-    monkeypatch.setattr(audit_runs, "read_history", history)
+    monkeypatch.setattr(finished_runs, "read_history", history)
     context: Any = Some(lake=Some(require=lambda: None), audit=of_run)
 
     def all_of(strict: bool = False, **given: object) -> Any:
         answers.update(given)
-        runs = (audit_runs.RunAudit(run, number) for number, run in enumerate(given))
-        return audit_runs.audit_all(context, audit_runs.RunAudits(tuple(runs), strict))
+        runs = (finished_runs.RunAudit(run, number) for number, run in enumerate(given))
+        return finished_runs.audit_all(context, finished_runs.RunAudits(tuple(runs), strict))
 
     return all_of
 
@@ -96,7 +102,7 @@ def test_an_unexpected_error_is_not_swallowed(audit: Any) -> None:
 
 def test_a_broken_run_does_not_stop_the_others(audit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     torn = SystemFailureError("CAP-DAMAGED", "a file is torn", "put it back")
-    monkeypatch.setattr(audit_runs, "is_table", lambda _: True)
+    monkeypatch.setattr(finished_runs, "is_table", lambda _: True)
     answer = audit(a=torn, b=True)
     assert answer.refusal is torn
     assert [item.get("error") for item in answer.value["audits"]] == ["CAP-DAMAGED", None]
@@ -147,3 +153,106 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
     assert answer.value["not_audited"] == ["back", "lost", "remade"]
     with pytest.raises(InvalidRequestError, match="^CAP-RUN: "):
         handlers.audit({"audits": [{"run": "never"}]}, context)
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    """A lake with a run in each state; `over` has written over part of `under`."""
+    lake = Lake.at(tmp_path)
+    books = Books(lake, "s", lake.table("t"))
+    for run, steps in {
+        "claimed": (),
+        "begun": ("intent",),
+        "waits": ("intent", "audited"),
+        "rejected": ("intent", "audited", "rejected"),
+    }.items():
+        books.claimed(run, [9], ALL)
+        for step in steps:
+            books.stepped(run, step, {})
+    books.failed("failed", [9], ALL)
+    books.published("under", [0, 1], ALL)
+    books.published("over", [1, 2], ALL)
+    books.published("alone", [3], ALL)
+    books.published("back", [4], ALL)
+    books.rolled_back("back", [4], ALL)
+    return Context(tmp_path, spark=refuse_spark)
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({"run": "over"}, None),
+        ({"run": "alone"}, None),
+        # It was taken back already, and stays so.
+        ({"run": "back"}, None),
+        # It may have published, and the target alone knows.
+        ({"run": "begun"}, None),
+        ({"run": "under"}, "CAP-LATER"),
+        ({"run": "failed"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "waits"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "rejected"}, "CAP-NOT-PUBLISHED"),
+        ({"run": "claimed"}, "CAP-RUN"),
+        ({"run": "none"}, "CAP-RUN"),
+        ({"run": 7}, "CAP-REQUEST"),
+        ({"run": "over", "reason": "x"}, "CAP-REQUEST"),
+        ({}, "CAP-REQUEST"),
+    ],
+)
+def test_runs_that_can_be_rolled_back(
+    context: Context, asked: dict[str, object], code: str | None
+) -> None:
+    if code is None:
+        with pytest.raises(SparkStarted):
+            handlers.rollback(asked, context)
+        return
+    with pytest.raises(InvalidRequestError, match=f"^{code}: "):
+        handlers.rollback(asked, context)
+
+
+def test_the_blocking_run_is_named(context: Context) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        handlers.rollback({"run": "under"}, context)
+    assert caught.value.fields["later"] == "over"
+    assert caught.value.hint == "roll back over first"
+
+
+def test_a_missing_lake_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="^CAP-LAKE: "):
+        handlers.rollback({"run": "a"}, Context(tmp_path / "none"))
+
+
+ROWS = pa.table({"x": [1]})
+
+
+def commit(lake: Lake, run: RunId, version: int, **note: object) -> None:
+    """A commit of the target by a transaction of a run."""
+    metadata = {"userMetadata": json.dumps({"capstan": {"run": run.name, **note}})}
+    properties = CommitProperties(metadata, app_transactions=[Transaction(run.app, version)])
+    deltalake.write_deltalake(lake.table("t"), ROWS, mode="append", commit_properties=properties)
+
+
+@pytest.mark.parametrize("steps", [("audited",), ("audited", "approved"), ("failed",)])
+def test_a_run_killed_after_its_commit_can_be_rolled_back(
+    tmp_path: Path, steps: tuple[str, ...]
+) -> None:
+    context = Context(tmp_path, spark=refuse_spark)
+    lake = context.lake
+    books = Books(lake, "s", lake.table("t"))
+    run, other = (RunId(digit * 32, 1, "t") for digit in "ab")
+    deltalake.write_deltalake(lake.table("t"), ROWS)
+    for item in (run, other):
+        books.claimed(item.name, [0], ALL)
+        books.stepped(item.name, "intent", {"target_version": 0}, identity=item.identity)
+        for step in steps:
+            books.stepped(item.name, step, {}, identity=item.identity)
+    commit(lake, run, run.change(1).version, publish=True, attempt=1)
+    # A later attempt has shut it out, and not gone on: that is no publish.
+    commit(lake, other, other.fence(2).version, fence=other.name, attempt=2)
+    with pytest.raises(SparkStarted):
+        handlers.rollback({"run": run.name}, context)
+    with pytest.raises(InvalidRequestError, match="^CAP-NOT-PUBLISHED: "):
+        handlers.rollback({"run": other.name}, context)
+    # Who shuts it out now comes too late to undo that.
+    commit(lake, run, run.fence(2).version, fence=run.name, attempt=2)
+    with pytest.raises(SparkStarted):
+        handlers.rollback({"run": run.name}, context)

@@ -1,16 +1,20 @@
-"""Audits of several runs in one job; one that fails does not stop the others."""
+"""The jobs of runs that have ended: `audit` of several of them, and `rollback` of one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pyspark.errors import PySparkException
 
 from capstan.api.context import Context
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
-from capstan.jobs.job_types import JobResult
-from capstan.storage.lake import is_table
-from capstan.storage.ledger.runs import History, read_history
+from capstan.jobs.job_result import JobResult
+from capstan.replay.execution.job import require_intent
+from capstan.replay.result import RollbackResult
+from capstan.replay.target import target_table
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger import coverage
+from capstan.storage.ledger.runs import History, Step, read_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +36,10 @@ class RunAudits:
 def audit_all(context: Context, request: RunAudits) -> JobResult:
     """Audit published runs, each at a version of its target, or as the target is now.
 
-    A run cannot be audited if it was rolled back, its table is gone, its transform or pipeline
-    has changed, or its version is no longer kept: its entry has `error`, `message` and `hint`
-    instead of an audit. The result has a refusal if a run differs, or something is broken.
+    One that fails does not stop the others. A run cannot be audited if it was rolled back, its
+    table is gone, its transform or pipeline has changed, or its version is no longer kept: its
+    entry has `error`, `message` and `hint` instead of an audit. The result has a refusal if a run
+    differs, or something is broken.
     """
     context.lake.require()
     runs = [(read_history(context.lake, audit.run), audit.version) for audit in request.audits]
@@ -94,3 +99,70 @@ def _audit(context: Context, run: str, version: int | None) -> dict[str, object]
             "CAP-GONE", f"it can no longer be read: {reason}", hint
         ) from error
     return {"cut": report.cut, **report.audit.to_json(report.time_type)}
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackRequest:
+    """The request of `rollback`: the run to roll back."""
+
+    run: str
+
+
+def require_reversible(lake: Lake, run: str) -> History:
+    """Check without a JVM that a run can be rolled back, or already was.
+
+    After an interrupted publish, only the target shows how far it got; the rollback itself
+    completes the ledgers.
+    """
+    lake.require()
+    history = read_history(lake, run)
+    if history.rolled_back:
+        return history
+    unpublished = history.last.step in (
+        Step.FAILED,
+        Step.REJECTED,
+        Step.AUDITED,
+        Step.APPROVED,
+    )
+    unpublished = (
+        unpublished and not history.published and target_table.find_landed(history) is None
+    )
+    if history.effective_intent is None or unpublished:
+        raise InvalidRequestError(
+            "CAP-NOT-PUBLISHED",
+            f"run {run} has no published rows: its last step was {history.last.step}",
+            "see `capstan runs`",
+            run=run,
+        )
+    published = coverage.current(lake, history.last.target)
+    for covered in (each for each in published if each.run == run):
+        later = next((each for each in published if covered.is_overlaid_by(each)), None)
+        if later is not None:
+            raise InvalidRequestError(
+                "CAP-LATER",
+                f"run {later.run} overwrote part of what {run} published",
+                f"roll back {later.run} first",
+                run=run,
+                later=later.run,
+            )
+    return history
+
+
+def roll_back(context: Context, request: RollbackRequest) -> JobResult:
+    """Roll a run back; the result is a `RollbackResult`."""
+    repeated = read_history(context.lake, request.run).rolled_back
+    version = context.rollback(request.run)
+    history = read_history(context.lake, request.run)
+    draft = require_intent(history).certificate
+    result = RollbackResult(
+        run=request.run,
+        stream=draft.stream,
+        target=draft.target,
+        workers=draft.workers,
+        since=draft.since,
+        until=draft.until,
+        target_path=history.last.target,
+        target_version=version,
+        unchanged=repeated,
+    )
+    return JobResult(asdict(result))

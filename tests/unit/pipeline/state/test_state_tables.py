@@ -10,7 +10,7 @@ import pytest
 
 from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hash, key_hashes, xxh64
-from capstan.pipeline.state.key_placement import Modulo
+from capstan.pipeline.state.state_tables import Modulo
 from tests.reference.key_placement import Rendezvous
 from tests.support.golden_hashes import GOLDEN, KEYS
 

@@ -1,16 +1,30 @@
-"""Where a job leaves its result: the file of `--result`, its attempt in the lake, or both."""
+"""The result of a job, and where it is left: the file of `--result`, or the attempt in the lake."""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from capstan.api.context import Context
 from capstan.errors import CapstanError
-from capstan.jobs.job_types import JobResult, JsonObject
 from capstan.spark.project_home import replacing
 from capstan.storage.job_attempts import JobAttempt
+
+JsonObject = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """The result of a job, and the error to exit with if a check failed."""
+
+    value: JsonObject
+    refusal: CapstanError | None = None
+
+
+Handler = Callable[[JsonObject, Context], JobResult]
 
 
 @dataclass(frozen=True, slots=True)
