@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import bounds_text, cell_text
 from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
-from capstan.storage.ledger.certificate import Certificate, Json
+from capstan.storage.ledger.certificate import Certificate
 
 _LONGEST = 300
 _MARKS = re.compile(r"[\\|`<\[\]]")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
+from capstan.core.json_object import Json
 from capstan.errors.translation import translating
-from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate, Json
+from capstan.storage.ledger.certificate import PUBLIC_KEYS, Certificate
 
 if TYPE_CHECKING:
     import pyarrow as pa

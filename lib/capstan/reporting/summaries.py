@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from capstan.core.json_object import Json
 from capstan.reporting.formatting import (
     Show,
     approval_text,
@@ -20,7 +21,7 @@ from capstan.reporting.formatting import (
     size,
     workers_text,
 )
-from capstan.storage.ledger.certificate import Certificate, Json
+from capstan.storage.ledger.certificate import Certificate
 
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""

@@ -18,7 +18,7 @@ from capstan.airflow.tasks.job_results import JobResults
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.telemetry import send_stream_metrics
-from capstan.storage.ledger.certificate import Json
+from capstan.core.json_object import Json
 
 if TYPE_CHECKING:
     from capstan.storage.job_attempts import JobOutcome

@@ -27,11 +27,11 @@ from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.spark_connection import spark_master
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
+from capstan.core.json_object import Json
 from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.jobs import job_file
 from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
-from capstan.storage.ledger.certificate import Json
 from capstan.storage.s3_access import child_variables
 
 _APP_CODES = frozenset({1, 2, 3, 4, 5})

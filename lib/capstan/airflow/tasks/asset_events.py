@@ -25,8 +25,8 @@ from capstan.airflow.markdown import (
 )
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import remember_labels
+from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
-from capstan.storage.ledger.certificate import Json
 
 Render = Callable[[Json], str]
 

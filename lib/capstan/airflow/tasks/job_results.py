@@ -13,7 +13,7 @@ from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render
 from capstan.airflow.tasks.failures import failure, reschedule
 from capstan.airflow.tasks.task_settings import task_settings
-from capstan.storage.ledger.certificate import Json
+from capstan.core.json_object import Json
 
 if TYPE_CHECKING:
     from capstan.airflow.tasks.lineage import Lineage

@@ -32,12 +32,12 @@ from openlineage.client.facet_v2 import (
 )
 
 from capstan.core.config import ProjectConfig, split_streams
+from capstan.core.json_object import Json
 from capstan.replay.planning.target_places import declared_path
 from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import number
 from capstan.reporting.summaries import audit_text, check_facts
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.certificate import Json
 
 Lineage = OperatorLineage[Dataset, RunFacet]
 

@@ -20,6 +20,7 @@ from capstan.audit import (
 )
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
+from capstan.core.json_object import Json
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.replay.order.order_dependence import ordered
@@ -32,7 +33,6 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import is_table
-from capstan.storage.ledger.certificate import Json
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History

@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
-Json = Mapping[str, Any]
-"""A JSON object."""
+from capstan.core.json_object import Json
 
 PUBLIC_KEYS = (
     "run", "stream", "cut", "workers", "peers", "records", "since", "until", "frontier",
