@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from capstan.backfill.evidence import Evidence
 from capstan.backfill.interval import IntervalState
 from capstan.backfill.interval_grid import Even, Scheduled, cut
-from capstan.backfill.interval_state import IntervalClassifier, classify_intervals
+from capstan.backfill.interval_state import (
+    IntervalClassifier,
+    WrittenRegion,
+    classify_intervals,
+    region_owner,
+)
 from capstan.backfill.planner import BackfillMode, BackfillRequest, Order, plan_replays
-from capstan.backfill.region_owner import WrittenRegion, region_owner
 from capstan.backfill.survey import Survey
 from capstan.core.config import Replay
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType

@@ -22,7 +22,7 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
 from capstan.telemetry import instrumentation
-from capstan.verify import in_process_events, verify
+from capstan.verify import event_columns, verify
 from tests.bench.counters import Scan, Watch, commits
 from tests.support.sample_streams import HOUR, lay, little_stream, rows
 
@@ -231,7 +231,7 @@ def test_verification_of_few_events_runs_no_job(made: Made) -> None:
 
 
 def test_verification_reads_no_payload(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_process_events, "MAX_EVENTS", -1)
+    monkeypatch.setattr(event_columns, "MAX_EVENTS", -1)
     with Watch(made.spark) as watch:
         assert verify(made.spark, made.lake, made.tape, remember=False).valid
     assert watch.scans(made.tape.paths.records) == ()
@@ -274,7 +274,7 @@ def test_following_reads_what_is_new_however_long_the_tape(
 def test_no_payload_passes_through_python(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_process_events, "MAX_EVENTS", -1)
+    monkeypatch.setattr(event_columns, "MAX_EVENTS", -1)
     with Watch(spark) as watch:
         made = make(spark, tmp_path, 2)
         made.replay("copy", partial=True)

@@ -22,7 +22,7 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, delete_folder, is_table
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.telemetry.instrumentation import subscribe
-from capstan.verify import in_process_events, run, verify
+from capstan.verify import event_columns, run, verify
 from capstan.verify.violations_ledger import known_violations
 from tests.support.reference_checker import check
 from tests.support.strategies import any_events, recordings
@@ -53,7 +53,7 @@ _ARROW = {
 @pytest.fixture(autouse=True)
 def on_spark(monkeypatch):
     """Few events would be judged in this process; all but one of these tests are of Spark's way."""
-    monkeypatch.setattr(in_process_events, "MAX_EVENTS", -1)
+    monkeypatch.setattr(event_columns, "MAX_EVENTS", -1)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from capstan.audit import cells, in_process_cells
+from capstan.audit import cells
 from capstan.audit.cells import CellComparison, is_retired, merge, retired_differences
 from capstan.audit.float_tolerance import FloatTolerance, exceeding
 from capstan.audit.result import Audit, Near
@@ -69,10 +69,10 @@ class _CopySides:
     def copy(self) -> Audit:
         """Compare the table's cells with the index; records are read only for differing cells."""
         scope, stored, counted = self.scope, self._stored(), measures(self.checks)
-        promised = in_process_cells.promised(
+        promised = cells.few_promised(
             scope.tape, scope.cut, scope.workers, scope.region, self.shape
         )
-        equal = in_process_cells.totals_if_equal(promised, stored, tuple(counted))
+        equal = cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
             checks = results(self.checks, self._table.view, equal)
             return scope.passed("copy", equal["cells"], equal["table"], checks)

@@ -1,4 +1,4 @@
-"""Deep check: compares the records with the index; each event has exactly its own records."""
+"""Checks of a tape's content: its files are whole, and each event has exactly its own records."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from capstan.core.times import Box, Time
 from capstan.core.times.region import Region
-from capstan.errors import CheckFailedError
+from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.errors.shell_command import command
+from capstan.storage.delta import delta
+from capstan.storage.lake import is_table, sizes_of
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records
@@ -21,6 +24,7 @@ from capstan.verify.event_columns import NO_WORKER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _CELL = ["worker", "batch", "time"]
 _LAST = 2**63 - 1
@@ -173,3 +177,59 @@ def _describe(seq: int | None, batch: int, stored: int, promised: int) -> str:
     if stored != promised:
         return f"{stored} records of batch {batch} are stored, {promised} were recorded"
     return f"the records of batch {batch} differ from those recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class FileDamage:
+    """A missing or truncated file; sizes in bytes."""
+
+    path: str
+    written: int
+    present: int | None  # None if it is missing
+
+    def __str__(self) -> str:
+        if self.present is None:
+            return f"{self.path} is missing"
+        return f"{self.path} has {self.present:,} of {self.written:,} bytes"
+
+    def to_json(self) -> dict[str, object]:
+        """The damage as a JSON object."""
+        return {"path": self.path, "written": self.written, "there": self.present}
+
+
+def find_damage(tape: Tape) -> list[FileDamage]:
+    """Files of a tape's tables whose length differs from the log, by table and path.
+
+    Checks the newest version of each table, without a JVM and without opening a file.
+    """
+    damaged = []
+    paths = tape.paths
+    for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):
+        if not is_table(table):
+            continue  # Only captured tapes have a feed.
+        files = pa.table(delta.open_table(table).get_add_actions(flatten=True))
+        # Delta stores paths relative to the table, unless the file belongs to another table.
+        locations = [delta.resolve_path(table, path) for path in files["path"].to_pylist()]
+        expected = dict(zip(locations, files["size_bytes"].to_pylist(), strict=True))
+        sizes = sizes_of(sorted(expected))
+        damaged += [
+            FileDamage(path, written, sizes[path])
+            for path, written in sorted(expected.items())
+            if sizes[path] != written
+        ]
+    return damaged
+
+
+def require_whole(tape: Tape) -> None:
+    """Check that every file of a tape is present with its full length."""
+    damaged = find_damage(tape)
+    if not damaged:
+        return
+    others = f"; {len(damaged) - 1} more files are damaged" if len(damaged) > 1 else ""
+    raise SystemFailureError(
+        "CAP-DAMAGED",
+        f"stream {tape.name} is damaged: {damaged[0]}{others}",
+        "restore these files from a backup, then verify again; --json lists all of them",
+        stream=tape.name,
+        files=[damage.to_json() for damage in damaged],
+    )

@@ -19,11 +19,10 @@ from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.index import worker_labels
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.telemetry.instrumentation import emit
-from capstan.verify import in_process_events, verified_ledger
-from capstan.verify.content_check import find_mismatches
+from capstan.verify import event_columns, verified_ledger
+from capstan.verify.content_check import find_mismatches, require_whole
 from capstan.verify.event_columns import NO_WORKER, Fingerprint
 from capstan.verify.event_fold import OUTCOME_SCHEMA, FoldResult, ResumePoint, fold
-from capstan.verify.file_integrity import require_whole
 from capstan.verify.result import Verification, WorkerVerdict
 from capstan.verify.violations_ledger import record_violations
 
@@ -186,7 +185,7 @@ def _check(
 ) -> dict[int, FoldResult]:
     if after >= cut.commit:
         return {}
-    batches = in_process_events.events(tape, cut, only, after)
+    batches = event_columns.few_events(tape, cut, only, after)
     if batches is not None:
         return {
             row["worker"]: FoldResult.from_text(row["outcome"])

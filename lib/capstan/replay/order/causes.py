@@ -6,16 +6,51 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from capstan.replay.order import functions as known
 from capstan.replay.order.spark_plan import SUBQUERIES, Columns, Tree, columns_among, columns_read
 
 _SUM = "adds up floats, and is rounded at each step"
-_EXACT = "cast what is summed to DECIMAL, whose sums are exact, as in CAST({} AS DECIMAL(28, 6))"
+_DECIMAL = "cast what is summed to DECIMAL, whose sums are exact, as in CAST({} AS DECIMAL(28, 6))"
 _RATIO = "write sum({0}) / count({0}), each with the same DISTINCT, FILTER or OVER: both are exact"
 _TIES = "depends on the position of a row, and rows that are equal in ORDER BY have no order"
 _ALL_ROWS = "UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 _FLOATS = ("double", "float")
 _ZEROS = ("0", "0.0", "0.0D", "CAST(0 AS DOUBLE)", "CAST(0.0 AS DOUBLE)")
+
+_HELD = "use values of the records"
+_FIRST = "takes the value of whichever row comes first"
+_BY = "max_by(x, struct(y, x)) chooses by values alone; so do min and max"
+_ESTIMATE = "is estimated from parts of the rows, and differs with these parts"
+_CLOCK = "CurrentDate", "CurrentTime", "CurrentTimestamp", "Now", "LocalTimestamp"
+_SESSION = "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentTimeZone"
+
+_LISTED = "lists values in the order of the rows", "sort_array(...) gives the elements an order"
+# The whole value depends on it, and Spark does not call them nondeterministic: why, and the remedy.
+_FREE = {
+    "First": (_FIRST, _BY),
+    "Last": ("takes the value of whichever row comes last", _BY),
+    "Mode": ("takes any of equally frequent values", "write mode() WITHIN GROUP (ORDER BY x)"),
+    "ListAgg": (_LISTED[0], "write listagg(x) WITHIN GROUP (ORDER BY x)"),
+    "ApproximatePercentile": (_ESTIMATE, "percentile and median are exact"),
+    "HistogramNumeric": (_ESTIMATE, "count by classes of the values"),
+    **dict.fromkeys(_CLOCK, ("reads the clock", _HELD)),
+    **dict.fromkeys(_SESSION, ("depends on the session", _HELD)),
+}
+# They give an array in the order of rows; of the others, the result is the same in any order.
+_SHUFFLED = frozenset({"CollectList", "CollectSet"})
+_SORTING = frozenset({
+    "SortArray", "ArraySort", "Size", "ArrayMax", "ArrayMin", "ArrayContains", "ArrayExists",
+    "ArrayForAll", "Explode",
+})  # fmt: skip
+# Aggregates that give one of their values; all others that give floats add them up.
+_EXACT = _FREE.keys() | _SHUFFLED | {
+    "Max", "Min", "MaxBy", "MinBy", "MaxMinByK", "Percentile", "PercentileDisc", "PivotFirst",
+}  # fmt: skip
+# Floats that are almost equal come out far apart, or are not told apart.
+_ROUNDED = frozenset({"Round", "BRound", "Rint", "Signum", "Remainder", "Pmod"})
+_BLIND = frozenset({"IsNull", "IsNotNull", "AtLeastNNonNulls", "Count", "Size"})
+# Window functions: the same for rows that tie in ORDER BY, or of one row in whatever frame.
+_RANKS = frozenset({"Rank", "DenseRank", "PercentRank", "CumeDist"})
+_OF_A_ROW = frozenset({"First", "Last", "NthValue", "CollectList", "ListAgg"})
 
 
 class Grade(IntEnum):
@@ -125,9 +160,9 @@ class _Walk:
         if placed is not None:
             return placed.used("rows are ordered by it")
         inner = function.children[0] if function.kind == "AggregateExpression" else function
-        if inner.kind in known.RANKS or not order:
+        if inner.kind in _RANKS or not order:
             return None if order else self.of(function)
-        of_a_row = inner.kind in known.OF_A_ROW
+        of_a_row = inner.kind in _OF_A_ROW
         covered, read = columns_among((*parts, *order)), columns_read([inner])
         by_rows = frame.startswith("ROWS") and _ALL_ROWS not in frame
         missing = self._undecided(covered, read)
@@ -151,33 +186,33 @@ def _worst(causes: Iterable[Cause | None]) -> Cause | None:
 
 def _own(one: Tree) -> Cause | None:
     """The cause that a function introduces itself."""
-    if one.kind in known.FREE:
-        return Cause(Grade.VALUE, one.text, *known.FREE[one.kind])
-    if one.kind in known.SHUFFLED:
-        return Cause(Grade.ELEMENTS, one.text, *known.LISTED)
+    if one.kind in _FREE:
+        return Cause(Grade.VALUE, one.text, *_FREE[one.kind])
+    if one.kind in _SHUFFLED:
+        return Cause(Grade.ELEMENTS, one.text, *_LISTED)
     if not one.jvm.deterministic() and all(each.jvm.deterministic() for each in one.children):
-        return Cause(Grade.VALUE, one.text, "is not deterministic", known.HELD)
+        return Cause(Grade.VALUE, one.text, "is not deterministic", _HELD)
     if one.kind != "AggregateExpression" or one.type not in _FLOATS:
         return None
     function = one.children[0]
-    if function.kind in known.EXACT:
+    if function.kind in _EXACT:
         return None
     value = (*function.children, function)[0]
     if function.kind == "Average" and value.type in ("tinyint", "smallint", "int"):
         return None  # Spark adds them up as DOUBLE, which is exact below 2^53.
-    remedy = _RATIO if value.type == "bigint" else _EXACT
+    remedy = _RATIO if value.type == "bigint" else _DECIMAL
     return Cause(Grade.LAST_DIGITS, one.text, _SUM, remedy.format(value.text))
 
 
 def _passed(one: Tree, below: Cause) -> Cause | None:
     """The cause of a function over a dependent value."""
     if below.grade is Grade.ELEMENTS:
-        return None if one.kind in known.SORTING else below
+        return None if one.kind in _SORTING else below
     if below.grade is Grade.VALUE:
         return below
     equal = one.kind in ("EqualTo", "EqualNullSafe")
-    if one.kind in known.BLIND or (equal and any(each.text in _ZEROS for each in one.children)):
+    if one.kind in _BLIND or (equal and any(each.text in _ZEROS for each in one.children)):
         return None  # Compared with zero, as by `nullif` before a division.
-    if "double" in one.type and one.kind not in known.ROUNDED:
+    if "double" in one.type and one.kind not in _ROUNDED:
         return below
     return below.used(f"{one.text} is made of it")

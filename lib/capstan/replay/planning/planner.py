@@ -1,4 +1,4 @@
-"""Makes plans: a request, resolved against the tapes, the ledgers and the declarations."""
+"""Makes plans: a request, resolved against tapes, ledgers and declarations, and checked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from capstan.core.config import ProjectConfig
+from capstan.core.config import Mode, ProjectConfig, Target
+from capstan.core.config.row_checks import Check
 from capstan.core.times.region import Region
-from capstan.errors import RangeLockedError
+from capstan.errors import InvalidRequestError, RangeLockedError
 from capstan.replay.planning.cursor import Cursor, current_cursor, reached_by
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.lookup_input import Pin, at_pins
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.plan_checks import check_scope, declared_checks
 from capstan.replay.planning.request import Request, with_preset
 from capstan.replay.planning.requested import (
     check_grain,
@@ -107,9 +107,9 @@ def make_plan(
         declared=declared,
         layout=Layout(computation.worker, computation.time, read.keepers[0].labels, step),
         computation=computation.at(region),
-        checks=declared_checks(config, request, declared),
+        checks=_declared_checks(config, request, declared),
     )
-    check_scope(plan)
+    _check_scope(plan)
     plan = replace(plan, complete=plan.is_complete(frontier))
     return continued(plan) if plan.computation.lookups and pins is None else plan
 
@@ -165,3 +165,42 @@ def continued(plan: Plan) -> Plan:
         if same and not any(each.unreadable for each in earlier.computation.lookups):
             return earlier
     return plan
+
+
+def _declared_checks(
+    config: ProjectConfig, request: Request, declared: Target | None
+) -> tuple[Check, ...]:
+    """The checks for every row of a replay: of its target, and of its declaration."""
+    of_target = () if declared is None else declared.checks
+    of_replay = () if request.replay is None else config.replay(request.replay).checks
+    return (*of_target, *of_replay)
+
+
+def _check_scope(plan: Plan) -> None:
+    """Check that a replay may change the part of its target that it writes."""
+    mode = plan.request.mode
+    bounded = any(bound is not None for bound in (*plan.box.since, *plan.box.until))
+    timeless = mode is Mode.REPLACE and plan.layout.time is None
+    plan.computation.require_scope(
+        plan.inputs, timeless=timeless and (bounded or plan.request.follow is not None)
+    )
+    if mode is Mode.MERGE and not plan.keys:
+        raise InvalidRequestError(
+            "CAP-KEYS",
+            "mode merge needs the columns that identify a row",
+            "give --keys, or declare keys for the transform or for the pipeline's sink",
+        )
+    rule = plan.change_rule
+    both = [] if rule is None else [c.column for c in rule.sequence if c.column in plan.keys]
+    if both:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            f"column {both[0]} is a key, so it cannot order the changes of a key",
+            "name another column in sequence_by",
+        )
+    if rule is not None and rule.truncate_when is not None and not plan.inputs.everyone:
+        raise InvalidRequestError(
+            "CAP-SEQUENCE",
+            "truncate_when needs all workers: a truncate of one of them removes rows of all",
+            "leave out the workers, or replay without truncate_when",
+        )
