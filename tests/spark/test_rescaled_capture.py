@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from capstan.capture.batch import batch_scan, classify
+from capstan.capture.batch import classify, micro_batch
 from capstan.capture.batch.roster import next_worker_number
 from capstan.capture.run import capture
 from capstan.core.config import ByColumn, ByKey
@@ -183,7 +183,7 @@ def test_too_many_workers_are_refused_before_writing(
     lay(source, "0", rows(range(12)))
     stream = little_stream(source)
     monkeypatch.setattr("capstan.capture.batch.roster.MAX_WORKERS", 4)
-    monkeypatch.setattr(batch_scan, "MAX_WORKERS", 4)
+    monkeypatch.setattr(micro_batch, "MAX_WORKERS", 4)
     capture(spark, lake, stream)
     before = lake_contents.tape(lake), lake_contents.feed(lake)
     others = [(n, f"place {n}", START + 10 * HOUR, n, None) for n in range(50)]
@@ -197,7 +197,7 @@ def test_too_many_workers_are_refused_before_writing(
     assert (lake_contents.tape(lake), lake_contents.feed(lake)) == before
     assert next_worker_number(open_tape(lake, "little")) == 3
     prepared = classify.prepare(spark.read.parquet(str(source)), stream)
-    actual = batch_scan.scan_batch(prepared, stream, [Consumed()], ())
+    actual = micro_batch.scan_batch(prepared, stream, [Consumed()], ())
     assert actual is not None
     assert len(actual.labels) == 5
     # As the error says, those that may come can be named; the same batch ends by that.

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from capstan.capture.source.source import broker_gone, file_damaged, read_source
+from capstan.capture.source.errors import broker_gone, file_damaged
+from capstan.capture.source.source import read_source
 from capstan.core.config import Source
 from capstan.errors import InvalidRequestError, SystemFailureError
 from tests.support.sample_streams import little_stream

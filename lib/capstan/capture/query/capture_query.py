@@ -10,10 +10,15 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 
 from capstan.capture.batch import classify
 from capstan.capture.batch.micro_batch import BatchResult, MicroBatch
-from capstan.capture.source.errors import source_error
+from capstan.capture.source.errors import (
+    broker_gone,
+    file_damaged,
+    options_refused,
+    query_refused,
+    source_error,
+)
 from capstan.capture.source.files.consumed_offsets import consumed
 from capstan.capture.source.selection import selection_failed
-from capstan.capture.source.source import broker_gone, file_damaged, options_refused, query_refused
 from capstan.capture.source.text.json_lines import CheckedLines
 from capstan.errors import CapstanError, translation
 from capstan.spark.own_session import active, handed_over, owned

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from capstan.capture.batch import checkpoint_guard
 from capstan.capture.source.counts import Counts
+from capstan.capture.source.errors import broker_gone
 from capstan.capture.source.files.listing import (
     Reason,
     SkippedFiles,
@@ -24,7 +25,6 @@ from capstan.capture.source.files.listing import (
     skipped_files,
 )
 from capstan.capture.source.secrets import with_secrets
-from capstan.capture.source.source import broker_gone
 from capstan.core.config import Source, Stream
 from capstan.core.config.sources import QUERY
 from capstan.core.times import Box

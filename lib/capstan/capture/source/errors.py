@@ -11,12 +11,20 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from capstan.errors import InvalidRequestError
+from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
+
+from capstan.errors import InvalidRequestError, SystemFailureError, translation
 
 _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]{5,}(?:\.[A-Z0-9_]+)?)\]\s*")
 # Kafka's connector omits its own condition from its message.
 _DATA_LOSS = re.compile(
     r"Some data may have been lost because they are not available in Kafka.*?Reason:\s*", re.DOTALL
+)
+# Signs of an unreachable broker in the errors of Kafka's clients, however deeply nested.
+_BROKER_ERRORS = (
+    "org.apache.kafka.common.errors.TimeoutException",
+    "org.apache.kafka.common.KafkaException",
+    "waiting for a node assignment",
 )
 _LONGEST = 200
 _RESEAT = (
@@ -105,6 +113,62 @@ def source_error(stream: str, error: BaseException) -> InvalidRequestError | Non
                 condition=name,
             )
     return None
+
+
+def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:
+    """The error for a broker that does not answer; None for any other error."""
+    text = str(error)
+    if not any(sign in text for sign in _BROKER_ERRORS):
+        return None
+    reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return SystemFailureError(
+        "CAP-BROKER",
+        f"stream {stream}: the broker does not answer: {reason}",
+        "check that it is running, and source.options in streams.yaml; then run again",
+        stream=stream,
+    )
+
+
+def options_refused(stream: str, error: StreamingQueryException) -> InvalidRequestError | None:
+    """The error for options that a source rejects; None for any other error."""
+    # Errors of the batch callback come from Python and have another cause.
+    cause = getattr(error, "_cause", None)
+    if not isinstance(cause, IllegalArgumentException | AnalysisException):
+        return None
+    return InvalidRequestError(
+        "CAP-SOURCE",
+        f"stream {stream}: the source rejects its options: {translation.root_message(cause)}",
+        "check source.options in streams.yaml",
+        stream=stream,
+    )
+
+
+def query_refused(stream: str, error: AnalysisException) -> InvalidRequestError:
+    """The error for a streaming frame that Spark cannot run as it is."""
+    return InvalidRequestError(
+        "CAP-SOURCE",
+        f"stream {stream}: Spark cannot run the source's query: {translation.root_message(error)}",
+        "check source in streams.yaml",
+        stream=stream,
+    )
+
+
+def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError | None:
+    """The error for a missing or truncated file of the source, not of its tape; else None."""
+    translated = translation.translate(error)
+    if translated is None or translated.code != "CAP-DAMAGED":
+        return None
+    path = str(translated.fields.get("path", ""))
+    if not path or path.startswith(tape):
+        return None
+    return SystemFailureError(
+        translated.code,
+        f"stream {stream}: a file of the source cannot be read: {path}",
+        "restore it under the same name; or remove it if it does not belong to the stream "
+        "(source.options: pathGlobFilter excludes such names); then run again",
+        stream=stream,
+        path=path,
+    )
 
 
 def _conditions(text: str) -> Iterator[tuple[str, str]]:

@@ -1,20 +1,19 @@
-"""The source of a stream as a Structured Streaming frame, and its errors."""
+"""The source of a stream as a Structured Streaming frame."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException, IllegalArgumentException, StreamingQueryException
+from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import StructType
 
 from capstan.capture.source.files.listing import FILES, SourceListing
 from capstan.capture.source.files.path_patterns import is_glob
 from capstan.capture.source.files.schemas import declared_columns
-from capstan.capture.source.function import call_source
-from capstan.capture.source.table import read_table
+from capstan.capture.source.table_or_function import call_source, read_table
 from capstan.capture.source.text import raw_text
 from capstan.core.config import Source, Stream
-from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError, translation
+from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.spark.project_home import set_up
 from capstan.spark.setup import jars
 from capstan.storage.lake import exists
@@ -24,14 +23,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
-
-# Signs of an unreachable broker in the errors of Kafka's clients, however deeply nested.
-_BROKER_ERRORS = (
-    "org.apache.kafka.common.errors.TimeoutException",
-    "org.apache.kafka.common.KafkaException",
-    "waiting for a node assignment",
-)
-
 
 # By default Spark skips files that are a week older than the newest one.
 _ANY_AGE = "1000000d"
@@ -194,59 +185,3 @@ def _setup_hint(source: Source) -> str:
         return f"run {set_up('avro')} first"
     on_s3 = source.path is not None and source.path.startswith(("s3://", "s3a://"))
     return f"run {set_up('s3')} first" if on_s3 and not jars.S3.fetched() else ""
-
-
-def broker_gone(stream: str, error: Exception) -> SystemFailureError | None:
-    """The error for a broker that does not answer; None for any other error."""
-    text = str(error)
-    if not any(sign in text for sign in _BROKER_ERRORS):
-        return None
-    reason = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return SystemFailureError(
-        "CAP-BROKER",
-        f"stream {stream}: the broker does not answer: {reason}",
-        "check that it is running, and source.options in streams.yaml; then run again",
-        stream=stream,
-    )
-
-
-def options_refused(stream: str, error: StreamingQueryException) -> InvalidRequestError | None:
-    """The error for options that a source rejects; None for any other error."""
-    # Errors of the batch callback come from Python and have another cause.
-    cause = getattr(error, "_cause", None)
-    if not isinstance(cause, IllegalArgumentException | AnalysisException):
-        return None
-    return InvalidRequestError(
-        "CAP-SOURCE",
-        f"stream {stream}: the source rejects its options: {translation.root_message(cause)}",
-        "check source.options in streams.yaml",
-        stream=stream,
-    )
-
-
-def query_refused(stream: str, error: AnalysisException) -> InvalidRequestError:
-    """The error for a streaming frame that Spark cannot run as it is."""
-    return InvalidRequestError(
-        "CAP-SOURCE",
-        f"stream {stream}: Spark cannot run the source's query: {translation.root_message(error)}",
-        "check source in streams.yaml",
-        stream=stream,
-    )
-
-
-def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError | None:
-    """The error for a missing or truncated file of the source, not of its tape; else None."""
-    translated = translation.translate(error)
-    if translated is None or translated.code != "CAP-DAMAGED":
-        return None
-    path = str(translated.fields.get("path", ""))
-    if not path or path.startswith(tape):
-        return None
-    return SystemFailureError(
-        translated.code,
-        f"stream {stream}: a file of the source cannot be read: {path}",
-        "restore it under the same name; or remove it if it does not belong to the stream "
-        "(source.options: pathGlobFilter excludes such names); then run again",
-        stream=stream,
-        path=path,
-    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from capstan.capture.source.source import broker_gone
+from capstan.capture.source.errors import broker_gone
 from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.storage.lake import exists, read_text, write_text

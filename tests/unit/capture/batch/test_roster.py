@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from capstan.capture.batch import roster as workers
-from capstan.capture.batch.batch_scan import BatchScan, scan_batch
+from capstan.capture.batch.micro_batch import BatchScan, scan_batch
 from capstan.capture.batch.roster import Roster
 from capstan.core.config import ByColumn, ByKey, ByPartition, EventTime
 from capstan.errors import FencedError, InvalidRequestError

@@ -1,13 +1,14 @@
-"""Sources of the user's own: a function that returns a streaming DataFrame."""
+"""Sources that have no format: a table of a catalog, or a function of the user's own."""
 
 from __future__ import annotations
 
 import inspect
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame
 
+from capstan.capture.source.files.listing import FILES
 from capstan.core.config.fields import imported
 from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.spark.own_session import active, is_same, moved
@@ -15,9 +16,10 @@ from capstan.spark.own_session import active, is_same, moved
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from capstan.core.config import Stream
+
 
 _SESSION = "spark"
 """The name of the parameter that is given the session."""
@@ -124,3 +126,37 @@ def _refused(stream: Stream, problem: str, hint: str) -> InvalidRequestError:
         stream=stream.name,
         function=stream.source.function,
     )
+
+
+def read_table(spark: SparkSession, stream: Stream) -> DataFrame:
+    """The rows of a source's table, as a streaming frame."""
+    table = stream.source.table
+    assert table is not None
+    details = _details(spark, table)
+    provider = details.get("Provider", "")
+    if provider.lower() in FILES:
+        raise InvalidRequestError(
+            "CAP-SOURCE",
+            f"stream {stream.name}: table {table} is a folder of files in the format {provider}",
+            f"declare its folder, so that each file is counted: format: {provider.lower()}, path: "
+            f"{details.get('Location', 'its location')}",
+            stream=stream.name,
+        )
+    frame = spark.readStream.options(**stream.source.options).table(table)
+    if not frame.isStreaming:
+        raise InvalidRequestError(
+            "CAP-SOURCE",
+            f"stream {stream.name}: {table} is a view, whose rows cannot be read as a stream",
+            "name a table; source.select and source.where can do what the view does",
+            stream=stream.name,
+        )
+    return frame
+
+
+def _details(spark: SparkSession, table: str) -> dict[str, str]:
+    """What the catalog tells about a table; nothing for one that it does not describe."""
+    try:
+        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+    except PySparkException:
+        return {}
+    return {str(row["col_name"]): str(row["data_type"]) for row in rows}
