@@ -162,7 +162,7 @@ def file_damaged(stream: str, tape: str, error: Exception) -> SystemFailureError
     if not path or path.startswith(tape):
         return None
     return SystemFailureError(
-        translated.code,
+        "CAP-DAMAGED",
         f"stream {stream}: a file of the source cannot be read: {path}",
         "restore it under the same name; or remove it if it does not belong to the stream "
         "(source.options: pathGlobFilter excludes such names); then run again",
