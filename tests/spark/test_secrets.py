@@ -15,7 +15,7 @@ import pytest
 from capstan.capture.run import capture
 from capstan.core.config import load_config
 from capstan.errors import InvalidRequestError, redaction
-from capstan.spark.log_masking import masked_logs
+from capstan.spark.log_lines import masked_logs
 from capstan.storage.lake import Lake
 from tests.support.sample_streams import lay, rows
 

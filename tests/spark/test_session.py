@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from capstan.cli.doctor import diagnose
 from capstan.errors import InvalidRequestError
-from capstan.spark.marked_logs import marked
+from capstan.spark.log_lines import marked
 from capstan.spark.session import build_session, is_local
 from capstan.spark.setup.jars import delta_jars, spark_jars
 from capstan.telemetry.instrumentation import emit

@@ -10,7 +10,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from capstan.spark import guest_session, marked_logs, own_session
+from capstan.spark import guest_session, log_lines, own_session
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,5 +27,5 @@ def no_jvm() -> Iterator[None]:
         # What stands for a session here has no JVM in which a call could have one of its own.
         patch.setattr(guest_session, "call_session", lambda session: session)
         patch.setattr(own_session, "active", nullcontext)
-        patch.setattr(marked_logs, "marked", nullcontext)
+        patch.setattr(log_lines, "marked", nullcontext)
         yield

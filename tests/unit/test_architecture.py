@@ -250,7 +250,7 @@ def test_no_module_imports_itself_through_others() -> None:
 # a JVM or a task's program starts, the run in log lines, and the SparkConf of a session to build.
 STATE = {
     "capstan/spark/own_session.py": {"set", "unset", "setActiveSession", "clearActiveSession"},
-    "capstan/spark/marked_logs.py": {"setProperty", "setLocalProperty"},
+    "capstan/spark/log_lines.py": {"setProperty", "setLocalProperty"},
     "capstan/spark/session.py": {"set", "environ", "setdefault"},
     "capstan/airflow/tasks/child_environment.py": {"environ", "pop"},
 }

@@ -122,7 +122,7 @@ class Workplace:
             @cache
             def session() -> SparkSession:
                 from capstan.spark.guest_session import call_session
-                from capstan.spark.marked_logs import marked
+                from capstan.spark.log_lines import marked
                 from capstan.spark.own_session import active
                 from capstan.spark.setup.code_archive import add_modules
 

@@ -14,7 +14,7 @@ import typer
 
 from capstan.api.replay_options import ReplayOptions
 from capstan.cli.app import app
-from capstan.cli.request_options import NO_OPTIONS
+from capstan.cli.options import NO_OPTIONS
 from capstan.core.config import Replay
 from capstan.core.config.help import Field, fields_of
 from capstan.replay.planning.request import Request

@@ -21,7 +21,7 @@ from capstan.reporting.coverage_view import NoCoverage, view_coverage
 from capstan.reporting.frontier_history import POINTS, read_progress
 from capstan.reporting.html import coverage_plot, fill_query
 from capstan.reporting.index_scan import COLUMNS
-from capstan.reporting.run_view import list_runs, view_run
+from capstan.reporting.run_view import list_runs, view_run, view_tables
 from capstan.reporting.stream_view import (
     NoView,
     StreamHistory,
@@ -31,7 +31,6 @@ from capstan.reporting.stream_view import (
     view_stream,
     view_streams,
 )
-from capstan.reporting.table_view import view_tables
 from capstan.storage.delta import delta, table_cache
 from capstan.storage.delta.delta import note_text
 from capstan.storage.lake import Lake

@@ -28,7 +28,14 @@ from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, render, static
 from capstan.reporting.html_report import report_policy, run_report
-from capstan.reporting.run_view import CLAIMED, RunView, list_runs, list_runs_of_stream, view_run
+from capstan.reporting.run_view import (
+    CLAIMED,
+    RunView,
+    list_runs,
+    list_runs_of_stream,
+    view_run,
+    view_tables,
+)
 from capstan.reporting.stream_view import (
     StreamHistory,
     stream_names,
@@ -37,7 +44,6 @@ from capstan.reporting.stream_view import (
     view_streams,
 )
 from capstan.reporting.svg_plots import KINDS
-from capstan.reporting.table_view import view_tables
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 

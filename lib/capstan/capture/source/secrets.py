@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from capstan.core.config.loading.secret_references import references, resolve
 from capstan.errors import redaction
 from capstan.errors.translation import to_capstan_error
-from capstan.spark.log_masking import masked_logs
+from capstan.spark.log_lines import masked_logs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

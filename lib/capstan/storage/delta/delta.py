@@ -22,9 +22,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError, translation
 from capstan.spark.own_session import active, copy_of, moved
-from capstan.storage.delta.commit_info import CommitInfo
 from capstan.storage.delta.commit_lock import committing
-from capstan.storage.delta.commit_retry import SAME_TXN, is_any, retrying
+from capstan.storage.delta.commits import SAME_TXN, CommitInfo, is_any, retrying
 from capstan.storage.delta.idempotent_write import Txn, write_once
 from capstan.storage.delta.opened_table import OpenedTable, missing_table
 from capstan.storage.delta.table_cache import cached, keep

@@ -23,7 +23,7 @@ from capstan.errors import SystemFailureError
 from capstan.spark.own_session import active, copy_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing
-from capstan.storage.delta.commit_retry import is_conflict
+from capstan.storage.delta.commits import is_conflict
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject

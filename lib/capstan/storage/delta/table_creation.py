@@ -19,7 +19,7 @@ from pyspark.sql import types as T
 
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commit_lock import making
-from capstan.storage.delta.commit_retry import is_any
+from capstan.storage.delta.commits import is_any
 from capstan.storage.lake import delete_folder, is_table, read_text, write_text
 
 if TYPE_CHECKING:

@@ -33,9 +33,8 @@ from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
 from capstan.reporting import listings
 from capstan.reporting.html import render
-from capstan.reporting.run_view import list_runs_of_stream
+from capstan.reporting.run_view import list_runs_of_stream, view_tables
 from capstan.reporting.summaries import certificate_facts, plan_facts
-from capstan.reporting.table_view import view_tables
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate

@@ -21,7 +21,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.target.target_table import require_all_rows
 from capstan.storage.delta import delta
-from capstan.storage.delta.commit_retry import retrying
+from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.storage.delta.commit_retry import constraint_error
+from capstan.storage.delta.commits import constraint_error
 
 WRAPPED = (
     "[DELTA_REPLACE_WHERE_MISMATCH] Written data does not conform to partial table overwrite "

@@ -1,11 +1,14 @@
-"""Retries of commits that lose Delta's conflict check; errors of rows that break a constraint."""
+"""Commits of a Delta table: what they say of themselves, retries of those that lose, and errors."""
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -23,6 +26,38 @@ SAME_TXN = "ConcurrentTransactionException"
 """The exception of a commit whose transaction identity is used by a concurrent commit."""
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitInfo:
+    """Delta's commitInfo of a version, with Capstan's note."""
+
+    version: int
+    operation: str  # empty if the writer names none
+    at: datetime
+    metrics: Mapping[str, str]
+    note: Mapping[str, Any]  # empty for a commit by another writer
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> CommitInfo:
+        """The commit of an entry of the log."""
+        metrics = entry.get("operationMetrics")
+        return cls(
+            entry["version"],
+            entry.get("operation") or "",
+            datetime.fromtimestamp((entry.get("timestamp") or 0) / 1000, UTC),
+            metrics if isinstance(metrics, dict) else {},
+            _note(entry.get("userMetadata")),
+        )
+
+
+def _note(text: object) -> Mapping[str, Any]:
+    try:
+        note = json.loads(str(text)) if text else {}
+    except ValueError:
+        return {}
+    content = note.get("capstan") if isinstance(note, dict) else None
+    return content if isinstance(content, dict) else {}
 
 
 def is_conflict(error: Py4JJavaError | PySparkException) -> bool:
@@ -62,11 +97,14 @@ _RULES = {
     "DELTA_EXCEED_CHAR_VARCHAR_LIMIT": "",
     "DELTA_CANNOT_MODIFY_APPEND_ONLY": "the table only accepts appends (delta.appendOnly)",
 }
+
 _MESSAGE = re.compile(
     rf"\[(?P<condition>{'|'.join(_RULES)})\]\s*(?P<text>[^\n]*(?:\n - [^\n]*)*)",
 )
+
 # Delta checks the range of a replacement by an anonymous constraint.
 _RANGE_CHECK = "CHECK constraint EXPRESSION("
+
 _MAX_LENGTH = 300
 
 
