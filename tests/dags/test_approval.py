@@ -33,7 +33,7 @@ from sqlalchemy.exc import OperationalError
 from capstan.airflow.assets import table_asset
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.operators.approve import ApproveOperator
-from capstan.airflow.operators.capture import CaptureOperator
+from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.replay import (
     CertificateOperator,

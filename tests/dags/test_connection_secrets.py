@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.operators.capture import CaptureOperator
+from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.core.config.loading.secret_references import VARIABLE

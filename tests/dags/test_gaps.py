@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
-from capstan.airflow.operators.backfill import SubmitBackfillOperator
+from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.backfill.interval import IntervalState

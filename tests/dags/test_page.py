@@ -26,11 +26,10 @@ from capstan.airflow import s3_connection
 from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.web import prefetch
-from capstan.airflow.web.permissions import capture_dag, replay_dag
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
 from capstan.airflow.web.prefetch import read_ahead
 from capstan.airflow.web.routes import current_settings, make_app
-from capstan.airflow.web.security import HEADERS
+from capstan.airflow.web.security import HEADERS, capture_dag, replay_dag
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.request import Request

@@ -17,7 +17,7 @@ from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.lineage import lineage
-from capstan.airflow.web import permissions, routes
+from capstan.airflow.web import routes, security
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -115,9 +115,9 @@ def test_the_page_plans_streams_that_all_may_be_seen(
     setting: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = {"capstan_replay", "capstan_capture__sold"}
-    monkeypatch.setattr(permissions, "_readable", lambda dags, user: allowed & set(dags))
-    user = permissions.Permissions(None)  # type: ignore[arg-type]
-    monkeypatch.setattr(permissions.Permissions, "may_replay", lambda _user: True)
+    monkeypatch.setattr(security, "_readable", lambda dags, user: allowed & set(dags))
+    user = security.Permissions(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(security.Permissions, "may_replay", lambda _user: True)
     given = {"streams": ["orders=sold,payments=paid"], "pipeline": ["paid"], "into": ["t"]}
     query: Any = SimpleNamespace(query_params=Query(given), url=SimpleNamespace(path="/"))
     monkeypatch.setattr(routes, "_page", lambda request, name, lake, **shown: shown)
@@ -223,8 +223,8 @@ def test_a_run_is_shown_to_those_who_may_see_all_its_streams(
     setting: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed: set[str] = set()
-    monkeypatch.setattr(permissions, "_readable", lambda dags, user: allowed & set(dags))
-    user = permissions.Permissions(None)  # type: ignore[arg-type]
+    monkeypatch.setattr(security, "_readable", lambda dags, user: allowed & set(dags))
+    user = security.Permissions(None)  # type: ignore[arg-type]
     replay = setting.declarations.replay("joined")
     run: Any = SimpleNamespace(run="r", stream=replay.stream, request={"replay": "joined"})
     dags = ["capstan_follow__joined", "capstan_capture__sold", "capstan_capture__paid"]

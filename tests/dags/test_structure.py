@@ -16,8 +16,8 @@ from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable
 from airflow.serialization.serialized_objects import DagSerialization
 
 from capstan.airflow.assets import table_asset
-from capstan.airflow.dags.backfill import backfill_dags
 from capstan.airflow.dags.declaration_errors import require_none
+from capstan.airflow.dags.declared import backfill_dags
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator

@@ -21,7 +21,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import TaskInstanceState
 from sqlalchemy import delete, select
 
-from capstan.airflow.operators.capture import CaptureOperator
+from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.attempt_folder import try_folder

@@ -1,10 +1,10 @@
 from capstan.airflow.dags.guest import CapstanTaskGroup as CapstanTaskGroup
 from capstan.airflow.dags.guest import capstan_dags as capstan_dags
 from capstan.airflow.dags.guest import check_declarations as check_declarations
-from capstan.airflow.operators.audit import AuditOperator as AuditOperator
-from capstan.airflow.operators.backfill import BackfillOperator as BackfillOperator
-from capstan.airflow.operators.capture import CaptureOperator as CaptureOperator
 from capstan.airflow.operators.frontier_sensor import FrontierSensor as FrontierSensor
+from capstan.airflow.operators.jobs import AuditOperator as AuditOperator
+from capstan.airflow.operators.jobs import BackfillOperator as BackfillOperator
+from capstan.airflow.operators.jobs import CaptureOperator as CaptureOperator
 from capstan.airflow.operators.plan_job import PlanOperator as PlanOperator
 from capstan.airflow.operators.replay import ReplayOperator as ReplayOperator
 from capstan.airflow.operators.result import ResultOperator as ResultOperator

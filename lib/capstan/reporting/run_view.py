@@ -1,4 +1,4 @@
-"""Read models of runs: request, certificate, steps, audits, findings; and of tables with their runs."""
+"""Read models of runs (request, certificate, steps, audits, findings) and of their tables."""
 
 from __future__ import annotations
 

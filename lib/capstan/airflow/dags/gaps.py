@@ -16,7 +16,7 @@ from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.form import list_field, number_field, switch
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.operators.backfill import SubmitBackfillOperator
+from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.core.config import Replay

@@ -12,14 +12,11 @@ from airflow.sdk import DAG, TaskGroup
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags.audit import audit_dags
-from capstan.airflow.dags.backfill import backfill_dags
-from capstan.airflow.dags.capture import capture_dags
 from capstan.airflow.dags.declaration_errors import require_none
-from capstan.airflow.dags.follow import follow_dags
+from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_dags
 from capstan.airflow.dags.gaps import gaps_dags
 from capstan.airflow.dags.maintain import maintain_dags
-from capstan.airflow.dags.replay import replay_dags, replay_tasks
-from capstan.airflow.dags.rollback import rollback_dags
+from capstan.airflow.dags.replay import replay_dags, replay_tasks, rollback_dags
 from capstan.airflow.settings import read_settings
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.errors import InvalidRequestError

@@ -18,9 +18,8 @@ from fastapi.responses import HTMLResponse, Response
 from capstan.airflow.dags.declaration_errors import mistakes
 from capstan.airflow.lake_declarations import read_page_settings
 from capstan.airflow.settings import Settings
-from capstan.airflow.web.permissions import Permissions, capture_dag, replay_dag
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
-from capstan.airflow.web.security import guard, refuse
+from capstan.airflow.web.security import Permissions, capture_dag, guard, refuse, replay_dag
 from capstan.core.config import check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path

@@ -1,4 +1,8 @@
-"""DAGs `capstan_backfill__<replay>`: a declared replay, one run per complete data interval."""
+"""DAGs of what is declared: captures of streams, and replays that follow or go by intervals.
+
+`capstan_capture__<stream>`, `capstan_follow__<replay>` and `capstan_backfill__<replay>`; the last
+has one run per complete data interval.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,91 @@ from airflow.sdk import DAG, Context
 from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
-from capstan.airflow.dags.form import DIFFERENCES, switch, workers_field
+from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch, workers_field
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
+from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
-from capstan.core.config import Replay
+from capstan.core.config import Replay, Stream
 from capstan.errors import InvalidRequestError
 
 # Waiting runs count too; the pool limits the number of Spark jobs.
 _MAX_ACTIVE_RUNS = 16
 _RESOLUTION = timedelta(microseconds=1)
+
+
+def capture_dags(settings: Settings) -> Iterator[DAG]:
+    """A DAG for each declared stream; without a schedule, it is triggered by hand."""
+    for stream in settings.declarations.streams.values():
+        yield from sound(partial(_capture_dag, settings, stream))
+
+
+def _capture_dag(settings: Settings, stream: Stream) -> DAG:
+    about = docs.CAPTURE.format(stream=stream.name, description=stream.description)
+    with new_dag(
+        settings,
+        "capture",
+        stream.name,
+        description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
+        doc_md=about + docs.FAILURES,
+        schedule=timetables.of_stream(settings, stream),
+        # Only one capture of a stream can run at a time.
+        max_active_runs=1,
+        tag="capture",
+    ) as dag:
+        CaptureOperator(
+            task_id="capture",
+            settings=settings,
+            stream=stream.name,
+            doc_md=docs.TASKS["capture"],
+            **task_defaults(settings, stream.notify, ("streams", stream.name, "notify")),
+        )
+    return dag
+
+
+def follow_dags(settings: Settings) -> Iterator[DAG]:
+    """A DAG for each declared replay with `follow`; without a schedule, it is triggered by hand."""
+    for replay in settings.declarations.replays.values():
+        if replay.follow is not None:
+            yield from sound(partial(_follow_dag, settings, replay))
+
+
+def _follow_dag(settings: Settings, replay: Replay) -> DAG:
+    about = docs.FOLLOW.format(
+        stream=replay.stream, target=replay.target, description=replay.description
+    )
+    with new_dag(
+        settings,
+        "follow",
+        replay.name,
+        description=f"Follow {replay.stream}: {replay.description or replay.target}",
+        doc_md=about + docs.FAILURES,
+        schedule=timetables.of_replay(settings, replay),
+        # Each run continues from the previous one.
+        max_active_runs=1,
+        params={
+            "peers": peers_field(),
+            "adopt": switch("Adopt", "Also replace rows that no replay wrote.", None),
+            "direct": switch(
+                "Direct", "Write to the table without staging, and audit it there.", None
+            ),
+            "dry_run": switch("Dry run", "Stop after the plan.", None),
+            "diff": switch("Differences", DIFFERENCES, None),
+        },
+        tag="follow",
+    ) as dag:
+        outlet = table_asset(replay.target, settings.declarations)
+        replay_tasks(partial(_follow_fields, replay), outlet, settings=settings, replay=replay)
+    return dag
+
+
+def _follow_fields(replay: Replay, context: Context) -> Mapping[str, object]:
+    """The fields of a run's request: the declared replay, with the form's peers and switches."""
+    peers = context["params"].get("peers")
+    return {**declared_fields(replay, context), "follow": replay.follow, "peers": peers}
 
 
 def backfill_dags(settings: Settings) -> Iterator[DAG]:
@@ -34,10 +110,10 @@ def backfill_dags(settings: Settings) -> Iterator[DAG]:
     """
     for replay in settings.declarations.replays.values():
         if replay.schedule is not None and replay.follow is None:
-            yield from sound(partial(_dag, settings, replay))
+            yield from sound(partial(_backfill_dag, settings, replay))
 
 
-def _dag(settings: Settings, replay: Replay) -> DAG:
+def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
     bounds = f"{replay.since or 'the start'} to {replay.until or 'no end'}"
     about = {"stream": replay.stream, "target": replay.target, "bounds": bounds}
     labels = labels_by_stream(settings)
@@ -66,7 +142,7 @@ def _dag(settings: Settings, replay: Replay) -> DAG:
         },
         tag="backfill",
     ) as dag:
-        fields = partial(_fields, replay)
+        fields = partial(_backfill_fields, replay)
         usual = task_defaults(settings, replay.notify, ("replays", replay.name, "notify"))
         complete = FrontierSensor(
             task_id="complete",
@@ -80,9 +156,9 @@ def _dag(settings: Settings, replay: Replay) -> DAG:
     return dag
 
 
-def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
+def _backfill_fields(replay: Replay, context: Context) -> Mapping[str, object]:
     """The fields of a run's request: the declared replay over the run's data interval."""
-    since, until = _bounds(replay, context)
+    since, until = _backfill_bounds(replay, context)
     return {
         **declared_fields(replay, context),
         "workers": context["params"].get("workers") or None,  # A form's blank field.
@@ -91,7 +167,7 @@ def _fields(replay: Replay, context: Context) -> Mapping[str, object]:
     }
 
 
-def _bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
+def _backfill_bounds(replay: Replay, context: Context) -> tuple[datetime, datetime]:
     """The part of the run's data interval inside the replay's bounds."""
     since, until = context.get("data_interval_start"), context.get("data_interval_end")
     if since is None or until is None or since >= until:

@@ -1,0 +1,252 @@
+"""Operators that submit one job: a capture, a backfill, an audit, a rollback."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from airflow.sdk import BaseHook, Connection, Context
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from capstan.airflow.assets import CAPTURED, REPLAYED, stream_asset
+from capstan.airflow.coverage_markdown import backfills_markdown
+from capstan.airflow.markdown import audits_markdown, rollback_markdown
+from capstan.airflow.operators.submit import CapstanSubmitOperator
+from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.child_environment import inherited
+from capstan.airflow.tasks.failures import TaskRefusedError, as_task
+from capstan.core.config import ProjectConfig
+from capstan.core.config.loading.secret_references import (
+    VARIABLE,
+    Reference,
+    references,
+    unresolved,
+)
+from capstan.core.config.loading.validation import read_field, read_fields
+from capstan.core.config.request_fields import Names
+
+_FIELDS = ("host", "login", "password", "port", "schema")
+
+
+class CaptureOperator(CapstanSubmitOperator):
+    """Submits the capture of a stream, and saves its worker labels for forms.
+
+    Runs of a DAG capture one after the other, unless `max_active_tis_per_dag` is given.
+
+    If the frontier has stood still for longer than declared, the task fails after its job with
+    `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
+    """
+
+    template_fields = ("stream", *CapstanSubmitOperator.template_fields)
+
+    def __init__(
+        self, *, stream: str, reseat: bool = False, rescale: int | None = None, **rest: object
+    ) -> None:
+        """Create a task that captures a declared stream.
+
+        Args:
+            stream: The stream. Templated.
+            reseat: Continue with a source or checkpoint that was replaced.
+            rescale: Give the stream this many workers first.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
+        """
+        rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
+        rest.setdefault("request", {})
+        rest.setdefault("max_active_tis_per_dag", 1)
+        super().__init__(app="capture", **rest)  # type: ignore[arg-type]
+        self.stream = stream
+        options = {"reseat": reseat, "rescale": rescale}
+        self._options = {name: value for name, value in options.items() if value}
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Capture, check that the frontier moves, and return the job's result."""
+        from capstan.airflow.lake_queries import require_moving
+
+        self.request = {"stream": self.stream, **self._options, **self._read_request()}
+        with as_task():
+            secrets = _connection_values(self.settings.declarations, str(self.request["stream"]))
+        with inherited({VARIABLE: json.dumps(secrets)} if secrets else {}):
+            result = super().execute(context)
+        try:
+            with as_task():
+                require_moving(self.settings, str(result.get("stream")))
+        except TaskRefusedError:
+            context["ti"].xcom_push(key="return_value", value=result)
+            raise
+        return result
+
+
+def _connection_values(config: ProjectConfig, stream: str) -> Mapping[str, str]:
+    """Connection values in a stream's source, by reference without braces; Airflow masks them."""
+    declared = config.streams.get(stream)
+    if declared is None:
+        return {}
+    values = {}
+    for reference in references(declared.source.options):
+        if reference.kind == "conn":
+            value = _value(stream, reference)
+            if reference.is_secret:
+                mask_secret(value)
+            values[f"conn:{reference.name}"] = value
+    return values
+
+
+def _value(stream: str, reference: Reference) -> str:
+    name, field = reference.connection
+    try:
+        connection = BaseHook.get_connection(name)
+    except AirflowNotFoundException:
+        raise unresolved(stream, reference, "but the connection does not exist") from None
+    except Exception as error:
+        # Without the error's text, which may quote the connection and its password.
+        problem = f"but the connection cannot be read ({type(error).__name__})"
+        raise unresolved(stream, reference, problem) from None
+    value = _field(connection, field)
+    if value in (None, ""):
+        raise unresolved(stream, reference, "which is empty")
+    return str(value)
+
+
+def _field(connection: Connection, field: str) -> object:
+    """A field of a connection, or a key of its extras."""
+    return getattr(connection, field) if field in _FIELDS else connection.extra_dejson.get(field)
+
+
+class SubmitBackfillOperator(CapstanSubmitOperator):
+    """Submits backfills; each published run emits an event of its target's asset."""
+
+    def __init__(self, **rest: object) -> None:
+        """Create a backfill task; its request names one replay, or several as `backfills`."""
+        rest.setdefault("outlets", [REPLAYED])
+        rest.setdefault("render", backfills_markdown)
+        super().__init__(app="backfill", **rest)  # type: ignore[arg-type]
+
+
+class BackfillOperator(SubmitBackfillOperator):
+    """Submits the backfill of a declared replay: one app, a run for each stretch of gaps.
+
+    The XCom lists the runs. Intervals whose rows are published already are not replayed.
+    """
+
+    template_fields = (
+        "replay",
+        "since",
+        "until",
+        "fields",
+        *SubmitBackfillOperator.template_fields,
+    )
+
+    def __init__(
+        self,
+        *,
+        replay: str,
+        since: str | None = None,
+        until: str | None = None,
+        fields: Mapping[str, object] | None = None,
+        **rest: object,
+    ) -> None:
+        """Create a backfill task.
+
+        Args:
+            replay: The declared replay. Templated.
+            since: The first time; by default the replay's own. Templated.
+            until: The end; by default the replay's own. Templated.
+            fields: The other fields of `capstan.backfill.planner.BackfillRequest`, such as `chunk`
+                and `keep_going`. Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
+        """
+        super().__init__(request={}, **rest)
+        self.replay = replay
+        self.since = since
+        self.until = until
+        self.fields = dict(fields or {})
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the backfill, and return its runs."""
+        from capstan.backfill.planner import BackfillRequest
+
+        given = {"replay": self.replay, "since": self.since, "until": self.until, **self.fields}
+        with as_task():
+            self.request = read_fields(BackfillRequest, given)
+        return super().execute(context)
+
+
+class AuditOperator(CapstanSubmitOperator):
+    """Submits an audit; the task fails with `CAP-AUDIT` if a table is not what the tape says.
+
+    The XCom has each audit, failed ones included.
+    """
+
+    template_fields = ("runs", "stream", "table", "fields", *CapstanSubmitOperator.template_fields)
+
+    def __init__(
+        self,
+        *,
+        runs: Sequence[str] | str | None = None,
+        stream: str | None = None,
+        table: str | None = None,
+        fields: Mapping[str, object] | None = None,
+        **rest: object,
+    ) -> None:
+        """Create an audit task: of runs, or of a table against a stream.
+
+        Args:
+            runs: One run or several, such as the output of a replay task's XCom `run`. Templated.
+            stream: The stream whose rows `table` should have. Templated.
+            table: A table of the lake or of a catalog, a declared target, or a Delta path.
+                Templated.
+            fields: The other fields of `capstan.replay.standalone_audit.TableAudit`. Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
+        """
+        rest.setdefault("render", audits_markdown)
+        super().__init__(app="audit", request={}, **rest)  # type: ignore[arg-type]
+        self.runs = runs
+        self.stream = stream
+        self.table = table
+        self.fields = dict(fields or {})
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Submit the audit, and return its result."""
+        if self.runs is not None:
+            with as_task():
+                runs = read_field("runs", Names, self.runs)
+            self.request = {"audits": [{"run": run} for run in runs]}
+        else:
+            # Loads Spark's packages, which nothing else here needs.
+            from capstan.replay.standalone_audit import TableAudit
+
+            given = {"stream": self.stream, "table": self.table, **self.fields}
+            with as_task():
+                self.request = read_fields(TableAudit, given)
+        return super().execute(context)
+
+
+class RollbackOperator(CapstanSubmitOperator):
+    """Submits the rollback of a run; an impossible rollback is refused before Spark starts.
+
+    The event of the table's asset carries the job's result: `rolled_back`, the run, and the
+    version with the previous rows.
+    """
+
+    def __init__(self, *, settings: Settings, **rest: object) -> None:
+        """Create a rollback task; its table is added to an alias at run time."""
+        super().__init__(
+            app="rollback",
+            settings=settings,
+            request={},
+            render=rollback_markdown,
+            outlets=[REPLAYED],
+            **rest,  # type: ignore[arg-type]
+        )
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Roll the run back, and return the job's result."""
+        from capstan.jobs.finished_runs import RollbackRequest, require_reversible
+        from capstan.storage.lake import Lake
+
+        with as_task():
+            request = RollbackRequest(str(context["params"]["run"]).strip())
+            require_reversible(Lake.at(self.settings.lake), request.run)
+        self.request = {"run": request.run}
+        return super().execute(context)
