@@ -24,14 +24,13 @@ from sqlalchemy import delete, select
 from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
-from capstan.airflow.tasks.attempt_folder import try_folder
 from capstan.airflow.tasks.failures import (
     TaskBrokenError,
     TaskRefusedError,
     as_task,
     log_error_last,
 )
-from capstan.airflow.tasks.spark_connection import spark_master
+from capstan.airflow.tasks.spark_program import spark_master, try_folder
 from capstan.errors import RangeLockedError
 from capstan.spark.setup.jars import delta_jars, spark_jars
 

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from capstan.capture.run import capture, close, put_back
-from capstan.capture.synthetic import idle_source, synthetic_batch
+from capstan.capture.synthetic import synthetic_batch
 from capstan.core.config import ByKey, EventTime, Target
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.request import Request
@@ -267,9 +267,9 @@ class TestIdle:
         tape = open_tape(lake, "little")
         now = datetime.now(UTC)
         # Something has come a moment ago, by the clock of the commits.
-        assert idle_source.detail_of(tape, stream, now) is None
+        assert synthetic_batch.idle_detail(tape, stream, now) is None
         later = now + self.IDLE + HOUR
-        detail = idle_source.detail_of(tape, stream, later)
+        detail = synthetic_batch.idle_detail(tape, stream, later)
         assert detail is not None
         assert detail["workers"] == [0, 1, 2]
 

@@ -252,7 +252,7 @@ STATE = {
     "capstan/spark/own_session.py": {"set", "unset", "setActiveSession", "clearActiveSession"},
     "capstan/spark/log_lines.py": {"setProperty", "setLocalProperty"},
     "capstan/spark/session.py": {"set", "environ", "setdefault"},
-    "capstan/airflow/tasks/child_environment.py": {"environ", "pop"},
+    "capstan/airflow/tasks/spark_program.py": {"environ", "pop"},
 }
 SETTERS = {
     *("setActiveSession", "clearActiveSession", "setDefaultSession", "setLogLevel"),

@@ -195,7 +195,7 @@ def test_origins_of_batches_are_those_of_the_code() -> None:
     details = {row[0].strip("`"): words(row[1]) for row in rows(section("`feed`"), "origin")}
     assert details == {
         "rescale": keys_of("capture/synthetic/rescale.py", "detail_of"),
-        "idle": keys_of("capture/synthetic/idle_source.py", "detail_of"),
+        "idle": keys_of("capture/synthetic/synthetic_batch.py", "idle_detail"),
         "put-back": keys_of("capture/run.py", "put_back"),
     }
 

@@ -15,9 +15,8 @@ from capstan.capture.batch.micro_batch import BatchResult
 from capstan.capture.batch.progress_events import CLOSING, Statement
 from capstan.capture.batch.roster import Roster
 from capstan.capture.query.attached_query import require_no_source, session_of_expressions
-from capstan.capture.query.capture_query import CaptureQuery
+from capstan.capture.query.capture_query import CaptureQuery, in_turn
 from capstan.capture.query.tape_settings import retain_commit_times, start_tape
-from capstan.capture.query.turns import in_turn
 from capstan.capture.source.files.listing import (
     FilesRead,
     SkippedFiles,

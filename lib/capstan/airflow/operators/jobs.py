@@ -14,8 +14,8 @@ from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.markdown import audits_markdown, rollback_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.child_environment import inherited
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
+from capstan.airflow.tasks.spark_program import inherited
 from capstan.core.config import ProjectConfig
 from capstan.core.config.loading.secret_references import (
     VARIABLE,

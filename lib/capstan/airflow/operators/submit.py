@@ -14,8 +14,6 @@ from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.airflow.tasks.asset_events import Render
-from capstan.airflow.tasks.attempt_folder import TryFolder, try_folder
-from capstan.airflow.tasks.child_environment import inherited
 from capstan.airflow.tasks.failures import (
     TaskBrokenError,
     as_task,
@@ -24,7 +22,7 @@ from capstan.airflow.tasks.failures import (
 )
 from capstan.airflow.tasks.job_results import JobResults
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
-from capstan.airflow.tasks.spark_connection import spark_master
+from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_master, try_folder
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
 from capstan.core.json_object import Json

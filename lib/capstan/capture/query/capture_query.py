@@ -1,10 +1,13 @@
-"""The streaming query of a capture: it records each micro-batch, and says why it ended."""
+"""The query of a capture, why it ended, and the turns of threads that write to a stream."""
 
 from __future__ import annotations
 
-from contextvars import copy_context
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
@@ -32,13 +35,23 @@ if TYPE_CHECKING:
     from capstan.capture.batch.checkpoint_guard import Checkpoint
     from capstan.capture.batch.roster import Roster
     from capstan.core.config import Stream
+    from capstan.storage.lake import Lake
     from capstan.storage.tape.tape import Tape
+
 
 # Spark has an error for each of the logs that another query with this checkpoint may write first.
 _OF_ANOTHER_QUERY = (
     "CONCURRENT_STREAM_LOG_UPDATE",
     "Multiple streaming queries are concurrently using",
 )
+
+_locks: dict[tuple[str, str], threading.Lock] = {}
+# The streams whose turn a call has, in whichever thread it goes on.
+_of_call: ContextVar[frozenset[tuple[str, str]]] = ContextVar("capstan turns", default=frozenset())
+_S = TypeVar("_S", "str", "Stream")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Writer = Callable[Concatenate["SparkSession", "Lake", _S, _P], _R]
 
 
 @dataclass(slots=True)
@@ -127,3 +140,27 @@ class CaptureQuery:
             or options_refused(name, error)
             or error
         )
+
+
+def in_turn(write: _Writer[_S, _P, _R]) -> _Writer[_S, _P, _R]:
+    """A function that writes to a stream, after other threads of this process that do.
+
+    Spark would end the query of another thread with the same checkpoint, and leave its batch
+    unfinished. Other processes are not kept waiting: of two, one is shut out.
+    """
+
+    @wraps(write)
+    def waiting(
+        spark: SparkSession, lake: Lake, stream: _S, /, *args: _P.args, **kwargs: _P.kwargs
+    ) -> _R:
+        place = lake.root, str(getattr(stream, "name", stream))
+        if place in _of_call.get():
+            return write(spark, lake, stream, *args, **kwargs)
+        with _locks.setdefault(place, threading.Lock()):
+            token = _of_call.set(_of_call.get() | {place})
+            try:
+                return write(spark, lake, stream, *args, **kwargs)
+            finally:
+                _of_call.reset(token)
+
+    return waiting
