@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +11,7 @@ from airflow.sdk import Asset, AssetAlias, Context
 
 from capstan.core.config import ProjectConfig
 from capstan.core.config.names import is_catalog_name, normalised
+from capstan.core.json_object import Json
 from capstan.storage.ledger.certificate import Certificate
 
 REPLAYED = AssetAlias("capstan/replayed")
@@ -55,7 +56,7 @@ def table_asset(target: str, config: ProjectConfig | None = None) -> Asset:
 
 
 def tell_through_aliases(
-    context: Context, outlets: Iterable[object], asset: Asset, extra: Mapping[str, object]
+    context: Context, outlets: Iterable[object], asset: Asset, extra: Json
 ) -> None:
     """Emit the event of an asset through the aliases in `outlets`."""
     for outlet in outlets:
@@ -63,12 +64,12 @@ def tell_through_aliases(
             context["outlet_events"][outlet].add(asset, extra=plain(extra))
 
 
-def plain(value: Mapping[str, object]) -> dict[str, Any]:
+def plain(value: Json) -> dict[str, Any]:
     """A copy in JSON's types, as events carry it; other values become text."""
     return dict(json.loads(json.dumps(dict(value), default=str)))
 
 
-def captured(result: Mapping[str, object]) -> dict[str, object]:
+def captured(result: Json) -> dict[str, object]:
     """The `extra` of a stream asset's event, from a capture's result."""
     return {key: result.get(key) for key in _CAPTURED}
 

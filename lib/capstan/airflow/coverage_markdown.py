@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from capstan.airflow.markdown import markdown_cell
+from capstan.core.json_object import Json
 from capstan.reporting.formatting import workers_text
 
 _SHOWN = 100
 
 
-def gaps_markdown(entries: Iterable[Mapping[str, object]]) -> str:
+def gaps_markdown(entries: Iterable[Json]) -> str:
     """A report of gaps as markdown: interval counts per replay, then the uncovered intervals."""
     lines = ["## Coverage of declared replays", "", "| replay | target | intervals |"]
     lines.append("| --- | --- | --- |")
     parts: list[str] = []
     for entry in entries:
-        counts = entry.get("counts")
-        text = str(entry.get("message", ""))
-        if isinstance(counts, Mapping):
-            text = ", ".join(f"{n} {state}" for state, n in counts.items() if n) or "none"
+        text = entry.get("message", "")
+        if "counts" in entry:
+            text = ", ".join(f"{n} {state}" for state, n in entry["counts"].items() if n) or "none"
         lines.append(_row(entry.get("replay"), entry.get("target"), text))
         parts += _uncovered(entry)
     return "\n".join(lines + parts)
 
 
-def backfills_markdown(result: Mapping[str, object]) -> str:
+def backfills_markdown(result: Json) -> str:
     """The result of the job `backfill` as markdown."""
     lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
@@ -44,19 +44,17 @@ def backfills_markdown(result: Mapping[str, object]) -> str:
     return "\n".join(lines)
 
 
-def runs_of(result: Mapping[str, object]) -> Iterator[Mapping[str, object]]:
+def runs_of(result: Json) -> Iterator[Json]:
     """The runs in the result of one backfill, or of several."""
-    backfills = result.get("backfills")
-    for backfill in backfills if isinstance(backfills, list) else [result]:
-        runs = backfill.get("runs")
-        yield from runs if isinstance(runs, list) else ()
+    for backfill in result.get("backfills", [result]):
+        yield from backfill.get("runs", ())
 
 
-def _uncovered(entry: Mapping[str, object]) -> list[str]:
+def _uncovered(entry: Json) -> list[str]:
     """A table of a replay's uncovered stretches, and the reason when it is not filled."""
     stretches = entry.get("stretches")
     lines = []
-    if isinstance(stretches, list) and stretches:
+    if stretches:
         lines = ["", f"### {entry.get('replay')}", "", "| since | until | state | workers |"]
         lines.append("| --- | --- | --- | --- |")
         for stretch in stretches[:_SHOWN]:

@@ -18,6 +18,7 @@ from capstan.core.config import (
 from capstan.core.config.loading.validation import read_model
 from capstan.core.config.loading.validation import read_request as checked_request
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
+from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
@@ -36,14 +37,14 @@ OWN_FIELDS = ("dry_run", "diff", "wait")
 """Form fields that control the task itself; the others are fields of a request."""
 
 
-def read_request(fields: Mapping[str, object]) -> Request:
+def read_request(fields: GivenFields) -> Request:
     """The request of a form, an operator or a schedule; None is not given."""
     given = with_stream({key: value for key, value in fields.items() if value is not None})
     own = {key: value for key, value in given.items() if key not in OWN_FIELDS}
     return checked_request(Request, own)
 
 
-def resolve(settings: Settings, fields: Mapping[str, object]) -> Request:
+def resolve(settings: Settings, fields: GivenFields) -> Request:
     """The request of a form or a schedule, completed from the declared replay that it names.
 
     If a declared replay into a table requires approval, every run into that table does, whatever
@@ -57,7 +58,7 @@ def resolve(settings: Settings, fields: Mapping[str, object]) -> Request:
     return settings.declarations.replay(given.replay).complete(given)
 
 
-def _with_streams(settings: Settings, fields: Mapping[str, object]) -> Mapping[str, object]:
+def _with_streams(settings: Settings, fields: GivenFields) -> GivenFields:
     """The fields of a form, with its streams by key, or those of the declared replay that it names.
 
     The field `stream` of a form is never empty. It does not count beside streams that are given,
@@ -82,7 +83,7 @@ def _with_streams(settings: Settings, fields: Mapping[str, object]) -> Mapping[s
     return {**defaults, **given, **streams}
 
 
-def streams_of(fields: Mapping[str, object]) -> dict[str, str]:
+def streams_of(fields: GivenFields) -> dict[str, str]:
     """The streams by key that a form names as text; empty if it names none."""
     text = fields.get("streams")
     if not isinstance(text, str) or not text.strip():
@@ -115,7 +116,7 @@ def approving_replay(settings: Settings, into: str) -> Replay | None:
     return next((r for r in approved if target_path(lake, declared, r.target)[0] == path), None)
 
 
-def plan_request(settings: Settings, fields: Mapping[str, object]) -> Plan | None:
+def plan_request(settings: Settings, fields: GivenFields) -> Plan | None:
     """The plan of a form's or schedule's request; None while nothing is on tape."""
     lake, request = Lake.at(settings.lake), resolve(settings, fields)
     for name in split_streams(request.stream):
@@ -225,7 +226,7 @@ def list_audits(
     return AuditList(tuple(audits), tuple(left_out))
 
 
-def table_audit_request(settings: Settings, params: Mapping[str, object]) -> dict[str, object]:
+def table_audit_request(settings: Settings, params: GivenFields) -> dict[str, object]:
     """The request of an audit of a table against a stream, from a form."""
     # Loads Spark's packages, which nothing else here needs.
     from capstan.replay.standalone_audit import TableAudit, plan_against

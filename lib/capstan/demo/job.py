@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from capstan import Context, Lake, ProjectConfig, ReplayRequest, ReplayResult
+from capstan.core.json_object import Json
 from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import checkout
 
@@ -27,7 +28,7 @@ class Done:
 
     line: str
     changed: bool
-    facts: Mapping[str, object]
+    facts: Json
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from capstan.backfill.planner import BackfillRequest
 from capstan.core.config import format_duration, parse_duration
 from capstan.core.config.loading.validation import read_request
 from capstan.core.config.request_fields import Names
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.jobs.finished_runs import (
     RollbackRequest,
@@ -24,7 +25,7 @@ from capstan.jobs.finished_runs import (
     require_reversible,
     roll_back,
 )
-from capstan.jobs.job_result import Handler, JobResult, JsonObject
+from capstan.jobs.job_result import Handler, JobResult
 from capstan.replay.execution.approval import Decision, reject, rejected, require_waiting
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.request import Request, with_stream
@@ -89,25 +90,25 @@ class PublishRequest:
         return Decision(self.by or "", self.at, self.reason)
 
 
-def capture(fields: JsonObject, context: Context) -> JobResult:
+def capture(fields: Json, context: Context) -> JobResult:
     """Capture a declared stream."""
     request = read_request(CaptureRequest, fields)
     return JobResult(context.capture(**asdict(request)).to_json())
 
 
-def verify(fields: JsonObject, context: Context) -> JobResult:
+def verify(fields: Json, context: Context) -> JobResult:
     """Verify a stream's recordings."""
     found = context.verify(**asdict(read_request(VerifyRequest, fields)))
     return JobResult(found.to_json(), _refusal(found.raise_for_violations))
 
 
-def replay(fields: JsonObject, context: Context) -> JobResult:
+def replay(fields: Json, context: Context) -> JobResult:
     """Replay; the request is a `capstan.replay.planning.request.Request`."""
     request = read_request(Request, with_stream(fields))
     return JobResult(context.replay(request).to_json())
 
 
-def backfill(fields: JsonObject, context: Context) -> JobResult:
+def backfill(fields: Json, context: Context) -> JobResult:
     """Fill gaps of one declared replay, or of several (`backfills`) in order."""
     several = fields.get("backfills")
     if not isinstance(several, list):
@@ -140,7 +141,7 @@ def fill_all(context: Context, requests: Sequence[BackfillRequest]) -> JobResult
     return JobResult({"backfills": entries}, errors[0] if errors else None)
 
 
-def maintain(fields: JsonObject, context: Context) -> JobResult:
+def maintain(fields: Json, context: Context) -> JobResult:
     """Maintain tapes, and the tables that all streams share."""
     request = read_request(MaintainRequest, fields)
     kept, lake = request.kept, context.lake
@@ -154,13 +155,13 @@ def maintain(fields: JsonObject, context: Context) -> JobResult:
     return JobResult(result.to_json(), result.refusal)
 
 
-def plan(fields: JsonObject, context: Context) -> JobResult:
+def plan(fields: Json, context: Context) -> JobResult:
     """Plan a replay, with the rows it would change; the request is that of a replay."""
     request = read_request(Request, with_stream(fields))
     return JobResult(context.plan(request, compare=True).to_json())
 
 
-def publish(fields: JsonObject, context: Context) -> JobResult:
+def publish(fields: Json, context: Context) -> JobResult:
     """Carry out a person's decision: publish a waiting run, or mark it as rejected (a refusal)."""
     request = read_request(PublishRequest, fields)
     _require_decidable(context.lake, request)
@@ -186,14 +187,14 @@ def _require_decidable(lake: Lake, request: PublishRequest) -> None:
         Decision(request.by or "")
 
 
-def rollback(fields: JsonObject, context: Context) -> JobResult:
+def rollback(fields: Json, context: Context) -> JobResult:
     """Roll a run back."""
     request = read_request(RollbackRequest, fields)
     require_reversible(context.lake, request.run)
     return roll_back(context, request)
 
 
-def audit(fields: JsonObject, context: Context) -> JobResult:
+def audit(fields: Json, context: Context) -> JobResult:
     """Audit one run (`run`), several (`audits`) or a table (`table`)."""
     if "audits" in fields:
         return audit_all(context, read_request(RunAudits, fields))

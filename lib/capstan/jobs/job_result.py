@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from capstan.api.context import Context
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError
 from capstan.spark.project_home import replacing
 from capstan.storage.job_attempts import JobAttempt
-
-JsonObject = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
     """The result of a job, and the error to exit with if a check failed."""
 
-    value: JsonObject
+    value: Json
     refusal: CapstanError | None = None
 
 
-Handler = Callable[[JsonObject, Context], JobResult]
+Handler = Callable[[Json, Context], JobResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,7 @@ class JobOutput:
                 _print(self.attempt.result_path, unwritten)
 
 
-def _write(path: Path, value: JsonObject) -> None:
+def _write(path: Path, value: Json) -> None:
     """Write a result file atomically."""
     with replacing(path) as unfinished:
         unfinished.write_text(json.dumps(value, default=str) + "\n", encoding="utf-8")

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from capstan.api.context import Context
 from capstan.api.workplace import Workplace
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.errors.redaction import print_exception
-from capstan.jobs.job_result import Handler, JobOutput, JsonObject
+from capstan.jobs.job_result import Handler, JobOutput
 from capstan.spark.owner_watch import watch_owner
 from capstan.spark.project_home import process_folder
 from capstan.storage.job_attempts import JobAttempt
@@ -128,7 +129,7 @@ def _config(options: argparse.Namespace, attempt: JobAttempt | None) -> str | No
     return str(path)
 
 
-def _request(options: argparse.Namespace, attempt: JobAttempt | None) -> JsonObject:
+def _request(options: argparse.Namespace, attempt: JobAttempt | None) -> Json:
     text: str | None
     if options.request is not None:
         source, text = "--request", options.request

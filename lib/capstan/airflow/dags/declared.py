@@ -6,7 +6,7 @@ has one run per complete data interval.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -24,6 +24,7 @@ from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import Replay, Stream
+from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 
 # Waiting runs count too; the pool limits the number of Spark jobs.
@@ -96,7 +97,7 @@ def _follow_dag(settings: Settings, replay: Replay) -> DAG:
     return dag
 
 
-def _follow_fields(replay: Replay, context: Context) -> Mapping[str, object]:
+def _follow_fields(replay: Replay, context: Context) -> GivenFields:
     """The fields of a run's request: the declared replay, with the form's peers and switches."""
     peers = context["params"].get("peers")
     return {**declared_fields(replay, context), "follow": replay.follow, "peers": peers}
@@ -156,7 +157,7 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
     return dag
 
 
-def _backfill_fields(replay: Replay, context: Context) -> Mapping[str, object]:
+def _backfill_fields(replay: Replay, context: Context) -> GivenFields:
     """The fields of a run's request: the declared replay over the run's data interval."""
     since, until = _backfill_bounds(replay, context)
     return {

@@ -13,6 +13,7 @@ from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import STREAMS_PATTERN
 from capstan.core.config.help import Field, fields_of
+from capstan.core.config.request_fields import GivenFields
 from capstan.replay.planning.request import HOW, INPUT, OUTPUT, Request
 
 _FIELDS = {field.name: field for field in fields_of(Request)}
@@ -40,7 +41,7 @@ def replay_form(settings: Settings) -> dict[str, Param]:
     return form
 
 
-def filled(params: Mapping[str, object]) -> dict[str, object]:
+def filled(params: GivenFields) -> dict[str, object]:
     """The fields of a form that are filled in: a blank one is not given."""
     return {
         name: value

@@ -19,6 +19,7 @@ from capstan.airflow.dags.maintain import maintain_dags
 from capstan.airflow.dags.replay import replay_dags, replay_tasks, rollback_dags
 from capstan.airflow.settings import read_settings
 from capstan.core.config.names import did_you_mean, one_of
+from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 
 _KINDS = {
@@ -120,7 +121,7 @@ class CapstanTaskGroup(TaskGroup):
         workers: Sequence[str] | str | None = None,
         since: str | None = None,
         until: str | None = None,
-        fields: Mapping[str, object] | None = None,
+        fields: GivenFields | None = None,
         lake: str | None = None,
         config: str | None = None,
         streams: str | None = None,

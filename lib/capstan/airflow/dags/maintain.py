@@ -13,6 +13,7 @@ from capstan.airflow.markdown import markdown_cell
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError, CheckFailedError
 
 
@@ -120,7 +121,7 @@ def maintain_dags(settings: Settings) -> Iterator[DAG]:
     yield dag
 
 
-def maintained_markdown(result: Mapping[str, object]) -> str:
+def maintained_markdown(result: Json) -> str:
     """A maintenance result (`MaintenanceResult.to_json`) as markdown."""
     lines = [
         "## Maintenance",
@@ -128,18 +129,15 @@ def maintained_markdown(result: Mapping[str, object]) -> str:
         "| stream | table | files before | files | bytes | rewritten | vacuumed | damaged |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    tables = result.get("tables")
-    for entry in tables if isinstance(tables, list) else ():
+    for entry in result.get("tables", ()):
         names = ("table", "files_before", "files", "bytes", "rewritten", "vacuumed")
         damaged = ", ".join(f"{first} to {last}" for first, last in entry["damaged"])
         cells = [entry["stream"] or "", *(entry[name] for name in names), damaged]
         lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
-    busy = result.get("busy")
-    for error in busy if isinstance(busy, list) else ():
+    for error in result.get("busy", ()):
         lines += ["", f"skipped: {markdown_cell(error['message'])}"]
     for name in ("failed", "violations"):
-        errors = result.get(name)
-        for error in errors if isinstance(errors, list) else ():
+        for error in result.get(name, ()):
             lines += ["", f"**{error['error']}**: {markdown_cell(error['message'])}"]
     if "message" in result and not result.get("failed") and result.get("error") != "CAP-VIOLATION":
         lines += ["", f"**{result['error']}**: {markdown_cell(result['message'])}"]

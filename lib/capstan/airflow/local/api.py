@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Mapping
 from datetime import datetime
 
 from capstan.airflow.local.home import USER
 from capstan.airflow.local.settings import LOOPBACK
+from capstan.core.json_object import Json
 from capstan.errors import SystemFailureError
 
 
@@ -49,7 +49,7 @@ def make_pool(port: int, password: str, name: str, slots: int) -> None:
 
 
 def _call(
-    port: int, method: str, path: str, body: Mapping[str, object] | None = None, token: str = ""
+    port: int, method: str, path: str, body: Json | None = None, token: str = ""
 ) -> tuple[int, object]:
     """Status and body of a response; 0 and the error when there is none."""
     headers = {"Content-Type": "application/json"}

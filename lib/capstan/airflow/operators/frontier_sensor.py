@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from airflow.sdk import BaseSensorOperator, Context
@@ -13,11 +13,11 @@ from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.task_settings import task_settings
 from capstan.core.config.loading.validation import read_field
-from capstan.core.config.request_fields import Names
+from capstan.core.config.request_fields import GivenFields, Names
 from capstan.errors import IncompleteError
 
 _HINT = "check that the stream is captured, then clear this task"
-Fields = Callable[[Context], Mapping[str, object]]
+Fields = Callable[[Context], GivenFields]
 _RANGE = ("stream", "workers", "since", "until", "replay")
 
 
@@ -86,7 +86,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         """The settings: those that were given, or of the environment as the task finds it."""
         return task_settings(self, self._given)
 
-    def _fields(self, context: Context) -> Mapping[str, object]:
+    def _fields(self, context: Context) -> GivenFields:
         if self._fields_of is not None:
             return self._fields_of(context)
         given = {name: getattr(self, name) for name in _RANGE}
@@ -101,7 +101,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         # A plan has a target; where it is does not matter to the frontier.
         return {"into": "frontier", **given}
 
-    def _by_stream(self, context: Context) -> list[Mapping[str, object]]:
+    def _by_stream(self, context: Context) -> list[GivenFields]:
         """The fields of a plan for each of the streams that are named one by one."""
         fields = self._fields(context)
         if fields.get("stream") is None:
@@ -133,7 +133,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         with as_task():
             return all(map(self._is_complete, self._by_stream(context)))
 
-    def _is_complete(self, fields: Mapping[str, object]) -> bool:
+    def _is_complete(self, fields: GivenFields) -> bool:
         from capstan.airflow.lake_queries import plan_request
 
         plan = plan_request(self.settings, fields)

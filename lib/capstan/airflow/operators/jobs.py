@@ -24,7 +24,7 @@ from capstan.core.config.loading.secret_references import (
     unresolved,
 )
 from capstan.core.config.loading.validation import read_field, read_fields
-from capstan.core.config.request_fields import Names
+from capstan.core.config.request_fields import GivenFields, Names
 
 _FIELDS = ("host", "login", "password", "port", "schema")
 
@@ -143,7 +143,7 @@ class BackfillOperator(SubmitBackfillOperator):
         replay: str,
         since: str | None = None,
         until: str | None = None,
-        fields: Mapping[str, object] | None = None,
+        fields: GivenFields | None = None,
         **rest: object,
     ) -> None:
         """Create a backfill task.
@@ -186,7 +186,7 @@ class AuditOperator(CapstanSubmitOperator):
         runs: Sequence[str] | str | None = None,
         stream: str | None = None,
         table: str | None = None,
-        fields: Mapping[str, object] | None = None,
+        fields: GivenFields | None = None,
         **rest: object,
     ) -> None:
         """Create an audit task: of runs, or of a table against a stream.

@@ -6,7 +6,7 @@ It starts Spark only to show which rows of the target would change.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,12 +17,14 @@ from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.core.config.request_fields import GivenFields
+from capstan.core.json_object import Json
 from capstan.errors import IncompleteError
 
 if TYPE_CHECKING:
     from capstan.replay.preview import Preview
 
-Fields = Callable[[Context], Mapping[str, object]] | Mapping[str, object]
+Fields = Callable[[Context], GivenFields] | GivenFields
 
 _PINNED = "capstan_request"
 
@@ -47,7 +49,7 @@ class ReplayArguments(Protocol):
     until: str | None
 
     @property
-    def fields(self) -> Mapping[str, object]:
+    def fields(self) -> GivenFields:
         """The other fields of a request."""
 
 
@@ -64,9 +66,7 @@ def replay_fields(operator: ReplayArguments) -> dict[str, object]:
     return {**given, **operator.fields}
 
 
-def preview_run(
-    operator: CapstanSubmitOperator, context: Context, fields: Mapping[str, object]
-) -> Preview:
+def preview_run(operator: CapstanSubmitOperator, context: Context, fields: GivenFields) -> Preview:
     """The preview of a run, at the cut that an interrupted try has pinned if there is one.
 
     Raises:
@@ -156,7 +156,7 @@ class PlanReplayOperator(CapstanSubmitOperator):
         set_usual(rest, multiple_outputs=True, pool="default_pool")
         super().__init__(app="plan", settings=settings, request={}, wait=wait, **rest)  # type: ignore[arg-type]
         self.plan = ""
-        self.fields: Mapping[str, object] = {} if callable(fields) else fields
+        self.fields: GivenFields = {} if callable(fields) else fields
         self._fields_of = fields if callable(fields) else None
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
@@ -180,31 +180,29 @@ class PlanReplayOperator(CapstanSubmitOperator):
             self._skip(context, result)
         return result
 
-    def _asked(self, context: Context) -> Mapping[str, object]:
+    def _asked(self, context: Context) -> GivenFields:
         """The fields of the run's request."""
         return self.fields if self._fields_of is None else self._fields_of(context)
 
-    def _compared(
-        self, context: Context, request: Mapping[str, object], records: int
-    ) -> dict[str, object]:
+    def _compared(self, context: Context, request: Json, records: int) -> dict[str, object]:
         """The plan with changes to the target, from a Spark job that writes nothing."""
         self.request, self.records = request, records
         plan = super().execute(context)
         self._show_plan(plan)
         return plan
 
-    def _show_plan(self, plan: Mapping[str, object]) -> None:
+    def _show_plan(self, plan: Json) -> None:
         self.plan = plan_markdown(plan)
         for line in self.plan.splitlines():
             self.log.info("%s", line)
 
-    def _skip(self, context: Context, result: Mapping[str, object]) -> None:
+    def _skip(self, context: Context, result: Json) -> None:
         """Skip the approval tasks without starting them."""
         for key, value in {**result, "return_value": dict(result)}.items():
             context["ti"].xcom_push(key=key, value=value)
         raise DownstreamTasksSkipped(tasks=list(self.without_approval))  # type: ignore[no-untyped-call]
 
-    def _stop(self, context: Context, result: Mapping[str, object]) -> None:
+    def _stop(self, context: Context, result: Json) -> None:
         """Skip all downstream tasks, with the plan as the result."""
         self.log.info("dry run: nothing is replayed")
         context["ti"].xcom_push(key="return_value", value=dict(result))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow.sdk import Context
@@ -11,6 +11,7 @@ from capstan.airflow.lake_declarations import portable_declarations
 from capstan.airflow.operators.plan import PlanReplayOperator, replay_fields
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import as_task
+from capstan.core.config.request_fields import GivenFields
 
 
 class PlanOperator(PlanReplayOperator):
@@ -49,7 +50,7 @@ class PlanOperator(PlanReplayOperator):
         until: str | None = None,
         wait_for_times: bool = True,
         attempt: str | None = None,
-        fields: Mapping[str, object] | None = None,
+        fields: GivenFields | None = None,
         **rest: Any,
     ) -> None:
         """Create a plan task; its arguments are those of a `ReplayOperator`, and more.
@@ -84,6 +85,6 @@ class PlanOperator(PlanReplayOperator):
         self.log.info("attempt %s: its request is in %s", attempt.name, attempt.lake.root)
         return {**result, "attempt": attempt.name}
 
-    def _asked(self, _: Context) -> Mapping[str, object]:
+    def _asked(self, _: Context) -> GivenFields:
         """The fields of the run's request."""
         return {"wait": self._wait_for_times, **replay_fields(self)}

@@ -22,6 +22,7 @@ from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
+from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 
 
@@ -77,7 +78,7 @@ class ReplayOperator(SubmitReplayOperator):
         since: str | None = None,
         until: str | None = None,
         wait_for_times: bool = True,
-        fields: Mapping[str, object] | None = None,
+        fields: GivenFields | None = None,
         **rest: object,
     ) -> None:
         """Create a replay task.

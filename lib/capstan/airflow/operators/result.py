@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn
 
@@ -80,7 +79,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         self.config = config or streams
         self.shown = ""
         self._app = ""
-        self._answer: Json | None = None
+        self._result: Json | None = None
         self._given = settings
         self._render_result = render
         self._wait = wait
@@ -135,7 +134,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         return outcome
 
     def _missing(
-        self, context: Context, path: str, states: Mapping[str, object], failed: list[str]
+        self, context: Context, path: str, states: dict[str, str], failed: list[str]
     ) -> NoReturn:
         if failed:
             raise TaskRefusedError(
@@ -150,13 +149,13 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
             "this task; if the submitting task does not wait for its end, give this task patience)"
         )
 
-    def _upstream(self, context: Context) -> dict[str, object]:
+    def _upstream(self, context: Context) -> dict[str, str]:
         """The states of the tasks directly before this one, by id."""
         ti, tasks = context["ti"], sorted(self.upstream_task_ids)
         if not tasks:
             return {}
         found = ti.get_task_states(dag_id=ti.dag_id, task_ids=tasks, run_ids=[ti.run_id])
-        states: dict[str, object] = dict(found.get(ti.run_id, {}))
+        states: dict[str, str] = dict(found.get(ti.run_id, {}))
         # Of mapped tasks, that of the same index; of others, and for a task that is not, all.
         own = {*tasks, *(f"{task}_{ti.map_index}" for task in tasks)}
         mapped = ti.map_index is not None and ti.map_index >= 0

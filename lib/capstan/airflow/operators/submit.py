@@ -66,7 +66,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self,
         *,
         app: str,
-        request: Mapping[str, object] | XComArg | str,
+        request: Json | XComArg | str,
         settings: Settings | None = None,
         lake: str | None = None,
         config: str | None = None,
@@ -111,7 +111,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self.request = request
         self.records = records
         self._app = app
-        self._answer: Json | None = None
+        self._result: Json | None = None
         self._given = settings
         self.lake = lake
         self.config = config or streams
@@ -155,7 +155,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         if self._hook is not None:
             super().on_kill()
 
-    def _read_request(self) -> Mapping[str, object]:
+    def _read_request(self) -> Json:
         given = self.request
         try:
             request = json.loads(given) if isinstance(given, str) else given
@@ -203,7 +203,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         raise failed from None
 
 
-def declared_conf(config: ProjectConfig, request: Mapping[str, object]) -> dict[str, str]:
+def declared_conf(config: ProjectConfig, request: Json) -> dict[str, str]:
     """The Spark settings that the declared replay of a request has, else its stream."""
     name = request.get("replay")
     declared: Replay | Stream | None

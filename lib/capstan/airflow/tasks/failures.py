@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from datetime import datetime
 from types import MappingProxyType
 
+from airflow.sdk import Context
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
 )
 
+from capstan.core.json_object import Json
 from capstan.errors import (
     CheckFailedError,
     IncompleteError,
@@ -44,16 +46,16 @@ _log = logging.getLogger(__name__)
 class TaskRefusedError(AirflowFailException):
     """Raised when a retry would not help: the task fails for good."""
 
-    about: Mapping[str, object] = MappingProxyType({})
+    about: Json = MappingProxyType({})
 
 
 class TaskBrokenError(AirflowException):
     """Raised when something broke that may work next time: the task is retried."""
 
-    about: Mapping[str, object] = MappingProxyType({})
+    about: Json = MappingProxyType({})
 
 
-def failure(code: int, error: Mapping[str, object]) -> AirflowException:
+def failure(code: int, error: Json) -> AirflowException:
     """The exception for an exit code and an error as JSON (`error`, `message`, `hint`)."""
     text = f"{error.get('error')}: {error.get('message')}"
     hint = error.get("hint")
@@ -103,7 +105,7 @@ def callbacks_of(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def log_error_last(context: Mapping[str, object]) -> None:
+def log_error_last(context: Context) -> None:
     """Log a failed task's error again, as the last line of its log.
 
     Airflow logs a stack trace, and folds away what follows it.

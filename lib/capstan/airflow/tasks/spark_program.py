@@ -16,6 +16,7 @@ from urllib.parse import quote
 from airflow.sdk import BaseHook, Connection, Context
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from capstan.core.json_object import Json
 from capstan.errors import InvalidRequestError
 
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|yarn|(spark|k8s)://.+")
@@ -37,7 +38,7 @@ class TryFolder:
         """The job's result, as JSON, written atomically."""
         return self.path / "result.json"
 
-    def prepare(self, request: Mapping[str, object]) -> None:
+    def prepare(self, request: Json) -> None:
         """Create the folder anew, with the request in it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True)

@@ -16,6 +16,7 @@ from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve, streams_of
 from capstan.airflow.settings import Settings
 from capstan.core.config import join_names, split_names
+from capstan.core.json_object import Json
 
 _LONGEST = 2_000
 # Any other text stays text, which a request rejects.
@@ -56,15 +57,13 @@ def plan_of(settings: Settings, fields: Sequence[Field]) -> dict[str, object]:
     return preview_request(settings, resolve(settings, filled(values))).to_json()
 
 
-def hide_runs(plan: Mapping[str, object], visible: Collection[str]) -> dict[str, object]:
+def hide_runs(plan: Json, visible: Collection[str]) -> dict[str, object]:
     """A plan without the names of runs that are not `visible`."""
-    covered, held = plan.get("covered"), plan.get("held_by")
     shown = [
         run if run["run"] in visible else {"run": _HIDDEN, "stale": run.get("stale")}
-        for run in (covered if isinstance(covered, list) else [])
+        for run in plan["covered"]
     ]
-    held = held if isinstance(held, list) else []
-    holders = [name if name in visible else _HIDDEN for name in held]
+    holders = [name if name in visible else _HIDDEN for name in plan["held_by"]]
     return {**plan, "covered": shown, "held_by": holders}
 
 
@@ -90,7 +89,7 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
     )
 
 
-def _kind(schema: Mapping[str, object]) -> str:
+def _kind(schema: Json) -> str:
     kinds = schema.get("type")
     listed = kinds if isinstance(kinds, list | tuple) else [kinds]
     if "boolean" in listed:

@@ -125,6 +125,9 @@ def _length_text(value: object) -> object:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+GivenFields = Mapping[str, object]
+"""The fields of a request as they are given, by name: not checked yet."""
+
 TimeText = Annotated[str, BeforeValidator(_time_text)]
 """A bound: text as on the command line, a `date`, a `datetime` (without zone: UTC), or a number."""
 
