@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from capstan.core.json_object import Json
+
 
 @dataclass(frozen=True, slots=True)
-class Listing(Sequence[Mapping[str, object]]):
+class Listing(Sequence[Json]):
     """Rows about the lake: its streams, or its runs."""
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[Mapping[str, object], ...]
+    rows: tuple[Json, ...]
 
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
@@ -21,7 +23,7 @@ class Listing(Sequence[Mapping[str, object]]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Mapping[str, object]]:
+    def __iter__(self) -> Iterator[Json]:
         return iter(self.rows)
 
     def to_json(self) -> list[dict[str, object]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from capstan.core.json_object import Json
 from capstan.reporting.formatting import cell_text
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ HTML: Mapping[str, Callable[[Any], str]] = {
 """By class of result, which is not imported before it is needed."""
 
 
-def facts_html(title: str, facts: Mapping[str, object]) -> str:
+def facts_html(title: str, facts: Json) -> str:
     """A table of names and values; facts without a value are left out."""
     rows = [
         f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>"
@@ -121,7 +122,7 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
     return f"<table><caption>{escape(title)}</caption>{''.join(rows)}</table>"
 
 
-def rows_html(title: str, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
+def rows_html(title: str, columns: Sequence[str], rows: Iterable[Json]) -> str:
     """A table of rows; of many, the first 50 and how many there are. A missing value is empty."""
     every = list(rows)
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)

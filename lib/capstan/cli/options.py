@@ -160,9 +160,7 @@ def _parameter(field: Field) -> inspect.Parameter:
     )
 
 
-def request_of(
-    context: typer.Context, config: ProjectConfig, other: Mapping[str, object]
-) -> Request:
+def request_of(context: typer.Context, config: ProjectConfig, **other: str | None) -> Request:
     """The request of a command with these options; `other` replaces the command's parameters."""
     params = context.params
     given = {**params, **streams(params["stream"]), **cuts(params["as_of"]), **other}

@@ -15,6 +15,7 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from capstan.core.json_object import Json
 from capstan.errors import InvalidRequestError
 from capstan.reporting.formatting import cell_text
 
@@ -39,7 +40,7 @@ class CommandOutput:
                 stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return cls(as_json, _console(stderr=False), _console(stderr=True))
 
-    def result(self, value: Mapping[str, object], *shown: RenderableType) -> None:
+    def result(self, value: Json, *shown: RenderableType) -> None:
         """Print a result: `value` as JSON, or `shown` for people."""
         try:
             if self.as_json:
@@ -56,7 +57,7 @@ class CommandOutput:
         """Print a line to standard error."""
         self.notes.print(text, soft_wrap=True)
 
-    def error(self, value: Mapping[str, object]) -> None:
+    def error(self, value: Json) -> None:
         """Print an error with the keys `error`, `message` and `hint`."""
         if self.as_json:
             self.result(value)

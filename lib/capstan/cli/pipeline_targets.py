@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capstan.errors import InvalidRequestError
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
     from capstan.pipeline import Pipeline
 
 
-def every_sink(given: Mapping[str, object], config: ProjectConfig) -> list[Mapping[str, object]]:
+def every_sink(given: dict[str, Any], config: ProjectConfig) -> list[dict[str, str | None]]:
     """The request fields `sink` and `into` for each sink of a pipeline."""
     for name in ("into", "sink"):
         if given[name] is not None:

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from capstan.cli.output import facts, table
+from capstan.core.json_object import Json
 from capstan.reporting.formatting import cell_text
 from capstan.reporting.summaries import certificate_facts, plan_facts
 
@@ -28,9 +29,8 @@ def certificate_table(result: ReplayResult) -> Table:
     return facts(f"certificate of {certificate.run}", [*rows, ("", "")])
 
 
-def finding_table(audit: Mapping[str, object]) -> Table:
+def finding_table(audit: Json) -> Table:
     """A table of an audit's sample: differing rows, and rows that fail a check."""
-    findings = audit.get("findings")
     return table(
         "",
         ("kind", "worker", "time", "expected", "actual"),
@@ -41,30 +41,27 @@ def finding_table(audit: Mapping[str, object]) -> Table:
                 finding["time"],
                 *_row_pair(finding["expected"], finding["actual"]),
             )
-            for finding in (findings if isinstance(findings, list) else [])
+            for finding in audit.get("findings", ())
         ],
     )
 
 
-def plan_tables(plan: Mapping[str, object]) -> list[RenderableType]:
+def plan_tables(plan: Json) -> list[RenderableType]:
     """Tables of a plan in the form of `Preview.to_json`."""
     # The covered ranges have a table of their own.
     about = [fact for fact in plan_facts(plan, cell_text) if fact[0] != "covered already by"]
     shown: list[RenderableType] = [
         facts(f"plan: {plan['stream']} into {plan['target']}", [*about, ("", "")])
     ]
-    covered = plan["covered"]
-    if isinstance(covered, list) and covered:
+    if plan["covered"]:
         columns = ("run", "workers", "since", "until", "transform", "stale", "records")
-        rows = [[part[name] for name in columns] for part in covered]
+        rows = [[part[name] for name in columns] for part in plan["covered"]]
         shown.append(table("covered already", columns, rows))
     return shown
 
 
-def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
+def difference_tables(difference: Json) -> list[RenderableType]:
     """Tables of a replay's changes in the form of `Difference.to_json`."""
-    sample = difference["sample"]
-    listed = sample if isinstance(sample, list) else []
     differing, cells = cell_text(difference["differing"]), cell_text(difference["cells"])
     shown: list[RenderableType] = [
         facts(
@@ -80,11 +77,11 @@ def difference_tables(difference: Mapping[str, object]) -> list[RenderableType]:
             ],
         )
     ]
-    if listed:
+    if difference["sample"]:
         columns = ("kind", "worker", "time", "before", "after")
         rows = [
             (row["kind"], row["worker"], row["time"], *_row_pair(row["before"], row["after"]))
-            for row in listed
+            for row in difference["sample"]
         ]
         shown.append(table("", columns, rows))
     return shown

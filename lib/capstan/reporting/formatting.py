@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
+from capstan.core.json_object import Json
 from capstan.core.times import Coordinate, Kind
 
 STATES = {
@@ -36,9 +37,9 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
 
 
-def pipeline_text(pipeline: object) -> str:
+def pipeline_text(pipeline: Json | None) -> str:
     """Pipeline, sink, counters of rows outside the target, and state; empty for none."""
-    if not isinstance(pipeline, Mapping):
+    if pipeline is None:
         return ""
     parts = [f"{pipeline['name']}, sink {pipeline['sink']}"]
     lookups = pipeline.get("lookups") or ()
@@ -49,8 +50,7 @@ def pipeline_text(pipeline: object) -> str:
     parts += [f"{part['rows']} {part['output']} rows of {part['node']} put aside" for part in aside]
     if pipeline.get("resumed"):
         parts.append(f"resumed from {pipeline['resumed']}")
-    state = pipeline.get("state")
-    if isinstance(state, Mapping):
+    if state := pipeline.get("state"):
         keys = sum(state["keys"].values())
         parts.append(f"{keys} keys kept on {state['peers']} replay workers")
     return "; ".join(parts)
@@ -99,21 +99,25 @@ def length_text(coordinate: Coordinate, value: int | None) -> str:
     return " ".join(parts[:2]) or ("0 s" if not left else "under 1 s")
 
 
-def approval_text(approval: object) -> str:
+def approval_text(approval: Json | None) -> str:
     """Person, time and reason of an approval; empty when none was needed."""
-    if not isinstance(approval, Mapping):
+    if approval is None:
         return ""
     reason = f": {approval['reason']}" if approval.get("reason") else ""
     return f"by {approval.get('by')} at {approval.get('at')}{reason}"
 
 
-def changes_text(changes: object) -> str:
+def changes_text(changes: Json | None) -> str:
     """The rule of a merge by sequence, in words; empty for none."""
-    if not isinstance(changes, Mapping):
+    if changes is None:
         return ""
-    parts = [f"per key, the greatest {', '.join(map(str, changes['sequence_by']))} wins"]
-    if changes.get("history"):
-        parts = [f"per key, a version for each {', '.join(map(str, changes['sequence_by']))}"]
+    sequence = ", ".join(map(str, changes["sequence_by"]))
+    kept = (
+        f"a version for each {sequence}"
+        if changes.get("history")
+        else f"the greatest {sequence} wins"
+    )
+    parts = [f"per key, {kept}"]
     if changes.get("delete_when") is not None:
         parts.append(f"deleted when {changes['delete_when']}")
     if changes.get("truncate_when") is not None:
@@ -132,22 +136,21 @@ def workers_text(workers: object) -> object:
     return f"{workers['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
 
 
-def behind_text(behind: object, show: Show) -> str:
+def behind_text(behind: Json | None, show: Show) -> str:
     """The workers that hold back the range of a plan, each with its frontier."""
-    frontiers = behind if isinstance(behind, Mapping) else {}
-    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in frontiers.items())
+    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in (behind or {}).items())
 
 
-def covered_text(covered: Iterable[Mapping[str, object]]) -> str:
+def covered_text(covered: Iterable[Json]) -> str:
     """The runs of a plan's `covered`, marked when their code is older."""
     return ", ".join(
         f"{run['run']} (other code)" if run.get("stale") else str(run["run"]) for run in covered
     )
 
 
-def overlap_text(overlap: object, show: Show) -> str:
+def overlap_text(overlap: Json | None, show: Show) -> str:
     """Record counts of a plan: published by the same code, by other code, or not published."""
-    counts = overlap if isinstance(overlap, Mapping) else {}
+    counts = overlap or {}
     words = {
         "current": "already published",
         "stale": "published by other code",
@@ -205,7 +208,7 @@ def _one_line(text: str, longest: int) -> str:
     return line if len(line) <= longest else line[:longest] + "..."
 
 
-def _mapping_text(value: Mapping[str, object]) -> str:
+def _mapping_text(value: Json) -> str:
     """Counts as `25 late`, anything else as `name=value`."""
     if all(isinstance(part, int) and not isinstance(part, bool) for part in value.values()):
         return ", ".join(f"{part:,} {name}" for name, part in value.items())

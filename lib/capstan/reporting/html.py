@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from capstan.core.json_object import Json
 from capstan.errors.shell_command import shell_line
 from capstan.reporting import formatting, summaries
 from capstan.reporting.commit_history import CommitTimes
@@ -101,7 +102,7 @@ def _stream_facts(certificate: Certificate) -> list[summaries.Fact]:
     return [(name.capitalize(), value) for name, value in facts]
 
 
-def _plan_facts(plan: Mapping[str, object]) -> list[summaries.Fact]:
+def _plan_facts(plan: Json) -> list[summaries.Fact]:
     facts = summaries.plan_facts(plan, formatting.value_text)
     return [(name.capitalize(), value) for name, value in facts]
 

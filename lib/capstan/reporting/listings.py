@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from capstan.core.config import ProjectConfig, check_name, check_target
+from capstan.core.json_object import Json
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.run_view import CLAIMED, RunView, list_runs
 from capstan.reporting.stream_view import (
@@ -188,6 +189,6 @@ def _run_row(view: RunView) -> dict[str, object]:
     }
 
 
-def _pipeline(pipeline: Mapping[str, object] | None) -> str | None:
+def _pipeline(pipeline: Json | None) -> str | None:
     """The name of a pipeline and its sink, as in the ledgers."""
     return None if pipeline is None else f"{pipeline['name']}.{pipeline['sink']}"

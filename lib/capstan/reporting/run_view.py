@@ -11,6 +11,7 @@ from functools import cache, partial
 from itertools import chain, groupby
 
 from capstan.core.config import split_streams
+from capstan.core.json_object import Json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
@@ -49,8 +50,8 @@ class StepView:
     attempt: int
     step: str
     at: datetime
-    error: Mapping[str, object]  # code, message and hint of a failure, or empty
-    decision: Mapping[str, object]  # person and reason of an approval or rejection, or empty
+    error: Json  # code, message and hint of a failure, or empty
+    decision: Json  # person and reason of an approval or rejection, or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class FindingsView:
     at: datetime
     audit: str
     target_version: int | None  # None for staged output, or for the newest
-    rows: tuple[Mapping[str, object], ...]
+    rows: tuple[Json, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ class RunView:
     at: datetime
     certificate: Certificate | None  # a draft before publishing; None before the plan
     published: bool  # whether the certificate is final
-    audit: Mapping[str, object]  # of published or staged rows; empty without one
-    difference: Mapping[str, object]  # shown for an approval; empty if none was needed
-    request: Mapping[str, object]
+    audit: Json  # of published or staged rows; empty without one
+    difference: Json  # shown for an approval; empty if none was needed
+    request: Json
     steps: tuple[StepView, ...]
     found: tuple[FindingsView, ...] = ()  # the newest first; only when a single run is viewed
 
@@ -88,7 +89,7 @@ class RunView:
         return tuple(dict.fromkeys(split_streams(self.stream)))
 
     @property
-    def error(self) -> Mapping[str, object]:
+    def error(self) -> Json:
         """Code, message and hint of the failure that ended it; empty for none."""
         return self.steps[-1].error if self.steps else {}
 
@@ -158,8 +159,8 @@ def _view(history: History, *, holds: bool) -> RunView:
         certificate=certificate,
         published=history.done is not None,
         audit=_audit(history),
-        difference=_mapping(audited.detail.get("diff")) if audited else {},
-        request=_mapping(request),
+        difference=(audited and audited.detail.get("diff")) or {},
+        request=request or {},
         steps=tuple(
             StepView(
                 row.attempt,
@@ -180,20 +181,16 @@ def _claimed(claim: Claim) -> RunView:
     )  # fmt: skip
 
 
-def _audit(history: History) -> Mapping[str, object]:
+def _audit(history: History) -> Json:
     """The newest audit: of the certificate, of the staged rows, or of a failed attempt."""
     if history.certificate is not None:
         return history.certificate.audit or {}
     for row in reversed(history.rows):
         if row.step is Step.AUDITED:
-            return _mapping(row.detail.get("audit"))
+            return row.detail.get("audit") or {}
         if row.step is Step.FAILED and row.detail.get("error") in _AUDITS:
             return {"passed": False, **row.detail}
     return {}
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
 
 
 @dataclass(frozen=True, slots=True)

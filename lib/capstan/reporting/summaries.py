@@ -5,7 +5,7 @@ Each caller formats single values in its own way: for a terminal, markdown, or H
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from capstan.core.json_object import Json
@@ -33,7 +33,6 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
     files, files_all = show(plan.get("files")), show(plan.get("files_all"))
     stored = plan.get("bytes")
     read = "" if stored is None else f"{files} of {files_all} files, {size(stored)}"
-    covered = plan.get("covered")
     complete = "yes" if plan.get("complete") else "no: the range can still receive records"
     stream, workers, parts = plan.get("stream"), plan.get("workers"), plan.get("streams")
     return [
@@ -53,7 +52,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("mode", plan.get("mode")),
         ("changes", changes_text(plan.get("changes"))),
         ("target", plan.get("target_path")),
-        ("covered already by", covered_text(covered if isinstance(covered, list) else [])),
+        ("covered already by", covered_text(plan.get("covered") or ())),
         ("changed by others since", plan.get("changed")),
         ("of the records", overlap_text(plan.get("standing"), show)),
         ("published by run", plan.get("stands")),
@@ -100,9 +99,9 @@ def stream_facts(certificate: Certificate, show: Show) -> list[Fact]:
 
 
 def _stream_facts(
-    stream: object, workers: object, parts: object, commit: str, show: Show
+    stream: object, workers: object, parts: Sequence[Json] | None, commit: str, show: Show
 ) -> list[Fact]:
-    if not isinstance(parts, list) or not parts:
+    if not parts:
         return [
             ("stream", f"{stream}, at commit {commit}"),
             ("workers", workers_text(workers)),
@@ -118,9 +117,9 @@ def _stream_facts(
     return facts
 
 
-def audit_text(audit: object, show: Show) -> str:
+def audit_text(audit: Json | None, show: Show) -> str:
     """The result of an audit, on one line; empty for none."""
-    if not isinstance(audit, Mapping) or not audit:
+    if not audit:
         return ""
     kind = f" ({audit['kind']})" if audit.get("kind") else ""
     cells, differing = audit.get("cells"), audit.get("differing")
@@ -133,10 +132,10 @@ def audit_text(audit: object, show: Show) -> str:
     return f"failed{kind}: check {', '.join(broken)}" if broken else f"failed{kind}"
 
 
-def _near_text(audit: Mapping[str, object]) -> str:
+def _near_text(audit: Json) -> str:
     """The columns that were compared within a tolerance."""
     near = audit.get("near")
-    if not isinstance(near, Mapping) or not near["columns"]:
+    if not near or not near["columns"]:
         return ""
     return f"; {', '.join(map(str, near['columns']))} within {near['tolerance']}"
 
@@ -151,7 +150,7 @@ class CheckFact:
     text: str
 
 
-def check_facts(audit: object, show: Show) -> list[CheckFact]:
+def check_facts(audit: Json | None, show: Show) -> list[CheckFact]:
     """The results of an audit's checks; empty when there were none."""
     return [
         CheckFact(
@@ -160,16 +159,10 @@ def check_facts(audit: object, show: Show) -> list[CheckFact]:
             not check["failing"],
             f"not met by {show(check['failing'])} rows" if check["failing"] else "met by all rows",
         )
-        for check in _checks(audit)
+        for check in (audit or {}).get("checks") or ()
     ]
 
 
-def checks_text(audit: object, show: Show) -> str:
+def checks_text(audit: Json | None, show: Show) -> str:
     """The results of an audit's checks on one line."""
     return ", ".join(f"{c.name} ({c.rule}): {c.text}" for c in check_facts(audit, show))
-
-
-def _checks(audit: object) -> list[Mapping[str, object]]:
-    checks = audit.get("checks") if isinstance(audit, Mapping) else None
-    listed = checks if isinstance(checks, list) else []
-    return [check for check in listed if isinstance(check, Mapping)]

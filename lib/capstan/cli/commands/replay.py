@@ -40,7 +40,7 @@ def plan(context: typer.Context, diff: Diff = False, **_: object) -> int:
     With --diff, also show the rows it would add, remove and change. Nothing is written.
     """
     shell = shell_of(context)
-    request = request_of(context, shell.declarations(), {})
+    request = request_of(context, shell.declarations())
     with shell.working(Work(f"plan {context.params['stream']}")) as work:
         planned = work.plan(request, compare=diff)
     value = planned.to_json()
@@ -77,7 +77,7 @@ def replay(
         return _recapture(context, shell)
     config = shell.declarations()
     sinks = every_sink(context.params, config) if all_sinks else [{}]
-    requests = [request_of(context, config, sink) for sink in sinks]
+    requests = [request_of(context, config, **sink) for sink in sinks]
     # If one of several requests is refused, none is carried out.
     for request in requests[1:]:
         make_plan(shell.lake, config, request)
