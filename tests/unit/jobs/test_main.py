@@ -15,6 +15,7 @@ import pytest
 
 from capstan.api.context import Context
 from capstan.backfill.planner import BackfillRequest
+from capstan.core.json_object import Json
 from capstan.errors import (
     CapstanError,
     CheckFailedError,
@@ -25,7 +26,7 @@ from capstan.errors import (
 from capstan.jobs import handlers, job_file
 from capstan.jobs.__main__ import run
 from capstan.jobs.finished_runs import RollbackRequest, RunAudit, RunAudits
-from capstan.jobs.job_result import Handler, JobResult, JsonObject
+from capstan.jobs.job_result import Handler, JobResult
 from capstan.jobs.main import main
 from capstan.replay.standalone_audit import TableAudit
 from capstan.storage.job_attempts import JobAttempt
@@ -69,7 +70,7 @@ def session() -> FakeSession:
 def app(answer: JobResult | Exception) -> Any:
     """An app that gives this answer, and keeps the requests that it was given."""
 
-    def fake(fields: JsonObject, context: Context) -> JobResult:
+    def fake(fields: Json, context: Context) -> JobResult:
         """Start a session, and do nothing."""
         fake.asked.append((dict(fields), context))  # type: ignore[attr-defined]
         with context.session():
@@ -249,7 +250,7 @@ def test_the_result_of_an_earlier_start_is_gone_while_a_job_runs(
 ) -> None:
     attempt_of(tmp_path).end("fake", 0, {"a": 1}, None)
 
-    def killed(fields: JsonObject, context: Context) -> JobResult:
+    def killed(fields: Json, context: Context) -> JobResult:
         """Look what is there, as after a kill."""
         assert attempt_of(tmp_path).outcome() is None
         return JobResult({})
