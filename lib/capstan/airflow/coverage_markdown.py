@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from capstan.airflow.markdown import markdown_cell
+from capstan.airflow.markdown import markdown_table
 from capstan.core.json_object import Json
 from capstan.reporting.formatting import workers_text
 
@@ -13,22 +13,21 @@ _SHOWN = 100
 
 def gaps_markdown(entries: Iterable[Json]) -> str:
     """A report of gaps as markdown: interval counts per replay, then the uncovered intervals."""
-    lines = ["## Coverage of declared replays", "", "| replay | target | intervals |"]
-    lines.append("| --- | --- | --- |")
-    parts: list[str] = []
+    rows = []
+    uncovered: list[str] = []
     for entry in entries:
         text = entry.get("message", "")
         if "counts" in entry:
             text = ", ".join(f"{n} {state}" for state, n in entry["counts"].items() if n) or "none"
-        lines.append(_row(entry.get("replay"), entry.get("target"), text))
-        parts += _uncovered(entry)
-    return "\n".join(lines + parts)
+        rows.append((entry["replay"], entry["target"], text))
+        uncovered += _uncovered(entry)
+    table = markdown_table(("replay", "target", "intervals"), rows)
+    return "\n".join(["## Coverage of declared replays", "", *table, *uncovered])
 
 
 def backfills_markdown(result: Json) -> str:
     """The result of the job `backfill` as markdown."""
-    lines = ["## Backfills", "", "| since | until | workers | records | version | run | |"]
-    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    rows = []
     for run in runs_of(result):
         status = "waiting for approval" if run.get("published") is False else "published"
         if run.get("unchanged"):
@@ -40,8 +39,9 @@ def backfills_markdown(result: Json) -> str:
         workers = workers_text(run.get("workers"))
         shown = ", ".join(map(str, workers)) if isinstance(workers, list) else workers or "all"
         cells = (run.get(key) for key in ("records", "target_version", "run"))
-        lines.append(_row(run.get("since"), run.get("until"), shown, *cells, status))
-    return "\n".join(lines)
+        rows.append((run.get("since"), run.get("until"), shown, *cells, status))
+    columns = ("since", "until", "workers", "records", "version", "run", "")
+    return "\n".join(["## Backfills", "", *markdown_table(columns, rows)])
 
 
 def runs_of(result: Json) -> Iterator[Json]:
@@ -52,19 +52,15 @@ def runs_of(result: Json) -> Iterator[Json]:
 
 def _uncovered(entry: Json) -> list[str]:
     """A table of a replay's uncovered stretches, and the reason when it is not filled."""
-    stretches = entry.get("stretches")
-    lines = []
+    stretches, lines = entry.get("stretches"), []
     if stretches:
-        lines = ["", f"### {entry.get('replay')}", "", "| since | until | state | workers |"]
-        lines.append("| --- | --- | --- | --- |")
-        for stretch in stretches[:_SHOWN]:
-            missing = ", ".join(stretch["missing"])
-            lines.append(_row(stretch["since"], stretch["until"], stretch["state"], missing))
+        rows = [
+            (part["since"], part["until"], part["state"], ", ".join(part["missing"]))
+            for part in stretches[:_SHOWN]
+        ]
+        table = markdown_table(("since", "until", "state", "workers"), rows)
+        lines = ["", f"### {entry['replay']}", "", *table]
         if len(stretches) > _SHOWN:
             lines += ["", f"and {len(stretches) - _SHOWN} more"]
     problem = entry.get("not_filled")
     return [*lines, "", f"Not filled: {problem}"] if problem else lines
-
-
-def _row(*cells: object) -> str:
-    return f"| {' | '.join(map(markdown_cell, cells))} |"

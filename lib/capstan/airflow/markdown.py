@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
-from capstan.reporting.formatting import bounds_text, cell_text
+from capstan.reporting.formatting import bounds_text, cell_text, pairs_text
 from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate
 
@@ -47,44 +47,35 @@ def approval_markdown(certificate: Certificate) -> str:
 
 def _difference(difference: Json) -> list[str]:
     """Changes to a target, with a sample of rows, as lines of markdown."""
-    names = ("added", "removed", "changed")
     cells = f"{difference.get('differing')} of {difference.get('cells')} change"
-    rows = [(f"rows {name}", difference.get(name)) for name in names]
+    rows = [(f"rows {name}", difference.get(name)) for name in ("added", "removed", "changed")]
     rows += [
         ("cells", cells),
         ("new columns", difference.get("new_columns")),
         ("foreign rows", difference.get("foreign")),
     ]
-    parts = [_page("What publishing would change", rows)]
-    sample = difference.get("sample")
-    if isinstance(sample, list) and sample:
-        parts += [
-            "",
-            "| change | worker | time | before | after |",
-            "| --- | --- | --- | --- | --- |",
-        ]
-        for row in sample:
-            shown = [row.get(key) for key in ("kind", "worker", "time", "before", "after")]
-            parts.append("| " + " | ".join(map(_row, shown)) + " |")
-    return parts
+    page = _page("What publishing would change", rows)
+    names = ("kind", "worker", "time", "before", "after")
+    sample = [[_row(row.get(name)) for name in names] for row in difference.get("sample") or ()]
+    columns = ("change", *names[1:])
+    return [page, "", *markdown_table(columns, sample)] if sample else [page]
+
+
+def _row(value: object) -> object:
+    """A row as text, with column names."""
+    return pairs_text(value) if isinstance(value, Mapping) else value
 
 
 def audits_markdown(result: Json) -> str:
     """The result of the job `audit` as markdown: several runs, or one table."""
-    entries = result.get("audits", [result] if "kind" in result else [])
-    lines = [
-        "## Audits of published tables",
-        "",
-        "| run | target | version | audit | result |",
-        "| --- | --- | --- | --- | --- |",
-    ]
-    for audit in entries if isinstance(entries, list) else []:
+    rows = []
+    for audit in result.get("audits", [result] if "kind" in result else []):
         version = "newest" if audit.get("version") is None else audit["version"]
         error = f"not audited: {audit.get('message')}"
         text = audit_text(audit, cell_text) if "kind" in audit else error
-        cells = (audit.get("run"), audit.get("target"), version, audit.get("kind"), text)
-        lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
-    return "\n".join(lines)
+        rows.append((audit.get("run"), audit.get("target"), version, audit.get("kind"), text))
+    table = markdown_table(("run", "target", "version", "audit", "result"), rows)
+    return "\n".join(["## Audits of published tables", "", *table])
 
 
 def rollback_markdown(result: Json) -> str:
@@ -100,17 +91,15 @@ def rollback_markdown(result: Json) -> str:
     return _page(f"Rolled back: {r.run}", rows)
 
 
-def _row(value: object) -> str:
-    """A row as text, with column names."""
-    if isinstance(value, Mapping):
-        return markdown_cell(", ".join(f"{name}={part}" for name, part in value.items()))
-    return markdown_cell(value)
-
-
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    lines = [f"## {title}", "", "| what | value |", "| --- | --- |"]
-    shown = [(name, markdown_cell(value)) for name, value in rows]
-    return "\n".join(lines + [f"| {name} | {text} |" for name, text in shown if text])
+    shown = [row for row in rows if markdown_cell(row[1])]
+    return "\n".join([f"## {title}", "", *markdown_table(("what", "value"), shown)])
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """The lines of a table."""
+    lines = [columns, ["---"] * len(columns), *(map(markdown_cell, row) for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def markdown_cell(value: object) -> str:

@@ -212,14 +212,19 @@ def _mapping_text(value: Json) -> str:
     """Counts as `25 late`, anything else as `name=value`."""
     if all(isinstance(part, int) and not isinstance(part, bool) for part in value.values()):
         return ", ".join(f"{part:,} {name}" for name, part in value.items())
-    return ", ".join(f"{name}={part}" for name, part in value.items())
+    return pairs_text(value)
+
+
+def pairs_text(row: Json) -> str:
+    """A row as `name=value`, separated by commas."""
+    return ", ".join(f"{name}={part}" for name, part in row.items())
 
 
 def row_text(value: object) -> str:
     """A row of a finding as `name=value`; other values as in `value_text`."""
-    if not isinstance(value, Mapping):
-        return value_text(value)
-    return _one_line(", ".join(f"{name}={part}" for name, part in value.items()), _LONGEST)
+    return (
+        _one_line(pairs_text(value), _LONGEST) if isinstance(value, Mapping) else value_text(value)
+    )
 
 
 def brief_text(value: object) -> str:

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, BaseOperator, Context, Param
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.markdown import markdown_cell
+from capstan.airflow.markdown import markdown_cell, markdown_table
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import as_task, set_usual
@@ -123,17 +123,13 @@ def maintain_dags(settings: Settings) -> Iterator[DAG]:
 
 def maintained_markdown(result: Json) -> str:
     """A maintenance result (`MaintenanceResult.to_json`) as markdown."""
-    lines = [
-        "## Maintenance",
-        "",
-        "| stream | table | files before | files | bytes | rewritten | vacuumed | damaged |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    names = ("stream", "table", "files_before", "files", "bytes", "rewritten", "vacuumed")
+    rows = [
+        (*map(entry.get, names), ", ".join(f"{a} to {b}" for a, b in entry["damaged"]))
+        for entry in result.get("tables", ())
     ]
-    for entry in result.get("tables", ()):
-        names = ("table", "files_before", "files", "bytes", "rewritten", "vacuumed")
-        damaged = ", ".join(f"{first} to {last}" for first, last in entry["damaged"])
-        cells = [entry["stream"] or "", *(entry[name] for name in names), damaged]
-        lines.append("| " + " | ".join(map(markdown_cell, cells)) + " |")
+    columns = (*(name.replace("_", " ") for name in names), "damaged")
+    lines = ["## Maintenance", "", *markdown_table(columns, rows)]
     for error in result.get("busy", ()):
         lines += ["", f"skipped: {markdown_cell(error['message'])}"]
     for name in ("failed", "violations"):
