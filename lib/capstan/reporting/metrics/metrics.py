@@ -25,90 +25,37 @@ class Metric:
     labels: tuple[str, ...]
 
 
-_STREAM: Final = ("stream",)
+def _gauge(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, MetricKind.GAUGE, about, ("stream", *labels))
+
+
+def _counter(name: str, about: str, *labels: str) -> Metric:
+    return Metric(name, MetricKind.COUNTER, about, ("stream", *labels))
+
 
 METRICS: Final = {
     metric.name: metric
     for metric in (
-        Metric(
-            "stream_readable",
-            MetricKind.GAUGE,
-            "1 if the tape of the stream can be read, else 0",
-            _STREAM,
-        ),
-        Metric("stream_closed", MetricKind.GAUGE, "1 if the stream is closed, else 0", _STREAM),
-        Metric(
-            "frontier_timestamp_seconds",
-            MetricKind.GAUGE,
-            "Event times before this moment are complete",
-            _STREAM,
-        ),
-        Metric(
-            "frontier_lag_seconds",
-            MetricKind.GAUGE,
-            "Lag of the frontier behind the greatest time on tape",
-            _STREAM,
-        ),
-        Metric(
-            "worker_frontier_lag_seconds",
-            MetricKind.GAUGE,
-            "Lag of the frontier of one worker",
-            ("stream", "worker"),
-        ),
-        Metric(
-            "frontier_value", MetricKind.GAUGE, "Times before this number are complete", _STREAM
-        ),
-        Metric(
-            "frontier_lag_value",
-            MetricKind.GAUGE,
-            "Lag of the frontier behind the greatest number on tape",
-            _STREAM,
-        ),
-        Metric(
-            "worker_frontier_lag_value",
-            MetricKind.GAUGE,
-            "Lag of the frontier of one worker",
-            ("stream", "worker"),
-        ),
-        Metric("events_total", MetricKind.COUNTER, "Events on tape", _STREAM),
-        Metric("records_total", MetricKind.COUNTER, "Records on tape", _STREAM),
-        Metric("commits_total", MetricKind.COUNTER, "Commits of the tape", _STREAM),
-        Metric(
-            "events_per_second",
-            MetricKind.GAUGE,
-            "Rate of events over the newest commits",
-            _STREAM,
-        ),
-        Metric(
-            "late_records_total",
-            MetricKind.COUNTER,
-            "Late records, which are not on tape, by reason",
-            ("stream", "reason"),
-        ),
-        Metric("files", MetricKind.GAUGE, "Data files of a table of the tape", ("stream", "table")),
-        Metric(
-            "bytes",
-            MetricKind.GAUGE,
-            "Size of the data files of a table of the tape",
-            ("stream", "table"),
-        ),
-        Metric(
-            "unverified_commits", MetricKind.GAUGE, "Commits since the last verified one", _STREAM
-        ),
-        Metric("unverified_events", MetricKind.GAUGE, "Events that were not verified yet", _STREAM),
-        Metric(
-            "written_timestamp_seconds",
-            MetricKind.GAUGE,
-            "Time of the last write to the tape",
-            _STREAM,
-        ),
-        Metric("runs", MetricKind.GAUGE, "Runs by result", ("stream", "result")),
-        Metric(
-            "run_timestamp_seconds",
-            MetricKind.GAUGE,
-            "Time of the newest run with this result",
-            ("stream", "result"),
-        ),
+        _gauge("stream_readable", "1 if the tape of the stream can be read, else 0"),
+        _gauge("stream_closed", "1 if the stream is closed, else 0"),
+        _gauge("frontier_timestamp_seconds", "Event times before this moment are complete"),
+        _gauge("frontier_lag_seconds", "Lag of the frontier behind the greatest time on tape"),
+        _gauge("worker_frontier_lag_seconds", "Lag of the frontier of one worker", "worker"),
+        _gauge("frontier_value", "Times before this number are complete"),
+        _gauge("frontier_lag_value", "Lag of the frontier behind the greatest number on tape"),
+        _gauge("worker_frontier_lag_value", "Lag of the frontier of one worker", "worker"),
+        _counter("events_total", "Events on tape"),
+        _counter("records_total", "Records on tape"),
+        _counter("commits_total", "Commits of the tape"),
+        _gauge("events_per_second", "Rate of events over the newest commits"),
+        _counter("late_records_total", "Late records, which are not on tape, by reason", "reason"),
+        _gauge("files", "Data files of a table of the tape", "table"),
+        _gauge("bytes", "Size of the data files of a table of the tape", "table"),
+        _gauge("unverified_commits", "Commits since the last verified one"),
+        _gauge("unverified_events", "Events that were not verified yet"),
+        _gauge("written_timestamp_seconds", "Time of the last write to the tape"),
+        _gauge("runs", "Runs by result", "result"),
+        _gauge("run_timestamp_seconds", "Time of the newest run with this result", "result"),
     )
 }
 """All metrics by name; for times that are numbers, `_value` replaces `_seconds`."""
