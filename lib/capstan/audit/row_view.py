@@ -1,4 +1,4 @@
-"""A uniform view of rows of any frame: worker, time and data columns."""
+"""Rows in uniform columns: the records that a replay plays, and a view of the rows of any frame."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
@@ -14,8 +14,13 @@ from capstan.audit.result import CellTime
 from capstan.audit.table_shape import Shape, check_time
 from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.times.region import Region
+from capstan.storage.keyed_lookup import with_values
+from capstan.storage.tape.tape import Cut, Tape, read_records
 
 _PLACE = re.compile(r"worker|t[0-9]+")
+
+_POSITION = ("_batch", "_pos", "_worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +99,34 @@ def place_of(cells: DataFrame) -> list[str]:
 def time_of(row: Row) -> CellTime:
     """The time of a collected row with the columns `t0, t1, ...` in this order."""
     return tuple(row[name] for name in row.__fields__ if name[0] == "t" and _PLACE.fullmatch(name))
+
+
+def played_records(
+    spark: SparkSession,
+    tape: Tape,
+    cut: Cut,
+    workers: Mapping[int, str],
+    region: Region,
+    *,
+    place: bool = False,
+) -> DataFrame:
+    """The records of selected workers and times at a cut, as transforms and copies see them.
+
+    One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`, with
+    `place` the position on tape `_batch BIGINT, _pos BIGINT`, then the stream's columns.
+    """
+    frame = read_records(spark, tape, cut, workers=workers, region=region)
+    head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]
+    rest = [F.col("batch").alias("_batch"), F.col("pos").alias("_pos")] if place else []
+    labelled = with_values(frame, "_label", F.col("worker"), workers)
+    return labelled.select(*head, "_label", *rest, "data.*")
+
+
+def in_another_order(records: DataFrame) -> DataFrame:
+    """The records in other partitions, in each of them from the last position to the first.
+
+    Output that depends on the order of its input, or on how it is divided, then differs. The
+    partition is a hash of the position, so that a second time the order is the same.
+    """
+    placed = records.repartition(*_POSITION)
+    return placed.sortWithinPartitions(*_POSITION, ascending=False)
