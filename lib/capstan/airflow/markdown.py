@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
 from capstan.reporting.formatting import bounds_text, cell_text, pairs_text
-from capstan.reporting.summaries import audit_text, certificate_facts, plan_facts
+from capstan.reporting.summaries import audit_text, certificate_facts, difference_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate
 
 _LONGEST = 300
@@ -47,14 +47,7 @@ def approval_markdown(certificate: Certificate) -> str:
 
 def _difference(difference: Json) -> list[str]:
     """Changes to a target, with a sample of rows, as lines of markdown."""
-    cells = f"{difference.get('differing')} of {difference.get('cells')} change"
-    rows = [(f"rows {name}", difference.get(name)) for name in ("added", "removed", "changed")]
-    rows += [
-        ("cells", cells),
-        ("new columns", difference.get("new_columns")),
-        ("foreign rows", difference.get("foreign")),
-    ]
-    page = _page("What publishing would change", rows)
+    page = _page("What publishing would change", difference_facts(difference, markdown_cell))
     names = ("kind", "worker", "time", "before", "after")
     sample = [[_row(row.get(name)) for name in names] for row in difference.get("sample") or ()]
     columns = ("change", *names[1:])

@@ -11,7 +11,7 @@ from rich.table import Table
 from capstan.cli.output import facts, table
 from capstan.core.json_object import Json
 from capstan.reporting.formatting import cell_text
-from capstan.reporting.summaries import certificate_facts, plan_facts
+from capstan.reporting.summaries import certificate_facts, difference_facts, plan_facts
 
 if TYPE_CHECKING:
     from capstan.replay.result import ReplayResult
@@ -62,21 +62,8 @@ def plan_tables(plan: Json) -> list[RenderableType]:
 
 def difference_tables(difference: Json) -> list[RenderableType]:
     """Tables of a replay's changes in the form of `Difference.to_json`."""
-    differing, cells = cell_text(difference["differing"]), cell_text(difference["cells"])
-    shown: list[RenderableType] = [
-        facts(
-            "what would change",
-            [
-                ("rows added", difference["added"]),
-                ("rows removed", difference["removed"]),
-                ("rows changed", difference["changed"]),
-                ("cells", f"{differing} of {cells} change"),
-                ("new columns", difference["new_columns"]),
-                ("foreign rows", difference["foreign"]),
-                ("", ""),
-            ],
-        )
-    ]
+    about = [*difference_facts(difference, cell_text), ("", "")]
+    shown: list[RenderableType] = [facts("what would change", about)]
     if difference["sample"]:
         columns = ("kind", "worker", "time", "before", "after")
         rows = [

@@ -5,7 +5,7 @@ All values, also in `Markup`, are escaped. A page loads resources only from its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib.resources import files
@@ -15,7 +15,6 @@ from urllib.parse import urlencode
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from capstan.core.json_object import Json
 from capstan.errors.shell_command import shell_line
 from capstan.reporting import formatting, summaries
 from capstan.reporting.commit_history import CommitTimes
@@ -25,7 +24,6 @@ from capstan.reporting.stream_view import StreamHistory, least_held
 from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
-from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.tape.index import WorkerState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -86,8 +84,9 @@ def _environment() -> Environment:
         coverage_plot=coverage_plot,
         approval_text=formatting.approval_text,
         uncovered=UNCOVERED,
-        plan_facts=_plan_facts,
-        stream_facts=_stream_facts,
+        plan_facts=lambda plan: _titled(summaries.plan_facts(plan, formatting.value_text)),
+        stream_facts=lambda c: _titled(summaries.stream_facts(c, formatting.value_text)),
+        difference_facts=lambda d: _titled(summaries.difference_facts(d, formatting.number)),
         audit_text=lambda audit: summaries.audit_text(audit, formatting.value_text),
         check_facts=lambda audit: summaries.check_facts(audit, formatting.value_text),
         checks_text=lambda audit: summaries.checks_text(audit, formatting.value_text),
@@ -97,13 +96,7 @@ def _environment() -> Environment:
     return environment
 
 
-def _stream_facts(certificate: Certificate) -> list[summaries.Fact]:
-    facts = summaries.stream_facts(certificate, formatting.value_text)
-    return [(name.capitalize(), value) for name, value in facts]
-
-
-def _plan_facts(plan: Json) -> list[summaries.Fact]:
-    facts = summaries.plan_facts(plan, formatting.value_text)
+def _titled(facts: Iterable[summaries.Fact]) -> list[summaries.Fact]:
     return [(name.capitalize(), value) for name, value in facts]
 
 

@@ -92,6 +92,19 @@ def certificate_facts(
     ]
 
 
+def difference_facts(difference: Json, show: Show) -> list[Fact]:
+    """The facts of a replay's changes to its target (`Difference.to_json`)."""
+    differing, cells = show(difference.get("differing")), show(difference.get("cells"))
+    return [
+        ("rows added", show(difference.get("added"))),
+        ("rows removed", show(difference.get("removed"))),
+        ("rows changed", show(difference.get("changed"))),
+        ("cells", f"{differing} of {cells} change"),
+        ("new columns", difference.get("new_columns")),
+        ("foreign rows", show(difference.get("foreign"))),
+    ]
+
+
 def stream_facts(certificate: Certificate, show: Show) -> list[Fact]:
     """The stream of a certificate with its workers; several streams one by one."""
     c = certificate

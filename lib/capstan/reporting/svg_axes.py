@@ -36,12 +36,12 @@ class Axis:
         return begin + (value - self.low) / (self.high - self.low) * (end - begin)
 
 
-def number_axis(name: str, low: float, high: float, *, marks: int = 6) -> Axis:
+def number_axis(name: str, low: int, high: int, *, marks: int = 6) -> Axis:
     """An axis of whole numbers with about `marks` ticks."""
     low, high = (low, high) if high > low else (low, low + 1)
     step = max(1, _round_up((high - low) / marks))
     first = -(-low // step) * step
-    ticks = tuple((value, f"{value:,.0f}") for value in _range(first, high, step))
+    ticks = tuple((value, f"{value:,}") for value in range(first, high + 1, step))
     return Axis(name, low, high, ticks)
 
 
@@ -80,13 +80,6 @@ def _round_up(value: float) -> int:
             if digit * power >= value:
                 return digit * power
         power *= 10
-
-
-def _range(first: float, last: float, step: float) -> Iterator[float]:
-    value = first
-    while value <= last:
-        yield value
-        value += step
 
 
 def _moments(low: int, high: int, marks: int) -> list[tuple[int, str]]:

@@ -6,7 +6,8 @@ All text from data is escaped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -17,7 +18,8 @@ KINDS = 8
 """The number of line styles, by colour and dashes; the ninth line looks like the first."""
 
 _WIDTH, _HEIGHT = 720, 280
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 96, 28, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84, 624, 28, 236
+"""The edges of the area between the axes."""
 _BANDS = 60
 _LINE = 15
 _LEAST = 6.0
@@ -42,39 +44,27 @@ def step_plot(
     return _svg(
         title,
         _HEIGHT,
-        _grid(across, up),
+        *_grid(across, up),
         *(_line(series, kind % KINDS, across, up) for kind, series in enumerate(lines)),
-        _names(lines, up),
-        _bands(across, lines, marks),
+        *_names(lines, up),
+        *_bands(across, lines, marks),
     )
 
 
 def bar_plot(title: str, name: str, rows: Sequence[tuple[str, int]]) -> Markup:
     """Horizontal bars, each with its name and non-negative number."""
-    left, right, height = 150.0, 90.0, 24
+    left, width, height = 150.0, 480, 24
+    bar = Markup(
+        "<g><title>{0}: {1}</title>"
+        '<text class="name" x="142.0" y="{2}" text-anchor="end">{0}</text>'
+        '<rect class="bar" x="150.0" y="{3}" width="{4:.1f}" height="17" rx="2"/>'
+        '<text x="{5:.1f}" y="{2}">{1}</text></g>'
+    )
     most = max((count for _, count in rows), default=0) or 1
     parts = []
-    for index, (label, count) in enumerate(rows):
-        y = 8 + index * height
-        length = max(1.0, (_WIDTH - left - right) * count / most)
-        parts.append(
-            Markup(
-                '<g><title>{label}: {count}</title><text class="name" x="{text}" y="{base}" '
-                'text-anchor="end">{label}</text><rect class="bar" x="{left}" y="{y}" '
-                'width="{length:.1f}" height="{thick}" rx="2"/>'
-                '<text x="{end:.1f}" y="{base}">{count}</text></g>'
-            ).format(
-                label=label,
-                count=f"{count:,}",
-                text=left - 8,
-                base=y + 13,
-                left=left,
-                y=y,
-                length=length,
-                thick=height - 7,
-                end=left + length + 6,
-            )
-        )
+    for y, (label, count) in zip(itertools.count(8, height), rows, strict=False):
+        length = max(1.0, width * count / most)
+        parts.append(bar.format(label, f"{count:,}", y + 13, y, length, left + length + 6))
     foot = 8 + len(rows) * height + 14
     parts.append(Markup('<text class="axis" x="{}" y="{}">{}</text>').format(left, foot, name))
     return _svg(title, foot + 8, *parts)
@@ -104,42 +94,31 @@ def _svg(title: str, height: float, *parts: Markup) -> Markup:
     ).format(_WIDTH, height, title, Markup("").join(parts))
 
 
-def _grid(across: Axis, up: Axis) -> Markup:
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
-    parts = []
+def _grid(across: Axis, up: Axis) -> Iterator[Markup]:
     for value, text in up.ticks:
-        y = up.place(value, bottom, _TOP)
-        parts.append(
-            Markup(
-                '<line class="rule" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                '<text x="{}" y="{base:.1f}" text-anchor="end">{}</text>'
-            ).format(_LEFT, right, _LEFT - 7, text, y=y, base=y + 4)
-        )
+        y = up.place(value, _BOTTOM, _TOP)
+        yield Markup(
+            '<line class="rule" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            '<text x="{}" y="{base:.1f}" text-anchor="end">{}</text>'
+        ).format(_LEFT, _RIGHT, _LEFT - 7, text, y=y, base=y + 4)
     for value, text in across.ticks:
-        x = across.place(value, _LEFT, right)
-        parts.append(
-            Markup(
-                '<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{}" y2="{}"/>'
-                '<text x="{x:.1f}" y="{}" text-anchor="middle">{}</text>'
-            ).format(bottom, bottom + 5, bottom + 18, text, x=x)
-        )
-    parts.append(
-        Markup(
-            '<line class="edge" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
-            '<text class="axis" x="{1}" y="{3}" text-anchor="end">{4}</text>'
-            '<text class="axis" x="{0}" y="12">{5}</text>'
-        ).format(_LEFT, right, bottom, _HEIGHT - 8, across.name, up.name)
-    )
-    return Markup("").join(parts)
+        yield Markup(
+            '<line class="tick" x1="{x:.1f}" x2="{x:.1f}" y1="{}" y2="{}"/>'
+            '<text x="{x:.1f}" y="{}" text-anchor="middle">{}</text>'
+        ).format(_BOTTOM, _BOTTOM + 5, _BOTTOM + 18, text, x=across.place(value, _LEFT, _RIGHT))
+    yield Markup(
+        '<line class="edge" x1="{0}" x2="{1}" y1="{2}" y2="{2}"/>'
+        '<text class="axis" x="{1}" y="{3}" text-anchor="end">{4}</text>'
+        '<text class="axis" x="{0}" y="12">{5}</text>'
+    ).format(_LEFT, _RIGHT, _BOTTOM, _HEIGHT - 8, across.name, up.name)
 
 
 def _line(series: Series, kind: int, across: Axis, up: Axis) -> Markup:
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     places: list[tuple[float, float | None]] = []
     before: float | None = None
     for value, height in series.points:
-        x = across.place(value, _LEFT, right)
-        y = None if height is None else up.place(height, bottom, _TOP)
+        x = across.place(value, _LEFT, _RIGHT)
+        y = None if height is None else up.place(height, _BOTTOM, _TOP)
         if before is not None and y is not None:
             places.append((x, before))  # The value holds until the next point.
         places.append((x, y))
@@ -163,55 +142,38 @@ def _path(places: Sequence[tuple[float, float | None]]) -> str:
     return " ".join(words)
 
 
-def _names(lines: Sequence[Series], up: Axis) -> Markup:
+def _names(lines: Sequence[Series], up: Axis) -> Iterator[Markup]:
     """Each line's name at its end; names of lines that end together stand under each other."""
-    bottom = _HEIGHT - _BOTTOM
     ends = []
     for kind, series in enumerate(lines):
         heights = [height for _, height in series.points if height is not None]
         if heights:
-            ends.append((up.place(heights[-1], bottom, _TOP), kind % KINDS, series.name))
+            ends.append((up.place(heights[-1], _BOTTOM, _TOP), kind % KINDS, series.name))
     ends.sort()
-    top = min([_TOP + 4.0, *(y for y, _, _ in ends)])
-    highest = bottom - _LINE * (len(ends) - 1)
-    parts, free = [], top
+    free = min([_TOP + 4.0, *(y for y, _, _ in ends)])
+    highest = _BOTTOM - _LINE * (len(ends) - 1)
     for index, (y, kind, name) in enumerate(ends):
         # Below the previous name, and high enough to leave room for the following ones.
         at = max(free, min(y, highest + index * _LINE))
         free = at + _LINE
-        parts.append(
-            Markup(
-                '<g><line class="line s{}" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"/>'
-                '<text class="name" x="{}" y="{base:.1f}">{}</text></g>'
-            ).format(
-                kind,
-                _WIDTH - _RIGHT + 6,
-                _WIDTH - _RIGHT + 22,
-                _WIDTH - _RIGHT + 26,
-                name if len(name) <= 10 else name[:9] + "…",
-                y=at,
-                base=at + 4,
-            )
-        )
-    return Markup("").join(parts)
+        short = name if len(name) <= 10 else name[:9] + "…"
+        yield Markup(
+            '<g><line class="line s{}" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"/>'
+            '<text class="name" x="{}" y="{base:.1f}">{}</text></g>'
+        ).format(kind, _RIGHT + 6, _RIGHT + 22, _RIGHT + 26, short, y=at, base=at + 4)
 
 
-def _bands(across: Axis, lines: Sequence[Series], marks: Sequence[str]) -> Markup:
+def _bands(across: Axis, lines: Sequence[Series], marks: Sequence[str]) -> Iterator[Markup]:
     """Invisible bands along the axis, whose tooltips show the values of all lines."""
-    right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     count = len(lines[0].points) if lines else 0
     step = -(-count // _BANDS) or 1
-    parts = []
     for index in range(0, count, step):
-        x = across.place(lines[0].points[index][0], _LEFT, right)
+        x = across.place(lines[0].points[index][0], _LEFT, _RIGHT)
         # Up to the next band; the last band has a minimum width within the plot.
         after = lines[0].points[min(index + step, count - 1)][0]
-        end = max(across.place(after, _LEFT, right), min(x + _LEAST, right))
+        end = max(across.place(after, _LEFT, _RIGHT), min(x + _LEAST, _RIGHT))
         values = "\n".join(f"{series.name}: {series.texts[index]}" for series in lines)
-        parts.append(
-            Markup(
-                '<rect class="band" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
-                "<title>{}\n{}</title></rect>"
-            ).format(x, _TOP, end - x, bottom - _TOP, marks[index], values)
-        )
-    return Markup("").join(parts)
+        yield Markup(
+            '<rect class="band" x="{:.1f}" y="{}" width="{:.1f}" height="{}">'
+            "<title>{}\n{}</title></rect>"
+        ).format(x, _TOP, end - x, _BOTTOM - _TOP, marks[index], values)
