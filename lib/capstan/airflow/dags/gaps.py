@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
-from airflow.sdk.exceptions import DownstreamTasksSkipped
 
 from capstan.airflow.coverage_markdown import gaps_markdown
 from capstan.airflow.dags import docs, timetables
@@ -18,7 +17,7 @@ from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
 from capstan.core.config import Replay
 
 if TYPE_CHECKING:
@@ -71,9 +70,7 @@ class ListGapsOperator(BaseOperator):
         if not backfills or not params.get("fill"):
             reason = "fill is off" if backfills else "nothing is missing"
             self.log.info("nothing is filled: %s", reason)
-            context["ti"].xcom_push(key="return_value", value=result)
-            following = context["task"].get_flat_relative_ids(upstream=False)
-            raise DownstreamTasksSkipped(tasks=sorted(following))  # type: ignore[no-untyped-call]
+            raise skip_following(context, result)
         return result
 
 

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import DownstreamTasksSkipped
 from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
 from capstan.core.config.request_fields import GivenFields
 from capstan.core.json_object import Json
 from capstan.errors import IncompleteError
@@ -174,7 +174,8 @@ class PlanReplayOperator(CapstanSubmitOperator):
             plan = self._compared(context, pinned, previewed.records)
         result = {"request": pinned, "records": previewed.records, "plan": plan}
         if dry:
-            self._stop(context, result)
+            self.log.info("dry run: nothing is replayed")
+            raise skip_following(context, result)
         remember_request(context, pinned)
         if self.without_approval and not pinned["approve"]:
             self._skip(context, result)
@@ -201,10 +202,3 @@ class PlanReplayOperator(CapstanSubmitOperator):
         for key, value in {**result, "return_value": dict(result)}.items():
             context["ti"].xcom_push(key=key, value=value)
         raise DownstreamTasksSkipped(tasks=list(self.without_approval))  # type: ignore[no-untyped-call]
-
-    def _stop(self, context: Context, result: Json) -> None:
-        """Skip all downstream tasks, with the plan as the result."""
-        self.log.info("dry run: nothing is replayed")
-        context["ti"].xcom_push(key="return_value", value=dict(result))
-        following = context["task"].get_flat_relative_ids(upstream=False)
-        raise DownstreamTasksSkipped(tasks=sorted(following))  # type: ignore[no-untyped-call]

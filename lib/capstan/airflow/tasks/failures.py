@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
     AirflowRescheduleException,
+    DownstreamTasksSkipped,
 )
 
 from capstan.core.json_object import Json
@@ -69,6 +70,13 @@ def failure(code: int, error: Json) -> AirflowException:
 def reschedule(at: datetime) -> AirflowRescheduleException:
     """The exception that frees the worker slot and runs the task again, in the same try."""
     return AirflowRescheduleException(at)  # type: ignore[no-untyped-call]
+
+
+def skip_following(context: Context, result: Json) -> DownstreamTasksSkipped:
+    """Push a task's result, and return the exception that skips all tasks after it."""
+    context["ti"].xcom_push(key="return_value", value=dict(result))
+    following = context["task"].get_flat_relative_ids(upstream=False)
+    return DownstreamTasksSkipped(tasks=sorted(following))  # type: ignore[no-untyped-call]
 
 
 @contextmanager

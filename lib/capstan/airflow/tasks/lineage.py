@@ -31,6 +31,7 @@ from openlineage.client.facet_v2 import (
     output_statistics_output_dataset,
 )
 
+from capstan.airflow.coverage_markdown import runs_of
 from capstan.core.config import ProjectConfig, split_streams
 from capstan.core.json_object import Json
 from capstan.replay.planning.target_places import declared_path
@@ -135,9 +136,7 @@ def of_replay(lake: Lake, result: Json) -> Lineage:
 
 def of_backfills(lake: Lake, result: Json) -> Lineage:
     """The same for all runs of backfills together, without their certificates."""
-    backfills = _entries(result.get("backfills", [result]))
-    runs = [run for backfill in backfills for run in _entries(backfill.get("runs"))]
-    results = map(ReplayResult.from_json, runs)
+    results = map(ReplayResult.from_json, runs_of(result))
     return _played(
         lake, [each for each in results if each.certificate and each.certificate.published]
     )
@@ -147,11 +146,11 @@ def of_capture(lake: Lake, captured: Json) -> Lineage:
     """Into the tape, at its new cut and frontier."""
     if "error" in captured:
         return OperatorLineage()
-    cut, frontier = captured.get("cut"), captured.get("frontier")
     # The cut of a tape without commits is -1.
-    version = cut if isinstance(cut, int) and cut >= 0 else None
-    tape = _output(Use(_tape(lake, captured), version, _count(captured.get("records"))))
-    facet = FrontierDatasetFacet(frontier if isinstance(frontier, list) else [])
+    version = captured["cut"] if captured["cut"] >= 0 else None
+    events = lake.stream(captured["stream"]).events
+    tape = _output(Use(events, version, captured["records"]))
+    facet = FrontierDatasetFacet(captured["frontier"])
     tape.facets = {**(tape.facets or {}), FRONTIER: facet}
     return OperatorLineage(outputs=[tape])
 
@@ -170,7 +169,7 @@ def of_audits(lake: Lake, result: Json) -> Lineage:
 
     Audits that could not be made are left out: the task's log says why.
     """
-    audits = [audit for audit in _entries(result.get("audits", [result])) if "passed" in audit]
+    audits = [audit for audit in result.get("audits", [result]) if "passed" in audit]
     tapes = [
         Use(lake.stream(stream).events, cut) for audit in audits for stream, cut in _cuts(audit)
     ]
@@ -303,21 +302,8 @@ def _without_rows(result: Json) -> dict[str, Any]:
     return certificate
 
 
-def _tape(lake: Lake, result: Json) -> str:
-    return lake.stream(str(result["stream"])).events
-
-
 def _cuts(audit: Json) -> Iterable[tuple[str, int]]:
     """The audited streams with their cuts; those of several are in the order of their sources."""
     streams, cuts = split_streams(str(audit["stream"])), audit.get("cuts")
     several = [cuts[source] for source in sorted(cuts)] if isinstance(cuts, Mapping) else []
     return zip(streams, several or [audit["cut"]], strict=True)
-
-
-def _entries(value: object) -> list[Json]:
-    entries = value if isinstance(value, list) else []
-    return [entry for entry in entries if isinstance(entry, Mapping)]
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) else None
