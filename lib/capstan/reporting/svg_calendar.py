@@ -21,6 +21,8 @@ _LEFT, _TOP = 34, 20
 _PER_ROW = 48
 _LEAST = 12
 _SCALE = 1.3
+_ROW = Markup('<text x="{}" y="{}" text-anchor="end">{}</text>')
+_MONTH = Markup('<text x="{}" y="{}">{}</text>')
 _DAYS = ("Mon", "", "Wed", "", "Fri", "", "Sun")
 
 
@@ -33,19 +35,12 @@ def calendar(title: str, cells: Sequence[Cell], link: Link) -> Markup:
     start = first - timedelta(days=first.weekday())
     weeks = max((last - start).days // 7 + 1, _LEAST)
     parts = [
-        Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
-            _LEFT - 6, _TOP + row * _STEP + 10, name
-        )
-        for row, name in enumerate(_DAYS)
+        _ROW.format(_LEFT - 6, _TOP + row * _STEP + 10, name) for row, name in enumerate(_DAYS)
     ]
     for begin in (date(first.year, month, 1) for month in range(first.month, last.month + 1)):
         # Above the first week that begins in the month; the first month above the first week.
         week = -(-(begin - start).days // 7) if begin > start else 0
-        parts.append(
-            Markup('<text x="{}" y="{}">{}</text>').format(
-                _LEFT + week * _STEP, _TOP - 7, f"{begin:%b}"
-            )
-        )
+        parts.append(_MONTH.format(_LEFT + week * _STEP, _TOP - 7, f"{begin:%b}"))
     for cell, day in days:
         week = (day - start).days // 7
         place = (_LEFT + week * _STEP, _TOP + day.weekday() * _STEP)
@@ -60,11 +55,7 @@ def strip(title: str, cells: Sequence[Cell], link: Link) -> Markup:
         row, column = divmod(index, _PER_ROW)
         if column == 0:
             name = cell.name if len(cell.name) <= 12 else cell.name[:10]
-            parts.append(
-                Markup('<text x="76" y="{}" text-anchor="end">{}</text>').format(
-                    4 + row * _STEP + 10, name
-                )
-            )
+            parts.append(_ROW.format(76, 4 + row * _STEP + 10, name))
         parts.append(_cell(cell, (82 + column * _STEP, 4 + row * _STEP), link))
     rows = -(-len(cells) // _PER_ROW)
     return _svg(title, (82 + _PER_ROW * _STEP, 6 + rows * _STEP), parts)

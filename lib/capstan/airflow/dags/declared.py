@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from airflow.sdk import DAG, Context
+from airflow.sdk import DAG, Context, Param
 
 from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
@@ -81,15 +81,7 @@ def _follow_dag(settings: Settings, replay: Replay) -> DAG:
         schedule=timetables.of_replay(settings, replay),
         # Each run continues from the previous one.
         max_active_runs=1,
-        params={
-            "peers": peers_field(),
-            "adopt": switch("Adopt", "Also replace rows that no replay wrote.", None),
-            "direct": switch(
-                "Direct", "Write to the table without staging, and audit it there.", None
-            ),
-            "dry_run": switch("Dry run", "Stop after the plan.", None),
-            "diff": switch("Differences", DIFFERENCES, None),
-        },
+        params={"peers": peers_field(), **_switches("Also replace rows that no replay wrote.")},
         tag="follow",
     ) as dag:
         outlet = table_asset(replay.target, settings.declarations)
@@ -101,6 +93,17 @@ def _follow_fields(replay: Replay, context: Context) -> GivenFields:
     """The fields of a run's request: the declared replay, with the form's peers and switches."""
     peers = context["params"].get("peers")
     return {**declared_fields(replay, context), "follow": replay.follow, "peers": peers}
+
+
+def _switches(adopt: str) -> dict[str, Param]:
+    """The switches that `declared_fields` reads, in the order of the form."""
+    direct = "Write to the table without staging, and audit it there."
+    return {
+        "adopt": switch("Adopt", adopt, None),
+        "direct": switch("Direct", direct, None),
+        "dry_run": switch("Dry run", "Stop after the plan.", None),
+        "diff": switch("Differences", DIFFERENCES, None),
+    }
 
 
 def backfill_dags(settings: Settings) -> Iterator[DAG]:
@@ -132,14 +135,7 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
         max_active_runs=_MAX_ACTIVE_RUNS,
         params={
             "workers": workers_field({name: labels[name] for name in replay.inputs}),
-            "adopt": switch(
-                "Adopt", "Also replace rows of the interval that no replay wrote.", None
-            ),
-            "direct": switch(
-                "Direct", "Write to the table without staging, and audit it there.", None
-            ),
-            "dry_run": switch("Dry run", "Stop after the plan.", None),
-            "diff": switch("Differences", DIFFERENCES, None),
+            **_switches("Also replace rows of the interval that no replay wrote."),
         },
         tag="backfill",
     ) as dag:
