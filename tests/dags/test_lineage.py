@@ -16,6 +16,7 @@ from openlineage.client.event_v2 import Job, Run, RunEvent
 from openlineage.client.serde import Serde
 
 from capstan.airflow.assets import table_asset
+from capstan.airflow.operators.result import ResultOperator
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
@@ -340,3 +341,8 @@ print(CapstanSubmitOperator.__name__)
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.splitlines()[-1] == "CapstanSubmitOperator"
+
+
+def test_a_task_without_a_result_reports_nothing(place: Place) -> None:
+    for task in (own("replay"), ResultOperator(task_id="t")):
+        assert task.get_openlineage_facets_on_complete(None) == OperatorLineage()

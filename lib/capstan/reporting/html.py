@@ -6,7 +6,7 @@ All values, also in `Markup`, are escaped. A page loads resources only from its 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -21,12 +21,18 @@ from capstan.reporting.commit_history import CommitTimes
 from capstan.reporting.coverage_view import Coverage, Stretch
 from capstan.reporting.run_view import UNCOVERED
 from capstan.reporting.stream_view import StreamHistory, least_held
-from capstan.reporting.svg_axes import Axis, clock_axis, coordinate_axis, length_axis, number_axis
+from capstan.reporting.svg_axes import (
+    Axis,
+    clock_axis,
+    coordinate_axis,
+    length_axis,
+    micros,
+    number_axis,
+)
 from capstan.reporting.svg_calendar import calendar, strip
 from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.storage.tape.index import WorkerState
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 STATIC = {
     "style.css": "text/css; charset=utf-8",
     "page.js": "text/javascript; charset=utf-8",
@@ -150,12 +156,12 @@ def _plot(
 ) -> Markup:
     """Lines over the times of commits, or over the commits when their times are unknown."""
     commits = view.progress.commits
-    timed = [i for i, at in enumerate(course.moments) if at is not None]
-    clock = len({course.moments[i] for i in timed}) > 1
-    places = timed if clock else list(range(len(commits)))
+    timed = {i: micros(at) for i, at in enumerate(course.moments) if at is not None}
+    clock = len(set(timed.values())) > 1
+    marked = timed if clock else dict(enumerate(commits))
+    places, at = list(marked), list(marked.values())
     if len(places) < 2 or all(row.values[i] is None for row in rows for i in places):
         return Markup("")
-    at = [_micros(course.moments[i]) if clock else commits[i] for i in places]
     across = (clock_axis("written", at[0], at[-1]) if clock
               else number_axis("commit", at[0], at[-1], marks=8))  # fmt: skip
     lines = [
@@ -174,11 +180,6 @@ def _plot(
 def _span(rows: Sequence[_Row]) -> tuple[int, int]:
     known = [value for row in rows for value in row.values if value is not None]
     return min(known, default=0), max(known, default=0)
-
-
-def _micros(at: datetime | None) -> int:
-    assert at is not None
-    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def _mark(at: datetime | None, commit: int) -> str:

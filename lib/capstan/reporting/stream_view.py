@@ -146,9 +146,7 @@ class NoView:
 _View = TypeVar("_View", bound=StreamView)
 _AT_ONCE = 8
 _CACHE: VersionedCache[StreamHistory] = VersionedCache()
-_Violations = dict[tuple[str, str], tuple[KnownViolation, ...]]
-"""Known violations by stream and tape."""
-_VIOLATIONS: VersionedCache[_Violations] = VersionedCache()
+_VIOLATIONS: VersionedCache[tuple[KnownViolation, ...]] = VersionedCache()
 
 
 def least_held(state: WorkerState) -> int | None:
@@ -236,10 +234,11 @@ def _history(lake: Lake, name: str, about: str) -> StreamHistory:
     times = greatest_times(files, tape.time_type.coordinates[-1])
     # By the bounds of files, to the millisecond.
     greatest = None if times is None else pc.max(times).as_py()
+    of_tape = (tape.name, str(table.metadata().id))
     return StreamHistory(
         tape, about, cut, progress.workers, greatest, count_late(tape, cut), progress,
         read_verified(lake, tape, cut),
-        _violations(lake).get((tape.name, str(table.metadata().id)), ()),
+        tuple(each for each in _violations(lake) if (each.stream, each.tape) == of_tape),
         newest_write(files),
     )  # fmt: skip
 
@@ -275,14 +274,6 @@ def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:
     return VerifiedState(commits, events, max(times, default=None))
 
 
-def _violations(lake: Lake) -> _Violations:
+def _violations(lake: Lake) -> tuple[KnownViolation, ...]:
     newest = newest_entry(lake.ledger("findings"))
-    return _VIOLATIONS.get(lake.root, newest, lambda: _read_violations(lake))
-
-
-def _read_violations(lake: Lake) -> _Violations:
-    by_tape: _Violations = {}
-    for violation in known_violations(lake):
-        key = violation.stream, violation.tape
-        by_tape[key] = (*by_tape.get(key, ()), violation)
-    return by_tape
+    return _VIOLATIONS.get(lake.root, newest, lambda: tuple(known_violations(lake)))

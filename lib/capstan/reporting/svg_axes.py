@@ -102,12 +102,17 @@ def _firsts(low: int, high: int, months: int) -> Iterator[int]:
     month = (start.year * 12 + start.month - 1) // months * months
     while month < 9999 * 12:
         first = datetime(max(month // 12, 1), month % 12 + 1, 1, tzinfo=UTC)
-        at = (first - _EPOCH) // timedelta(microseconds=1)
+        at = micros(first)
         if at > high:
             return
         if at >= low:
             yield at
         month += months
+
+
+def micros(at: datetime) -> int:
+    """An instant in microseconds, as `clock_axis` takes it."""
+    return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def _text(at: int, form: str) -> str:
