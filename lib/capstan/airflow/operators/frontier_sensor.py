@@ -17,7 +17,6 @@ from capstan.core.config.request_fields import GivenFields, Names
 from capstan.errors import IncompleteError
 
 _HINT = "check that the stream is captured, then clear this task"
-Fields = Callable[[Context], GivenFields]
 _RANGE = ("stream", "workers", "since", "until", "replay")
 
 
@@ -41,7 +40,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         since: str | None = None,
         until: str | None = None,
         replay: str | None = None,
-        fields: Fields | None = None,
+        fields: Callable[[Context], GivenFields] | None = None,
         settings: Settings | None = None,
         lake: str | None = None,
         config: str | None = None,

@@ -26,7 +26,8 @@ from capstan.core.config.fields import SequencesOrNone
 from capstan.core.config.help import Help, documented
 from capstan.core.config.loading.change_completion import preset_settings
 from capstan.core.config.replay_rules import cannot_follow, check_replay
-from capstan.core.config.request_fields import NamesBySource, NamesOrNone, TimeText
+from capstan.core.config.request_fields import GivenFields, NamesBySource, NamesOrNone, TimeText
+from capstan.core.json_object import Json
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError
 
@@ -322,20 +323,18 @@ class Request:
         return {**value, "workers_of": chosen} if chosen else value
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> Request:
+    def from_json(cls, value: Json) -> Request:
         """The request that `to_json` wrote."""
         fields = dict(value)
-        workers, keys = fields.pop("workers"), fields.pop("keys")
-        sequence: Any = fields.pop("sequence_by", None)
-        of_each: Any = fields.pop("workers_of", None)
-        mode = Mode(str(fields.pop("mode")))
+        workers, sequence = fields.pop("workers"), fields.pop("sequence_by", None)
+        of_each = fields.pop("workers_of", None) or {}
         return cls(
-            **fields,  # type: ignore[arg-type]
-            mode=mode,
-            workers=tuple(workers) if isinstance(workers, list) else None,
-            keys=tuple(keys) if isinstance(keys, list) else (),
+            mode=Mode(fields.pop("mode")),
+            workers=None if workers is None else tuple(workers),
+            keys=tuple(fields.pop("keys") or ()),
             sequence_by=tuple(sequence or ()),
-            workers_of={key: tuple(names) for key, names in (of_each or {}).items()},
+            workers_of={key: tuple(names) for key, names in of_each.items()},
+            **fields,
         )
 
 
@@ -354,7 +353,7 @@ def with_preset(config: ProjectConfig, request: Request) -> Request:
     )
 
 
-def with_stream(fields: Mapping[str, object]) -> Mapping[str, object]:
+def with_stream(fields: GivenFields) -> GivenFields:
     """The fields of a request, with the text of its `streams` as `stream` if that is not given."""
     streams = fields.get("streams")
     if fields.get("stream") is not None or not streams or not isinstance(streams, Mapping):

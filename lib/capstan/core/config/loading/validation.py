@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -11,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from capstan.core.config.loading.yaml_document import Document, Place
 from capstan.core.config.names import did_you_mean, one_of
-from capstan.core.config.request_fields import problem_with_text
+from capstan.core.config.request_fields import GivenFields, problem_with_text
 from capstan.errors import InvalidRequestError
 
 Model = TypeVar("Model")
@@ -27,7 +26,7 @@ _REQUIREMENTS = {
 _MAX_LENGTH = 80
 
 
-def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> Model:
+def read_model(model: type[Model], fields: GivenFields, code: str) -> Model:
     """Build `model` from `fields` given in Python."""
     try:
         return TypeAdapter(model).validate_python(dict(fields))
@@ -39,7 +38,7 @@ def read_model(model: type[Model], fields: Mapping[str, object], code: str) -> M
         raise InvalidRequestError(code, message, "correct the value as stated") from None
 
 
-def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
+def read_request(model: type[Model], fields: GivenFields) -> Model:
     """Build the request `model` from `fields`, which may be no others than its own."""
     of_model = {field.name: field for field in dataclasses.fields(model)}  # type: ignore[arg-type]
     known = list(of_model)
@@ -62,7 +61,7 @@ def read_request(model: type[Model], fields: Mapping[str, object]) -> Model:
     return read_model(model, fields, "CAP-REQUEST")
 
 
-def read_fields(model: type[Any], fields: Mapping[str, object]) -> dict[str, Any]:
+def read_fields(model: type[Any], fields: GivenFields) -> dict[str, Any]:
     """The fields of a request that are given, checked and as JSON has them; None is not given."""
     given = {key: value for key, value in fields.items() if value is not None}
     request = read_request(model, given)
@@ -118,7 +117,7 @@ def _explain(details: ErrorDetails) -> tuple[Place, str]:
     return place, _problem(details, context)
 
 
-def _problem(details: ErrorDetails, context: Mapping[str, object]) -> str:
+def _problem(details: ErrorDetails, context: dict[str, Any]) -> str:
     value, kind, message = details["input"], details["type"], str(details["msg"])
     if kind == "unknown_key":
         return message
