@@ -15,6 +15,9 @@ from capstan.airflow import (
     FrontierSensor,
     PlanOperator,
     ReplayOperator,
+    ResultOperator,
+    capstan_dags,
+    check_declarations,
 )
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import plan_request
@@ -90,6 +93,29 @@ def test_settings_have_no_empty_place(taped: Place, monkeypatch: pytest.MonkeyPa
             patch.setenv(variable, "")
             with pytest.raises(InvalidRequestError, match=f"{variable} is empty"):
                 read_settings(taped.root / "dags" / "any.py")
+
+
+@pytest.mark.parametrize("name", ["config", "streams"])
+def test_no_declaration_file_is_empty(
+    taped: Place, submit: FakeSubmit, execute: Any, context: Any, name: str
+) -> None:
+    empty: dict[str, Any] = {name: ""}
+    for made in (
+        FrontierSensor(task_id="t", stream="little", **empty),
+        ReplayOperator(task_id="t", stream="little", target="t", **empty),
+        ResultOperator(task_id="t", attempt="x", **empty),
+    ):
+        with pytest.raises(TaskRefusedError, match="^CAP-REQUEST: config is empty"):
+            execute(made, context())
+    dag_file = taped.root / "dags" / "any.py"
+    for declare in (capstan_dags, check_declarations):
+        with pytest.raises(InvalidRequestError, match="config is empty"):
+            declare(dag_file, **empty)
+    with DAG("d", schedule=None) as dag:
+        CapstanTaskGroup("g", target="t", stream="little", **empty)
+    with pytest.raises(TaskRefusedError, match="^CAP-REQUEST: config is empty"):
+        execute(dag.get_task("g.plan"), context())
+    assert submit.calls == []
 
 
 def test_other_operators_refuse_what_is_empty(

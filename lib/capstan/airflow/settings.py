@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from capstan.airflow import s3_connection
 from capstan.core.config import ProjectConfig, load_sound
@@ -35,6 +35,7 @@ KEEP = "30 days"
 
 PREFIX = "capstan_"
 """Default of `CAPSTAN_DAG_PREFIX`."""
+_File = TypeVar("_File", bound=str | Path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,11 @@ def read_settings(
         os.environ.get("CAPSTAN_KEEP") or KEEP,
         os.environ.get("CAPSTAN_DAG_PREFIX") or PREFIX,
     )
+
+
+def named_config(config: _File | None, streams: _File | None) -> _File | None:
+    """The declaration file by either name of the argument; an empty one is left to be refused."""
+    return streams if config is None else config
 
 
 def dag_id(kind: str, name: str | None = None, prefix: str | None = None) -> str:

@@ -17,7 +17,7 @@ from capstan.airflow.dags.declared import backfill_dags, capture_dags, follow_da
 from capstan.airflow.dags.gaps import gaps_dags
 from capstan.airflow.dags.maintain import maintain_dags
 from capstan.airflow.dags.replay import replay_dags, replay_tasks, rollback_dags
-from capstan.airflow.settings import read_settings
+from capstan.airflow.settings import named_config, read_settings
 from capstan.core.config.names import did_you_mean, one_of
 from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
@@ -66,7 +66,7 @@ def capstan_dags(
             `default_args`.
         connection: The Spark connection; by default `CAPSTAN_CONNECTION`, or `spark_default`.
     """
-    settings = read_settings(dag_file, lake=lake, config=config or streams)
+    settings = read_settings(dag_file, lake=lake, config=named_config(config, streams))
     settings = replace(
         settings,
         prefix=prefix or settings.prefix,
@@ -102,7 +102,7 @@ def check_declarations(
         config: The declaration file; by default `CAPSTAN_CONFIG`.
         streams: The former name of `config`.
     """
-    require_none(read_settings(dag_file, lake=lake, config=config or streams))
+    require_none(read_settings(dag_file, lake=lake, config=named_config(config, streams)))
 
 
 class CapstanTaskGroup(TaskGroup):
@@ -151,5 +151,5 @@ class CapstanTaskGroup(TaskGroup):
                 {**asked, **(fields or {}), "into": target},
                 REPLAYED,
                 lake=lake,
-                config=config or streams,
+                config=named_config(config, streams),
             )

@@ -8,7 +8,7 @@ from datetime import timedelta
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.settings import Settings
+from capstan.airflow.settings import Settings, named_config
 from capstan.airflow.tasks.failures import as_task, set_usual
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.task_settings import task_settings
@@ -76,7 +76,7 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         self.until = until
         self.replay = replay
         self.lake = lake
-        self.config = config or streams
+        self.config = named_config(config, streams)
         self._given = settings
         self._fields_of = fields
 

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator, Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
-from capstan.airflow.settings import Settings
+from capstan.airflow.settings import Settings, named_config
 from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
@@ -76,7 +76,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         super().__init__(**rest)  # type: ignore[arg-type]
         self.attempt = attempt or attempt_template(self.task_id)
         self.lake = lake
-        self.config = config or streams
+        self.config = named_config(config, streams)
         self.shown = ""
         self._app = ""
         self._result: Json | None = None

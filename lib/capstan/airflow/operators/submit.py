@@ -12,7 +12,12 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from capstan.airflow.settings import Settings, connection_id, environment_pool
+from capstan.airflow.settings import (
+    Settings,
+    connection_id,
+    environment_pool,
+    named_config,
+)
 from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.failures import (
     TaskBrokenError,
@@ -114,7 +119,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self._result: Json | None = None
         self._given = settings
         self.lake = lake
-        self.config = config or streams
+        self.config = named_config(config, streams)
         self.shown = ""
         self._render_result = render
         self._wait = wait

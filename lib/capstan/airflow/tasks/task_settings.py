@@ -8,6 +8,7 @@ from typing import Protocol
 from airflow.sdk import BaseOperator
 
 from capstan.airflow.settings import Settings, read_settings
+from capstan.airflow.tasks.failures import as_task
 
 
 class Placed(Protocol):
@@ -17,6 +18,7 @@ class Placed(Protocol):
     config: str | None
 
 
+@as_task()
 def task_settings(operator: Placed, given: Settings | None) -> Settings:
     """The settings that a DAG has given, or of the environment; the operator's own places win."""
     if given is not None and operator.lake is None and operator.config is None:
