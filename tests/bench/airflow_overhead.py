@@ -1,4 +1,4 @@
-"""Overhead of Airflow: the same replay by the app alone and by the DAG, alternately."""
+"""Overhead of Airflow: the same replay by the job alone and by the DAG, alternately."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scheduled(bench: Bench) -> list[Line]:
     """The results `Airflow`, `a hop of Airflow` and `parsing a DAG file`, from real runs.
 
     Raises:
-        SystemFailureError: `CAP-BENCH` if an app or a run does not succeed.
+        SystemFailureError: `CAP-BENCH` if a job or a run does not succeed.
     """
     folder = bench.place("airflow")
     feed(folder / "lake" / "sources" / _STREAM, days=range(_DAYS))

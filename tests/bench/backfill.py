@@ -1,7 +1,7 @@
-"""Cost of a backfill in one app, compared with one replay of everything, and with an app each.
+"""Cost of a backfill in one job, compared with one replay of everything, and with a job each.
 
 By default a backfill makes one run of adjoining intervals, which is the same work as one replay
-over them. The goal applies to one run per interval, in one app: its cost above a single run is the
+over them. The goal applies to one run per interval, in one job: its cost above a single run is the
 lock, the audit, the publish and the ledger rows of each run.
 """
 
@@ -32,8 +32,8 @@ GOAL: Final = 1.1
 """Goal for one run per interval, as a ratio to one run over everything."""
 INTERVALS: Final = 30
 """Number of intervals, one hour each; fewer if there are too few bids."""
-APPS: Final = 3
-"""Number of apps with one interval that are run, from which the cost of all is extrapolated."""
+JOBS: Final = 3
+"""Number of jobs with one interval that are run, from which the cost of all is extrapolated."""
 _NAME: Final = "hours"
 _DECLARED: Final = """
 streams:
@@ -48,7 +48,7 @@ _WHOLE, _STRETCH, _EACH = "one run over all", "one run a stretch", "a run each"
 
 
 def backfills(bench: Bench) -> list[Line]:
-    """The results of a backfill with a run per interval, of a default one, and of an app each."""
+    """The results of a backfill with a run per interval, of a default one, and of a job each."""
     folder = bench.place("backfills")
     lake = Lake.at(folder / "lake")
     hours = _captured(bench, lake)
@@ -106,35 +106,35 @@ def _captured(bench: Bench, lake: Lake) -> int:
 
 
 def _apart(bench: Bench, folder: Path, hours: int) -> Line:
-    """One app that backfills all intervals, by default settings, and an app for each of them.
+    """One job that backfills all intervals, by default settings, and a job for each of them.
 
-    Only `APPS` of the latter are run, at intervals that do not adjoin; their median is multiplied.
-    All apps are submitted as the DAGs do it, including the start of their JVMs.
+    Only `JOBS` of the latter are run, at intervals that do not adjoin; their median is multiplied.
+    All jobs are submitted as the DAGs do it, including the start of their JVMs.
     """
     since, until = _bounds(hours)
     declared = _declared(folder, since, until)
     request: dict[str, object] = {"replay": _NAME, "every": "1 hour"}
     one = submitted(folder, "backfill", request, declared)
     costs = []
-    for number in range(APPS):
-        begin = since + timedelta(hours=number * hours // APPS)
+    for number in range(JOBS):
+        begin = since + timedelta(hours=number * hours // JOBS)
         part = {"since": begin.isoformat(), "until": (begin + timedelta(hours=1)).isoformat()}
         single = {"stream": _NAME, "into": "alone", **part}
         costs.append(submitted(folder, "replay", single, declared))
-        bench.say(f"an app for one interval: {costs[-1].cpu:.1f} CPU s, {costs[-1].wall:.1f} s")
+        bench.say(f"a job for one interval: {costs[-1].cpu:.1f} CPU s, {costs[-1].wall:.1f} s")
     cpu, wall = (median(getattr(cost, name) for cost in costs) * hours for name in ("cpu", "wall"))
-    bench.say(f"one app for {hours}: {one.cpu:.1f} CPU s, {one.wall:.1f} s")
+    bench.say(f"one job for {hours}: {one.cpu:.1f} CPU s, {one.wall:.1f} s")
     detail: dict[str, object] = {
-        "apps_measured": APPS,
+        "apps_measured": JOBS,
         "wall_total": round(one.wall / wall, 4),
         "costs": {"one app": [one.to_json()], "an app costs": [cost.to_json() for cost in costs]},
     }
-    against = f"one app for each of {hours}, extrapolated from {APPS}"
+    against = f"one app for each of {hours}, extrapolated from {JOBS}"
     return Line("backfill, one app", against, one.cpu / cpu, None, detail=detail)
 
 
 def _declared(folder: Path, since: datetime, until: datetime) -> Path:
-    """The declarations of the apps; they use only the name of the stream, as it is on tape."""
+    """The declarations of the jobs; they use only the name of the stream, as it is on tape."""
     path = folder / "streams.yaml"
     bounds = {"since": since.isoformat(), "until": until.isoformat()}
     path.write_text(_DECLARED.format(name=_NAME, **bounds), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Apps submitted as the DAGs submit them, one after the other, and the cost of each."""
+"""Jobs submitted as the DAGs submit them, one after the other, and the cost of each."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ DECLARED = _ROOT / "dags" / "streams.yaml"
 
 
 def submitted(
-    folder: Path, app: str, request: Mapping[str, object], streams: Path = DECLARED
+    folder: Path, job: str, request: Mapping[str, object], streams: Path = DECLARED
 ) -> Cost:
-    """Run an app on the lake of a folder; returns its cost, from start to end.
+    """Run a job on the lake of a folder; returns its cost, from start to end.
 
     CPU seconds are those of `spark-submit` and all its child processes.
 
     Args:
         folder: Working folder; its lake is in `lake`.
-        app: The app, by the name of its file.
+        job: The job, by the name of its file.
         request: Its request.
         streams: The declarations.
 
@@ -40,7 +40,7 @@ def submitted(
     given = submission(_MASTER, short=True)
     conf = [part for key, value in given.conf.items() for part in ("--conf", f"{key}={value}")]
     program = [str(pyspark_home() / "bin" / "spark-submit"), "--master", _MASTER, *conf]
-    program += ["--driver-memory", given.memory, str(_ROOT / "spark_apps" / f"{app}.py")]
+    program += ["--driver-memory", given.memory, str(_ROOT / "spark_apps" / f"{job}.py")]
     program += ["--request", json.dumps(request), "--lake", str(folder / "lake")]
     before, began = os.times(), time.monotonic()
     ended = subprocess.run(
@@ -53,9 +53,9 @@ def submitted(
     )
     if ended.returncode:
         last = ended.stdout.strip().rpartition("\n")[2]
-        message = f"the app {app} ended with {ended.returncode}: {last}"
+        message = f"the job {job} ended with {ended.returncode}: {last}"
         raise SystemFailureError(
-            "CAP-BENCH", message, "give the same request to the app by hand, and see its log"
+            "CAP-BENCH", message, "give the same request to the job by hand, and see its log"
         )
     after = os.times()
     cpu = (after.children_user + after.children_system) - (

@@ -64,15 +64,15 @@ def break_off(folder: Path) -> None:
             stderr=subprocess.STDOUT,
         )
     try:
-        until(lambda: chaos.poll() is not None or apps(home) or None, 1800, every=2)
+        until(lambda: chaos.poll() is not None or jobs(home) or None, 1800, every=2)
     finally:
         chaos.kill()
         chaos.wait(60)
-    assert apps(home) != [], (folder / "broken-off.log").read_text()
+    assert jobs(home) != [], (folder / "broken-off.log").read_text()
 
 
-def apps(home: Home) -> list[Process]:
-    """The processes of Spark apps that an Airflow has at work."""
+def jobs(home: Home) -> list[Process]:
+    """The processes of Spark jobs that an Airflow has at work."""
     # To ask for what runs there makes its secrets, which is for its launcher to do.
     there = home.left() if home.logs.exists() else []
     return [item for item in there if "/spark_apps/" in command_of(item)]

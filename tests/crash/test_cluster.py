@@ -21,7 +21,7 @@ from tests.support.spark_cluster import Cluster, cluster, run_cli, submit
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-APPS = Path(__file__).parents[2] / "spark_apps"
+JOBS = Path(__file__).parents[2] / "spark_apps"
 PATIENCE = 1200.0
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3600)]
@@ -46,11 +46,11 @@ def streams(tmp_path_factory: pytest.TempPathFactory, source: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def lake(at: Cluster, streams: Path) -> Lake:
-    """A lake whose stream an app has captured that was submitted to the cluster."""
+    """A lake whose stream a job has captured that was submitted to the cluster."""
     actual, log = Lake.at(at.folder.parent / "lake"), at.folder.parent / "capture.log"
     where = ["--lake", actual.root, "--config", str(streams)]
     requested = ["--request", json.dumps({"stream": small_stream.NAME})]
-    process = submit(at, APPS / "capture.py", [*requested, *where], log)
+    process = submit(at, JOBS / "capture.py", [*requested, *where], log)
     assert process.wait(PATIENCE) == 0, log.read_text(encoding="utf-8")[-5000:]
     return actual
 
@@ -82,9 +82,9 @@ def test_a_killed_executor_does_not_change_a_replay(
     assert certificate.audit["passed"]
     assert certificate.attempt == 1
     _require_logged(log, run)
-    # The master gave the app another executor for the one that was killed.
+    # The master gave the job another executor for the one that was killed.
     started = re.findall(r"Launching executor (app-\S+)/(\d+)", at.log())
-    assert max(int(number) for app, number in started if app == started[-1][0]) >= 2
+    assert max(int(number) for job, number in started if job == started[-1][0]) >= 2
 
 
 def _kill_one(at: Cluster, lake: Lake) -> None:

@@ -196,9 +196,9 @@ def test_a_publish_says_who_approved_and_a_rejection_is_final(
     with pytest.raises(TaskRefusedError, match="^CAP-REJECTED: run t-1234-1 was rejected by ann"):
         execute(publisher(PublishOperator), where)
     assert where["outlet_events"] == {}
-    apps = [Path(word).name for call in submit.calls for word in call["arguments"]  # type: ignore[attr-defined]
+    jobs = [Path(word).name for call in submit.calls for word in call["arguments"]  # type: ignore[attr-defined]
             if word.endswith("publish.py")]  # fmt: skip
-    assert apps == ["publish.py"] * 2
+    assert jobs == ["publish.py"] * 2
 
 
 def planned(asked: Mapping[str, object]) -> PlanReplayOperator:
@@ -534,7 +534,7 @@ def test_the_plan_shows_which_rows_would_change_on_request(
     assert actual["plan"]["diff"] == WAITS["diff"]
     assert "| rows added | 3 |" in task.plan
     assert "| changed | 0 | 2024-05-01 | note=a\\|b | note=c |" in task.plan
-    # What the app answers is the task's, and its failures are Airflow's.
+    # What the job answers is the task's, and its failures are Airflow's.
     submit.answers({"exit": 2, "result": {"error": "CAP-MODE", "message": "no", "hint": ""}})
     with pytest.raises(TaskRefusedError, match="^CAP-MODE: no"):
         planned(diff=True)

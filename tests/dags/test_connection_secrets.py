@@ -1,4 +1,4 @@
-"""Values of connections in source options: in the app's environment, and nowhere else."""
+"""Values of connections in source options: in the job's environment, and nowhere else."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def connect(patch: pytest.MonkeyPatch, **fields: object) -> None:
     patch.setenv("AIRFLOW_CONN_SHOP", json.dumps({**connection, **fields}))
 
 
-def test_the_app_has_the_values_and_nothing_else_has(
+def test_the_job_has_the_values_and_nothing_else_has(
     shop: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     connect(monkeypatch, password=f"password-{MARK}", extra={"extra_key": f"extra-{MARK}"})

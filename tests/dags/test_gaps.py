@@ -1,4 +1,4 @@
-"""The DAG `capstan_gaps`: what it reports, what it asks the app to fill, what it leaves alone."""
+"""The DAG `capstan_gaps`: what it reports, what it asks the job to fill, what it leaves alone."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_gaps_are_reported_and_nothing_is_filled_by_default(look: Any) -> None:
     json.dumps(result)
 
 
-def test_fill_uses_one_app_at_a_pinned_cut(setting: Settings, look: Any) -> None:
+def test_fill_uses_one_job_at_a_pinned_cut(setting: Settings, look: Any) -> None:
     books(setting, "by_day", "f00").published("old", [0, 1, 2], days(0, 2))
     result, _, goes_on = look(fill=True, chunk=2)
     assert goes_on
@@ -219,7 +219,7 @@ def test_the_result_of_a_fill_is_shown() -> None:
     ]
 
 
-def test_the_whole_dag_submits_one_app(
+def test_the_whole_dag_submits_one_job(
     place: Place, setting: Settings, submit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})

@@ -150,7 +150,7 @@ def test_times_and_texts_of_names_are_taken(taped: Place, execute: Any, context:
         assert (request["since"], request["until"]) == ("2024-05-01", "2024-05-02T00:00:00")
 
 
-def test_requests_of_apps_have_times_as_text(
+def test_requests_of_jobs_have_times_as_text(
     taped: Place, submit: FakeSubmit, execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 0, "result": {}}, {"exit": 0, "result": {}})

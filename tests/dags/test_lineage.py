@@ -80,9 +80,9 @@ ROLLED_BACK = {
 }
 
 
-def told(app: str, answer: Mapping[str, object] | None, lake: str = LAKE) -> dict[str, Any]:
+def told(job: str, answer: Mapping[str, object] | None, lake: str = LAKE) -> dict[str, Any]:
     """What is told of an answer, in an event as OpenLineage's client writes it."""
-    return written(lineage(app, lake, answer))
+    return written(lineage(job, lake, answer))
 
 
 def written(found: OperatorLineage[Any, Any]) -> dict[str, Any]:
@@ -111,9 +111,9 @@ def verdicts(dataset: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     return [(item["assertion"], item["name"], item["success"]) for item in actual]
 
 
-@pytest.mark.parametrize("app", ["replay", "publish"])
-def test_a_replay_reports_input_output_and_certificate(app: str) -> None:
-    actual = told(app, CERTIFICATE)
+@pytest.mark.parametrize("job", ["replay", "publish"])
+def test_a_replay_reports_input_output_and_certificate(job: str) -> None:
+    actual = told(job, CERTIFICATE)
     [tape], [table] = actual["inputs"], actual["outputs"]
     assert (tape["namespace"], tape["name"], version(tape), rows(tape)) == ("file", TAPE, "7", 1800)
     assert (table["namespace"], table["name"], version(table), rows(table)) == (
@@ -168,7 +168,7 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
 
 
 @pytest.mark.parametrize(
-    ("app", "answer"),
+    ("job", "answer"),
     [
         ("replay", None),
         ("replay", REFUSED),
@@ -184,8 +184,8 @@ REFUSED = {"error": "CAP-X", "message": "what is wrong", "hint": "what to do"}
         ("maintain", {"streams": []}),
     ],
 )
-def test_apps_without_tables_report_nothing(app: str, answer: Any) -> None:
-    actual = told(app, answer)
+def test_jobs_without_tables_report_nothing(job: str, answer: Any) -> None:
+    actual = told(job, answer)
     assert (actual["inputs"], actual["outputs"], actual["run"]["facets"]) == ([], [], {})
 
 
@@ -274,11 +274,11 @@ def extracted(task: Any, state: TaskInstanceState) -> dict[str, Any]:
     return written(actual)
 
 
-def own(app: str) -> CapstanSubmitOperator:
+def own(job: str) -> CapstanSubmitOperator:
     with DAG("own", schedule=None):
         return CapstanSubmitOperator(
             task_id="t",
-            app=app,
+            app=job,
             settings=read_settings(DAGS / "any.py"),
             request={"stream": "flights"},
             outlets=[table_asset("daily")],
@@ -315,7 +315,7 @@ def test_a_failed_task_reports_its_findings(
 def test_lineage_errors_are_only_logged(
     place: Place, submit: FakeSubmit, execute: Any, context: Any, capsys: Any, caplog: Any
 ) -> None:
-    # A certificate without the path of its target, as no app gives it.
+    # A certificate without the path of its target, as no job gives it.
     task = own("replay")
     submit.answers(
         {"exit": 0, "result": {"stream": "flights", "target": "daily", "published": True}}

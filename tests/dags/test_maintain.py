@@ -1,4 +1,4 @@
-"""The DAG `capstan_maintain`: what it asks its app, what it shows, what fails it."""
+"""The DAG `capstan_maintain`: what it asks its job, what it shows, what fails it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RESULT = {
 }
 
 
-def test_the_dag_submits_one_app_for_the_chosen_streams(place: Place, submit: Any) -> None:
+def test_the_dag_submits_one_job_for_the_chosen_streams(place: Place, submit: Any) -> None:
     submit.answers({"exit": 0, "result": RESULT})
     assert place.run("capstan_maintain").state == "success"
     chosen = {"streams": ["little"], "keep": "2 days"}

@@ -439,7 +439,7 @@ def test_a_gap_leads_to_a_form_for_its_declared_replay(
     dag = place.bag().dags[REPLAY_DAG]
     dag.params.update(Form(form).conf)
     where = {**context(), "params": dag.params.validate()}
-    # What the DAG's first task makes of it, and hands to the app.
+    # What the DAG's first task makes of it, and hands to the job.
     plan = dag.get_task("plan")
     plan.without_approval = ()
     requested = execute(plan, where)["request"]

@@ -1,4 +1,4 @@
-"""The DAG `capstan_rollback`: what it asks its app, and what it refuses before there is one."""
+"""The DAG `capstan_rollback`: what it asks its job, and what it refuses before there is one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ledgers(place: Place) -> Place:
     return place
 
 
-def test_one_app_takes_the_run_back_and_the_table_is_told(
+def test_one_job_takes_the_run_back_and_the_table_is_told(
     ledgers: Place, submit: Any, execute: Any, context: Any
 ) -> None:
     submit.answers({"exit": 0, "result": RESULT})

@@ -1,4 +1,4 @@
-"""The connection with the credentials of S3: for tasks, their apps and the pages."""
+"""The connection with the credentials of S3: for tasks, their jobs and the pages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def connect(patch: pytest.MonkeyPatch, **fields: object) -> None:
     patch.setenv("AIRFLOW_CONN_STORE", json.dumps({"conn_type": "aws", **fields}))
 
 
-def test_the_app_has_the_keys_and_nothing_else_has(
+def test_the_job_has_the_keys_and_nothing_else_has(
     place: Place, submit: FakeSubmit, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     extra = {"region_name": "eu-north-1", "endpoint_url": "http://store:9000",

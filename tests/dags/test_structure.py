@@ -78,20 +78,20 @@ def test_the_project_s_own_declarations_make_their_dags(
     assert [followed] == backfill.get_task("replay").outlets
 
 
-def is_app(task: object) -> bool:
+def is_job(task: object) -> bool:
     """Whether a task starts Spark in each of its runs: a plan does only where it is asked to."""
     return isinstance(task, CapstanSubmitOperator) and not isinstance(task, PlanReplayOperator)
 
 
-def test_a_run_is_few_hops_and_one_spark_app(dags: dict[str, DAG]) -> None:
+def test_a_run_is_few_hops_and_one_spark_job(dags: dict[str, DAG]) -> None:
     for dag in dags.values():
         dag.check_cycle()
-        apps = [task for task in dag.tasks if is_app(task)]
+        jobs = [task for task in dag.tasks if is_job(task)]
         # The second one is small, and runs only where a person was asked.
         asks = any(task.task_id == "approve" for task in dag.tasks)
-        assert len(apps) == (0 if dag.dag_id.startswith("example") else 1 + asks)
-        assert all(task.retries == 2 for task in apps)
-        assert all(task.retry_delay == timedelta(seconds=30) for task in apps)
+        assert len(jobs) == (0 if dag.dag_id.startswith("example") else 1 + asks)
+        assert all(task.retries == 2 for task in jobs)
+        assert all(task.retry_delay == timedelta(seconds=30) for task in jobs)
         assert len(dag.tasks) <= 6
 
 
@@ -158,7 +158,7 @@ def test_spark_tasks_are_in_the_pool_that_is_named(
     monkeypatch.setenv("CAPSTAN_CONNECTION", "other")
     for dag in place.bag().dags.values():
         for task in dag.tasks:
-            assert task.pool == ("spark" if is_app(task) else "default_pool")
+            assert task.pool == ("spark" if is_job(task) else "default_pool")
             if isinstance(task, CapstanSubmitOperator):
                 assert task._conn_id == "other"
 

@@ -76,8 +76,8 @@ def test_the_result_is_the_answer_and_nothing_is_left(
     assert option(arguments, "--lake") == str(place.lake)
     assert option(arguments, "--config") == str(place.streams)
     assert option(arguments, "--driver-memory") == "1g"
-    app = arguments[arguments.index("--lake") - 2]
-    assert app == str(DAGS.parent / "spark_apps" / "verify.py")
+    job = arguments[arguments.index("--lake") - 2]
+    assert job == str(DAGS.parent / "spark_apps" / "verify.py")
 
 
 def test_the_driver_starts_lean_and_on_loopback(

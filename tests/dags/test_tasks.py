@@ -1,4 +1,4 @@
-"""What tasks do that start no Spark, over a tape as a capture leaves it; see `test_apps`."""
+"""What tasks do that start no Spark, over a tape as a capture leaves it; see `test_jobs`."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ CLAIMS = pa.schema(
 
 
 def claim(setting: Settings, asked: dict[str, object]) -> None:
-    """What an app leaves in the ledger that was killed after its claim."""
+    """What a job leaves in the ledger that was killed after its claim."""
     plan = preview_request(setting, read_request(asked)).plan
     now = datetime.now(UTC)
     row = {

@@ -149,7 +149,7 @@ def test_open_telemetry_has_them_by_their_tags(place: Place, told, collector, mo
     assert actual["airflow.capstan.late_records_total", frozenset({own, ("reason", "late")})] == 4
 
 
-def test_a_task_tells_them_when_its_app_has_ended(place: Place, told, submit) -> None:
+def test_a_task_tells_them_when_its_job_has_ended(place: Place, told, submit) -> None:
     lay(place)
     submit.answers({"exit": 1, "result": {"error": "CAP-X", "message": "m", "hint": ""}})
     place.run("capstan_capture__little")

@@ -172,7 +172,7 @@ def test_a_replay_stands_is_altered_mended_and_taken_back(run, spark, place, cap
     assert main([*requested]) == 0
     shown = capsys.readouterr().out
     assert all(text in shown for text in ("rows changed", "1 of 3 change", "price=110", "mode"))
-    # The same from the submitted app.
+    # The same from the submitted job.
     where = Context(place, config=place / "streams.yaml")
     request = {"stream": "bids", "into": "table", "workers": ["north"], "until": UNTIL}
     value = json.loads(json.dumps(handlers.plan(request, where).value, default=str))

@@ -312,7 +312,7 @@ def test_a_tape_that_cannot_be_read_holds_up_no_other(
     assert "stream index: " in refusal.message
     assert "payload" in refusal.message
 
-    # Neither the app nor the command refuses what it can do before Spark.
+    # Neither the job nor the command refuses what it can do before Spark.
     answer = handlers.maintain({}, Context(lake.root, spark=spark))
     assert (answer.value["streams"], answer.refusal and answer.refusal.exit_code) == (["whole"], 5)
     capsys.readouterr()

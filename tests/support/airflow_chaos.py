@@ -1,7 +1,7 @@
-"""Airflow in the chaos test: it schedules work on a lake, and tasks are killed while apps run.
+"""Airflow in the chaos test: it schedules work on a lake, and tasks are killed while jobs run.
 
 Interrupted work is not resumed by hand. A killed task must be retried by the worker that supervised
-it, or by the scheduler once its heartbeat is overdue. Before that, nothing of its app may be left.
+it, or by the scheduler once its heartbeat is overdue. Before that, nothing of its job may be left.
 All rounds share one Airflow: work left by an interrupted round continues in the next one.
 """
 
@@ -29,12 +29,12 @@ from capstan.spark.project_home import project_home
 from capstan.storage.lake import Lake, is_stored, is_table, list_files
 from tests.support import small_stream
 from tests.support.airflow_api import Refused, Rest, until
-from tests.support.live_airflow import Launched, command_of, is_of_app, launch
+from tests.support.live_airflow import Launched, command_of, is_of_job, launch
 from tests.support.sample_streams import HOUR, START
 
-WAYS = ("task", "worker", "app")
+WAYS = ("task", "worker", "job")
 """Parts of a running task to kill, each once per round: the task's process, the LocalExecutor
-process that supervises it, its Spark app."""
+process that supervises it, its Spark job."""
 
 _PATIENCE = 1800.0
 _INTERVAL = 6 * HOUR
@@ -53,19 +53,19 @@ _FILL, _COPY, _MAINTAIN = "capstan_backfill__filled", "capstan_replay", "capstan
 # Number of commits per task; by default those of a replay.
 _COMMITS = {_CAPTURE: 4, _MAINTAIN: 1}
 _TITLE = "airflow worker -- "
-# The process that submits an app contains its file name too, but not as its own name.
+# The process that submits a job contains its file name too, but not as its own name.
 _PYTHON = re.compile(r"\S+ \S+/spark_apps/")
 
 
 @dataclass(frozen=True, slots=True)
 class AtWork:
-    """A task that waits for its Spark app.
+    """A task that waits for its Spark job.
 
     Attributes:
         dag, run, task, attempt: Identity of the task and its attempt.
         process: Its process.
         worker: The LocalExecutor process that supervises it.
-        app: Processes of its app: the JVM and its Python.
+        job: Processes of its job: the JVM and its Python.
     """
 
     dag: str
@@ -74,16 +74,16 @@ class AtWork:
     attempt: int
     process: Process
     worker: Process
-    app: tuple[Process, ...]
+    job: tuple[Process, ...]
 
     def parts(self, way: str) -> tuple[Process, ...]:
         """The processes to kill, for one of `WAYS`."""
-        return {"task": (self.process,), "worker": (self.worker,), "app": self.app}[way]
+        return {"task": (self.process,), "worker": (self.worker,), "job": self.job}[way]
 
     @property
     def jvm(self) -> list[Process]:
-        """The JVM of its app, which holds everything else of it."""
-        return [process for process in self.app if "deploy.SparkSubmit" in command_of(process)]
+        """The JVM of its job, which holds everything else of it."""
+        return [process for process in self.job if "deploy.SparkSubmit" in command_of(process)]
 
 
 class Scheduled:
@@ -225,18 +225,18 @@ class Scheduled:
             time.sleep(0.2)
         time.sleep(after)
         # Stopped, so that it does not end during the look-up.
-        _send(begun.app, signal.SIGSTOP)
+        _send(begun.job, signal.SIGSTOP)
         candidates = (task for task in _at_work(airflow, dag) if task.process == begun.process)
         victim = next(candidates, None)
         # The kernel itself would end a stopped process group whose parent dies.
-        _send(begun.app, signal.SIGCONT)
+        _send(begun.job, signal.SIGCONT)
         if victim is None:
             return None
         _send(victim.parts(way), signal.SIGKILL)
         until(lambda: not any(map(runs, victim.parts(way))) or None, 240, every=0.01)
-        # From now on the app cannot end by itself: its supervisor has to end it.
+        # From now on the job cannot end by itself: its supervisor has to end it.
         _send(victim.jvm, signal.SIGSTOP)
-        gone = (victim.process, *victim.app)
+        gone = (victim.process, *victim.job)
         ended = processes.wait_until(lambda: not any(map(runs, gone)), 240)
         assert ended, f"the {way} was killed, but part of it still runs: {victim}"
         return victim
@@ -256,7 +256,7 @@ def _send(to: Iterable[Process], number: signal.Signals) -> None:
 
 
 def _at_work(airflow: Launched, dag: str) -> Iterator[AtWork]:
-    """The tasks of a DAG whose Spark app runs: a JVM that has started its Python."""
+    """The tasks of a DAG whose Spark job runs: a JVM that has started its Python."""
     running = {str(row["id"]): row for row in airflow.rest.running(dag)}
     for process in airflow.home.left():
         row = running.get(command_of(process).removeprefix(_TITLE).strip())
@@ -268,10 +268,10 @@ def _at_work(airflow: Launched, dag: str) -> Iterator[AtWork]:
         except psutil.NoSuchProcess:
             continue
         children = [child for c in started if (child := find(c.pid)) is not None]
-        app = tuple(child for child in children if is_of_app(child))
-        if worker is not None and any(_PYTHON.match(command_of(child)) for child in app):
+        job = tuple(child for child in children if is_of_job(child))
+        if worker is not None and any(_PYTHON.match(command_of(child)) for child in job):
             run, task = str(row["dag_run_id"]), str(row["task_id"])
-            yield AtWork(dag, run, task, int(str(row["try_number"])), process, worker, app)
+            yield AtWork(dag, run, task, int(str(row["try_number"])), process, worker, job)
 
 
 def _backfill(rest: Rest, dag: str, since: str, last: str) -> None:

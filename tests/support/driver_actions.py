@@ -255,7 +255,7 @@ def _maintain(work: _Work) -> dict[str, object]:
     assert isinstance(sizes, Mapping)
     done = maintain(work.spark, work.lake, [small_stream.NAME], sizes=Sizes(**sizes))
     if done.failed and done.refusal is not None:
-        # An app or a command would fail with this error.
+        # A job or a command would fail with this error.
         raise done.refusal
     return done.to_json()
 

@@ -182,7 +182,7 @@ def run(command: str) -> Json:
 
 
 def approve(name: str) -> Json:
-    """Publish a held run with an approval, as Airflow's app does."""
+    """Publish a held run with an approval, as Airflow's job does."""
     from pyspark.sql import SparkSession
 
     from capstan.jobs import handlers
@@ -194,7 +194,7 @@ def approve(name: str) -> Json:
              "reason": "looked at"}  # fmt: skip
     words = ["--request", json.dumps(requested), "--lake", LAKE, "--result", str(result),
              "--streams", str(ROOT / "streams.yaml")]  # fmt: skip
-    # The app would stop the session of all tests.
+    # The job would stop the session of all tests.
     with mock.patch.object(SparkSession, "stop"), redirect_stdout(io.StringIO()):
         code = main(handlers.publish, words, lambda _: build_session())
     printed = json.loads(result.read_text("utf-8"))

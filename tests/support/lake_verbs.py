@@ -166,7 +166,7 @@ def _attempt() -> Json:
     attempt = JobAttempt(Lake.at(kept_lake.LAKE), "asked")
     attempt.prepare({"stream": "orders"}, (kept_lake.ROOT / "streams.yaml").read_text("utf-8"))
     request = ["--lake", kept_lake.LAKE, "--attempt", "asked"]
-    # The app would stop the session.
+    # The job would stop the session.
     with mock.patch.object(SparkSession, "stop"), redirect_stdout(io.StringIO()):
         code = main(handlers.verify, request, lambda _: build_session())
     outcome = attempt.outcome()

@@ -65,8 +65,8 @@ class Launched:
         return self.output.read_text(encoding="utf-8", errors="replace")
 
     def spark(self) -> list[Process]:
-        """The processes of its Airflow that belong to a Spark app: the JVM and its Python."""
-        return [process for process in self.home.left() if is_of_app(process)]
+        """The processes of its Airflow that belong to a Spark job: the JVM and its Python."""
+        return [process for process in self.home.left() if is_of_job(process)]
 
     @contextmanager
     def frozen(self, when: Callable[[], bool]) -> Iterator[list[Process]]:
@@ -75,11 +75,11 @@ class Launched:
         The block receives them and must end them; none is left after it.
         """
         until(lambda: when() or None, 600, every=0.02)
-        apps = self.spark()
-        for app in apps:
-            send(app, signal.SIGSTOP)
-        assert apps, "the app was too fast"
-        yield apps
+        jobs = self.spark()
+        for job in jobs:
+            send(job, signal.SIGSTOP)
+        assert jobs, "the job was too fast"
+        yield jobs
         until(lambda: self.spark() == [] or None, 240)
 
 
@@ -147,8 +147,8 @@ def components(home: Home) -> dict[str, Process]:
     }
 
 
-def is_of_app(process: Process) -> bool:
-    """Whether a process belongs to a Spark app: the JVM, or its Python."""
+def is_of_job(process: Process) -> bool:
+    """Whether a process belongs to a Spark job: the JVM, or its Python."""
     command = command_of(process)
     return "spark" in command or "/spark_apps/" in command
 

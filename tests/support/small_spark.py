@@ -39,7 +39,7 @@ SUBMITTED = {
     # For the JVM that assembles the driver's command line.
     "SPARK_LAUNCHER_OPTS": f"{_LEAN} -XX:+UseSerialGC",
 }
-"""Environment of an Airflow whose tasks submit small apps, with 1 GB each."""
+"""Environment of an Airflow whose tasks submit small jobs, with 1 GB each."""
 
 LASTING = {**SHRUNK, jvm.OPTIONS: _SMALL}
 """The same for a shared Airflow: after three minutes, better code saves a fifth of the time."""

@@ -44,7 +44,7 @@ class Cluster:
     """A running master and its workers.
 
     Attributes:
-        url: Master URL for apps.
+        url: Master URL for jobs.
         folder: Folder of their logs, and of the working folders of executors.
         daemons: The processes, each the leader of a session: the master, then the workers.
     """
@@ -91,9 +91,9 @@ def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
 
 
 def submit(
-    at: Cluster, app: Path, arguments: Sequence[str], output: Path
+    at: Cluster, job: Path, arguments: Sequence[str], output: Path
 ) -> subprocess.Popen[bytes]:
-    """Start `spark-submit` of an app on the cluster; what it prints goes to `output`."""
+    """Start `spark-submit` of a job on the cluster; what it prints goes to `output`."""
     from capstan.spark.submit_options import submission
 
     given = submission(at.url, short=True)
@@ -102,7 +102,7 @@ def submit(
     for key, value in given.conf.items():
         command += ["--conf", f"{key}={value}"]
     return _begun(
-        [*command, str(app), *arguments], output, {**at.environment(), **given.environment}
+        [*command, str(job), *arguments], output, {**at.environment(), **given.environment}
     )
 
 

@@ -486,12 +486,12 @@ def test_a_role_without_a_page_is_healthy_when_airflow_says_so(role, tmp_path):
     assert job in known
 
 
-def test_as_many_apps_as_may_run_have_room(compose):
+def test_as_many_jobs_as_may_run_have_room(compose):
     """One that finds no core, or no memory, on any worker waits without a word."""
     services = compose["services"]
     settings = services["scheduler"]["environment"]
     workers = [item["environment"] for name, item in services.items() if "spark-worker" in name]
-    apps, cores = (int(settings[name]) for name in ("CAPSTAN_APPS", "SPARK_CORES_MAX"))
+    jobs, cores = (int(settings[name]) for name in ("CAPSTAN_APPS", "SPARK_CORES_MAX"))
     item = int(settings["SPARK_EXECUTOR_CORES"])
     gigabytes = int(settings["SPARK_EXECUTOR_MEMORY"].removesuffix("g"))
     executors = sum(
@@ -502,7 +502,7 @@ def test_as_many_apps_as_may_run_have_room(compose):
         for worker in workers
     )
     assert len(workers) == 2
-    assert apps * cores // item <= executors
+    assert jobs * cores // item <= executors
 
 
 def test_one_command_is_healthy_as_long_as_it_runs():

@@ -19,7 +19,7 @@ from capstan.core.config import load_config, models
 from capstan.core.config.loading.secret_references import references
 from capstan.interop.timely import codec_of
 from capstan.jobs import handlers
-from capstan.jobs.main import main as run_app
+from capstan.jobs.main import main as run_job
 from capstan.pipeline import operators
 from capstan.pipeline.graph.operator import OperatorSpec
 from capstan.pipeline.keyed.keyed_aggregate import KeyedAggregate
@@ -55,7 +55,7 @@ def test_every_option_of_a_command_is_named(command: str) -> None:
     ("program", "run"),
     [
         ("`make airflow ARGS=...`", launch),
-        ("`spark_apps/*.py`, `python -m capstan.jobs JOB`", partial(run_app, handlers.verify)),
+        ("`spark_apps/*.py`, `python -m capstan.jobs JOB`", partial(run_job, handlers.verify)),
     ],
 )
 def test_options_of_a_program_are_those_that_it_has(

@@ -85,7 +85,7 @@ with DAG(
         wait=datetime.timedelta(seconds=45),
     )
 """
-"""A user's DAG that requests times from the app without waiting for them."""
+"""A user's DAG that requests times from the job without waiting for them."""
 
 HASTE = """
 import datetime
@@ -253,13 +253,13 @@ def _world(folder: Path, database: str | None) -> Iterator[World]:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """An Airflow over a lake with a source and nothing on tape.
 
-    It is stopped as by Ctrl-C while a Spark app runs, and must leave no process.
+    It is stopped as by Ctrl-C while a Spark job runs, and must leave no process.
     """
     # An empty database on an existing server, for all these tests.
     database = os.environ.get("CAPSTAN_TEST_DATABASE")
     with _world(tmp_path_factory.mktemp("airflow").resolve(), database) as made:
         yield made
-        begin_app(made)
+        begin_job(made)
 
 
 @pytest.fixture(scope="module")
@@ -291,8 +291,8 @@ def told(tmp_path_factory: pytest.TempPathFactory, database: str) -> Iterator[Wo
             yield made
 
 
-def begin_app(world: World) -> None:
-    """Start a Spark app, and do not wait for its end."""
+def begin_job(world: World) -> None:
+    """Start a Spark job, and do not wait for its end."""
     world.rest.wait_for_dag(CAPTURE)
     world.rest.unpause(CAPTURE)
     world.rest.trigger(CAPTURE)
@@ -300,7 +300,7 @@ def begin_app(world: World) -> None:
 
 
 def require_nothing_left(launched: Launched) -> None:
-    """Check that a stopped launcher has left no process, not even of apps that were running."""
+    """Check that a stopped launcher has left no process, not even of jobs that were running."""
     assert launched.printed().endswith("stopping\nstopped: nothing is left running\n")
     assert launched.home.left() == []
     assert list(launched.home.temporary.iterdir()) == []
@@ -316,7 +316,7 @@ def captured(world: World) -> World:
 
 @dataclass(frozen=True)
 class Cut:
-    """State while a replay whose app was killed waited for its next try.
+    """State while a replay whose job was killed waited for its next try.
 
     Attributes:
         run: The run in Airflow.
@@ -331,7 +331,7 @@ class Cut:
 
 @pytest.fixture(scope="session")
 def cut(captured: World) -> Cut:
-    """A replay by day over three days into the table `whole`; its app is killed halfway."""
+    """A replay by day over three days into the table `whole`; its job is killed halfway."""
     requested = {"transform": "flights_by_day", "since": SINCE, "until": UNTIL, "into": "whole"}
     run = captured.rest.trigger(REPLAY, {"stream": STREAM, **requested})
 
@@ -341,9 +341,9 @@ def cut(captured: World) -> Cut:
     def waits() -> bool | None:
         return captured.rest.task(REPLAY, run, "replay")["state"] == "up_for_retry" or None
 
-    with captured.launched.frozen(staged) as apps:
-        for app in apps:
-            processes.send(app, signal.SIGKILL)
+    with captured.launched.frozen(staged) as jobs:
+        for job in jobs:
+            processes.send(job, signal.SIGKILL)
         until(waits, 240, every=0.1)
         rows = captured.rows("whole")
     return Cut(run, captured.last_line(REPLAY, run, "replay", 1), rows)

@@ -161,7 +161,7 @@ def test_waiting_tasks_hold_no_slot(captured: World) -> None:
         assert state not in ENDED
         return state == "up_for_reschedule" or None
 
-    # The app has said that it is not complete, and the task holds no slot until it asks again.
+    # The job has said that it is not complete, and the task holds no slot until it asks again.
     until(waits, 240, every=0.1)
     assert "CAP-INCOMPLETE" in captured.rest.log(HASTY, hasty, "replay")
     assert captured.rest.call("GET", "/pools/spark")["running_slots"] == 0

@@ -26,7 +26,7 @@ def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database:
     with deployed(tmp_path.resolve() / "deployed", database) as at:
         feed(tmp_path / "deployed" / "lake" / "sources" / "flights", days=range(DAYS))
         captured = capture(at)
-        # What the app told of its work is in the task's log.
+        # What the job told of its work is in the task's log.
         assert "capture.begin stream=flights" in at.rest.log(CAPTURE, captured, "capture")
         run = at.rest.run(
             REPLAY,
@@ -44,10 +44,10 @@ def test_the_main_job_runs_on_what_compose_would_start(tmp_path: Path, database:
         assert len(lake_contents.rows(at.lake.table("daily"))) == 6
         [name] = read_histories(at.lake)
         # Both workers took part in it all, and the form knows what a task has left behind.
-        apps = dict(re.findall(r"Registered app capstan (\w+).* ID (\S+)", at.log("spark-master")))
+        jobs = dict(re.findall(r"Registered app capstan (\w+).* ID (\S+)", at.log("spark-master")))
         for worker in ("spark-worker-1", "spark-worker-2"):
             requested = set(re.findall(r"Asked to launch executor (\S+)/", at.log(worker)))
-            assert requested >= {apps["capture"], apps["replay"]}, worker
+            assert requested >= {jobs["capture"], jobs["replay"]}, worker
         params = at.rest.call("GET", f"/dags/{REPLAY}/details")["params"]
         assert "EWR" in str(params)
         # The command line beside it, as in a container of its own.

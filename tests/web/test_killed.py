@@ -1,4 +1,4 @@
-"""Tasks that are killed in the middle: their Spark app is gone, and done again it is as if not."""
+"""Tasks that are killed in the middle: their Spark job is gone, and done again it is as if not."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def commits(place: str) -> int:
 
 @pytest.mark.rest
 @pytest.mark.slow
-def test_a_replay_whose_app_was_killed_is_tried_again_by_itself(
+def test_a_replay_whose_job_was_killed_is_tried_again_by_itself(
     captured: World, cut: Cut, whole: dict[str, object]
 ) -> None:
     assert cut.last_line.startswith("CAP-SUBMIT: ")
@@ -99,7 +99,7 @@ def test_a_replay_killed_once_it_is_published_is_published_once(
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)
-def test_each_other_app_is_killed_in_the_middle_and_done_again(
+def test_each_other_job_is_killed_in_the_middle_and_done_again(
     captured: World, whole: dict[str, object]
 ) -> None:
     requested = {key: whole[key] for key in ("transform", "since", "until")}
@@ -156,7 +156,7 @@ def of_this_day(world: World, dag: str) -> str:
 
 
 def killed(world: World, dag: str, run: str, task: str, when: Callable[[], bool]) -> None:
-    """Kill a task while its Spark app works, see that nothing is left of that, and do it again."""
+    """Kill a task while its Spark job works, see that nothing is left of that, and do it again."""
     with world.launched.frozen(when):
         world.rest.fail_task(dag, run, task)
     assert world.rest.wait(dag, run) == "failed"
@@ -171,7 +171,7 @@ def grown(place: str) -> Callable[[], bool]:
 
 
 def worked(world: World) -> bool:
-    """Whether an app that writes nothing has done more than to start, by its processor time."""
+    """Whether a job that writes nothing has done more than to start, by its processor time."""
     return any(seconds(item.pid) > 4 for item in world.launched.spark())
 
 

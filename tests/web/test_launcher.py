@@ -15,7 +15,7 @@ import pytest
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.processes import find
-from capstan.airflow.local.settings import apps_at_once
+from capstan.airflow.local.settings import jobs_at_once
 from tests.support.airflow_api import Refused, Rest, until
 from tests.support.live_airflow import command_of, components, listening
 
@@ -64,7 +64,7 @@ def test_a_second_one_is_refused(world: World) -> None:
 def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     """First a component, then the launcher itself, while a task runs."""
     home = world.launched.home
-    assert slots(world) == apps_at_once()
+    assert slots(world) == jobs_at_once()
     set_slots(world, 1)
     world.rest.wait_for_dag("sleeper")
     run = world.rest.trigger("sleeper")
@@ -85,7 +85,7 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
     assert find(first) is None
     # What a person has set is as it was, and what it was doing goes on, as the next attempt.
     assert slots(world) == 1
-    set_slots(world, apps_at_once())
+    set_slots(world, jobs_at_once())
 
     def at_work_again() -> int | None:
         task = world.rest.task("sleeper", run, "sleep")
@@ -97,7 +97,7 @@ def test_what_dies_is_begun_again_and_goes_on(world: World) -> None:
 
 
 def slots(world: World) -> object:
-    """How many Spark apps Airflow runs at once."""
+    """How many Spark jobs Airflow runs at once."""
     return world.rest.call("GET", "/pools/spark")["slots"]
 
 

@@ -113,7 +113,7 @@ def approved(world: World, page: Page, pictures: Path, run: str) -> str:
     rests(page)
     before = world.rows(COVERAGE)
     reported = world.waiting(run)
-    # No slot is held, no Spark app waits, and readers of the target see nothing yet.
+    # No slot is held, no Spark job waits, and readers of the target see nothing yet.
     assert world.launched.spark() == []
     assert world.rows(COVERAGE) == before
     assert (reported["published"], reported["diff"]["added"]) == (False, 3)  # type: ignore[index]

@@ -120,7 +120,7 @@ def test_what_cannot_be_meant_is_refused_before_spark_starts(captured: World) ->
 
 
 @pytest.mark.rest
-def test_what_only_the_app_can_tell_is_the_last_line_of_its_log(
+def test_what_only_the_job_can_tell_is_the_last_line_of_its_log(
     captured: World, whole: dict[str, object]
 ) -> None:
     # The same rows, at a place where no replay has put them.

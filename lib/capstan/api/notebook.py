@@ -115,7 +115,8 @@ HTML: Mapping[str, Callable[[Any], str]] = {
 def facts_html(title: str, facts: Json) -> str:
     """A table of names and values; facts without a value are left out."""
     rows = [
-        f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(value)}</tr>"
+        f"<tr><th style='text-align:left'>{escape(name)}</th>"
+        f"<td>{escape(cell_text(value))}</td></tr>"
         for name, value in facts.items()
         if value not in (None, "", [], (), {})
     ]
@@ -135,7 +136,3 @@ def rows_html(title: str, columns: Sequence[str], rows: Iterable[Json]) -> str:
     more = f"<p>The first {_MOST_ROWS} of {len(every):,}.</p>" if len(every) > _MOST_ROWS else ""
     caption = f"<caption>{escape(title)}</caption>"
     return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-
-def _cell(value: object) -> str:
-    return f"<td>{escape(cell_text(value))}</td>"

@@ -1,4 +1,4 @@
-"""Runs of a backfill and its app, with a fake replay and no session."""
+"""Runs of a backfill and its job, with a fake replay and no session."""
 
 from __future__ import annotations
 
@@ -141,8 +141,8 @@ class Session:
 
 
 @pytest.fixture
-def app(lake: Lake, tmp_path: Path) -> Any:
-    """Runs the app on a request: its exit code, its result, and how many sessions it took."""
+def job(lake: Lake, tmp_path: Path) -> Any:
+    """Runs the job on a request: its exit code, its result, and how many sessions it took."""
 
     def run(request: object) -> tuple[int, dict[str, Any], int]:
         session, result = Session(), tmp_path / "result.json"
@@ -159,15 +159,15 @@ def app(lake: Lake, tmp_path: Path) -> Any:
     return run
 
 
-def test_the_app_runs_one_backfill(app: Any, answers: list[object]) -> None:
-    code, result, _ = app({"replay": "copy", "chunk": 2})
+def test_the_job_runs_one_backfill(job: Any, answers: list[object]) -> None:
+    code, result, _ = job({"replay": "copy", "chunk": 2})
     assert (code, result["done"], result["left"]) == (0, 2, 0)
     answers += [HELD]
-    code, result, _ = app({"replay": "copy", "chunk": 2, "order": "newest"})
+    code, result, _ = job({"replay": "copy", "chunk": 2, "order": "newest"})
     assert (code, result["error"], result["left"]) == (4, "CAP-HELD", 1)
 
 
-def test_the_job_continues_after_a_failed_backfill(app: Any, answers: list[object]) -> None:
+def test_the_job_continues_after_a_failed_backfill(job: Any, answers: list[object]) -> None:
     answers += ["published", HELD]
     several = [
         {"replay": "copy"},
@@ -175,7 +175,7 @@ def test_the_job_continues_after_a_failed_backfill(app: Any, answers: list[objec
         {"replay": "added", "what": "all"},
         {"replay": "copy", "what": "stale"},
     ]
-    code, result, _ = app({"backfills": several})
+    code, result, _ = job({"backfills": several})
     assert (code, result["error"]) == (4, "CAP-HELD")
     reported = [(item.get("done"), item.get("error")) for item in result["backfills"]]
     assert reported == [(1, None), (0, "CAP-HELD"), (None, "CAP-APPEND"), (0, None)]
@@ -195,6 +195,6 @@ def test_the_job_continues_after_a_failed_backfill(app: Any, answers: list[objec
         ({"backfills": "copy"}, "CAP-REQUEST"),
     ],
 )
-def test_the_app_refuses_without_spark(app: Any, request_: object, code: str) -> None:
-    ended, result, sessions = app(request_)
+def test_the_job_refuses_without_spark(job: Any, request_: object, code: str) -> None:
+    ended, result, sessions = job(request_)
     assert (ended, result["error"], sessions) == (2, code, 0)

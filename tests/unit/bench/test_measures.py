@@ -167,7 +167,7 @@ def test_a_folder_that_is_there_is_left_alone(tmp_path: Path) -> None:
         parse(["--workdir", str(tmp_path)])
 
 
-def test_what_the_apps_of_a_backfill_are_told_can_be_read(tmp_path: Path) -> None:
+def test_what_the_jobs_of_a_backfill_are_told_can_be_read(tmp_path: Path) -> None:
     since, until = backfill._bounds(30)
     path = backfill._declared(tmp_path, since, until)
     declared = load_config(path, lake="/lake").replay("hours")

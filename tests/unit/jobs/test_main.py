@@ -1,4 +1,4 @@
-"""Submitted apps: arguments, requests, results and exit codes, with a session that is a fake."""
+"""Submitted jobs: arguments, requests, results and exit codes, with a session that is a fake."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
 from tests.support.docs import page, table
 
-APPS = Path(__file__).parents[3] / "spark_apps"
+JOBS = Path(__file__).parents[3] / "spark_apps"
 NAMES = (
     "audit",
     "backfill",
@@ -67,8 +67,8 @@ def session() -> FakeSession:
     return FakeSession()
 
 
-def app(answer: JobResult | Exception) -> Any:
-    """An app that gives this answer, and keeps the requests that it was given."""
+def job(answer: JobResult | Exception) -> Any:
+    """A job that gives this answer, and keeps the requests that it was given."""
 
     def fake(fields: Json, context: Context) -> JobResult:
         """Start a session, and do nothing."""
@@ -89,7 +89,7 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_a_request_comes_from_a_file_or_from_an_argument(
     tmp_path: Path, session: FakeSession
 ) -> None:
-    fake = app(JobResult({"a": 1}))
+    fake = job(JobResult({"a": 1}))
     written = tmp_path / "request.json"
     written.write_text('{"stream": "s"}', encoding="utf-8")
     lake = ["--lake", str(tmp_path)]
@@ -106,7 +106,7 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
     result = tmp_path / "result.json"
     result.write_text("of an earlier run", encoding="utf-8")
     assert (
-        main(app(JobResult({"a": 1})), ["--request", "{}", "--result", str(result)], session) == 0
+        main(job(JobResult({"a": 1})), ["--request", "{}", "--result", str(result)], session) == 0
     )
     assert json.loads(result.read_text(encoding="utf-8")) == {"a": 1}
     assert list(tmp_path.iterdir()) == [result]
@@ -134,7 +134,7 @@ def test_the_result_is_written_whole(tmp_path: Path, session: FakeSession) -> No
 def test_wrong_arguments_end_with_2_before_a_session(
     arguments: list[str], code: str, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(app(JobResult({})), arguments, session) == 2
+    assert main(job(JobResult({})), arguments, session) == 2
     assert last_line(capsys).startswith(f"{code}: ")
     assert session.started == []
 
@@ -157,7 +157,7 @@ def test_errors_end_with_the_code_of_their_class(
 ) -> None:
     result = tmp_path / "result.json"
     arguments = ["--request", "{}", "--result", str(result)]
-    assert main(app(error), arguments, session) == exit_code
+    assert main(job(error), arguments, session) == exit_code
     assert last_line(capsys) == f"CAP-X: {error.message}"
     assert json.loads(result.read_text(encoding="utf-8")) == error.to_json()
     assert session.stopped == 1
@@ -168,7 +168,7 @@ def test_an_unexpected_error_exits_with_5(
 ) -> None:
     result = tmp_path / "result.json"
     arguments = ["--request", "{}", "--result", str(result)]
-    assert main(app(RuntimeError("first\nsecond")), arguments, session) == 5
+    assert main(job(RuntimeError("first\nsecond")), arguments, session) == 5
     assert last_line(capsys) == "CAP-BROKEN: RuntimeError: first"
     assert json.loads(result.read_text(encoding="utf-8"))["error"] == "CAP-BROKEN"
 
@@ -178,7 +178,7 @@ def test_a_refusal_has_a_result_and_an_exit_code(
 ) -> None:
     result = tmp_path / "result.json"
     answer = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
-    assert main(app(answer), ["--request", "{}", "--result", str(result)], session) == 1
+    assert main(job(answer), ["--request", "{}", "--result", str(result)], session) == 1
     assert last_line(capsys) == "CAP-VIOLATION: seq 3"
     actual = json.loads(result.read_text(encoding="utf-8"))
     assert actual == {
@@ -193,20 +193,20 @@ def attempt_of(tmp_path: Path, name: str = "a") -> JobAttempt:
 def test_an_attempt_leaves_its_result_in_the_lake(tmp_path: Path, session: FakeSession) -> None:
     result, lake = tmp_path / "result.json", ["--lake", str(tmp_path), "--attempt", "a"]
     arguments = ["--request", "{}", *lake, "--result", str(result)]
-    assert main(app(JobResult({"a": 1})), arguments, session) == 0
+    assert main(job(JobResult({"a": 1})), arguments, session) == 0
     actual = attempt_of(tmp_path).outcome()
     assert actual is not None
     assert (actual.attempt, actual.verb, actual.exit_code) == ("a", "fake", 0)
     assert actual.report == actual.result == {"a": 1} == json.loads(result.read_text("utf-8"))
     refused = JobResult({"valid": False}, CheckFailedError("CAP-VIOLATION", "seq 3", "look"))
-    assert main(app(refused), arguments, session) == 1
+    assert main(job(refused), arguments, session) == 1
     actual = attempt_of(tmp_path).outcome()
     assert actual is not None
     assert (actual.exit_code, actual.result) == (1, {"valid": False})
     assert actual.error == {"error": "CAP-VIOLATION", "message": "seq 3", "hint": "look"}
     assert actual.report == json.loads(result.read_text("utf-8"))
     error = RangeLockedError("CAP-HELD", "held", "wait", holder="r")
-    assert main(app(error), arguments, session) == 4
+    assert main(job(error), arguments, session) == 4
     actual = attempt_of(tmp_path).outcome()
     assert actual is not None
     assert (actual.exit_code, actual.result, actual.error) == (4, None, error.to_json())
@@ -216,7 +216,7 @@ def test_a_request_comes_from_the_lake(
     tmp_path: Path, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CAPSTAN_CONFIG", str(tmp_path / "other.yaml"))
-    fake, arguments = app(JobResult({})), ["--lake", str(tmp_path), "--attempt", "a"]
+    fake, arguments = job(JobResult({})), ["--lake", str(tmp_path), "--attempt", "a"]
     attempt_of(tmp_path).prepare({"stream": "s"}, "streams: {}\n# copied\n")
     assert main(fake, arguments, session) == 0
     assert main(fake, [*arguments, "--config", "mine.yaml"], session) == 0
@@ -230,7 +230,7 @@ def test_a_request_comes_from_the_lake(
 def test_files_are_named_by_uri_too(tmp_path: Path, session: FakeSession) -> None:
     (tmp_path / "request.json").write_text('{"stream": "s"}', encoding="utf-8")
     (tmp_path / "streams.yaml").write_text("streams: {}\n", encoding="utf-8")
-    fake, uri = app(JobResult({})), f"file://{tmp_path}"
+    fake, uri = job(JobResult({})), f"file://{tmp_path}"
     arguments = [f"{uri}/request.json", "--config", f"{uri}/streams.yaml"]
     assert main(fake, [*arguments, "--lake", str(tmp_path)], session) == 0
     [(fields, context)] = fake.asked
@@ -239,7 +239,7 @@ def test_files_are_named_by_uri_too(tmp_path: Path, session: FakeSession) -> Non
 
 
 def test_the_former_name_of_an_option_is_taken(tmp_path: Path, session: FakeSession) -> None:
-    fake, requested = app(JobResult({})), ["--request", '{"stream": "s"}', "--lake", str(tmp_path)]
+    fake, requested = job(JobResult({})), ["--request", '{"stream": "s"}', "--lake", str(tmp_path)]
     assert main(fake, [*requested, "--streams", "x.yaml"], session) == 0
     [(_, context)] = fake.asked
     assert context._config == "x.yaml"
@@ -264,7 +264,7 @@ def test_a_result_for_a_mistyped_lake_is_only_printed(
 ) -> None:
     lake = tmp_path / "mistyped"
     arguments = ["--request", "{}", "--lake", str(lake), "--attempt", "a"]
-    assert main(app(IncompleteError("CAP-X", "early")), arguments, session) == 3
+    assert main(job(IncompleteError("CAP-X", "early")), arguments, session) == 3
     assert not lake.exists()
     printed = capsys.readouterr()
     assert printed.out.splitlines()[-1] == "CAP-X: early"
@@ -275,7 +275,7 @@ def test_an_unwritable_result_exits_with_5(
     tmp_path: Path, session: FakeSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = tmp_path / "no" / "folder" / "result.json"
-    assert main(app(JobResult({})), ["--request", "{}", "--result", str(result)], session) == 5
+    assert main(job(JobResult({})), ["--request", "{}", "--result", str(result)], session) == 5
     assert last_line(capsys).startswith("CAP-NO-ACCESS: ")
 
 
@@ -312,7 +312,7 @@ def test_wrong_requests_end_with_2_before_a_session(
     session: FakeSession,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    declared = ["--config", str(APPS.parent / "dags" / "streams.yaml")]
+    declared = ["--config", str(JOBS.parent / "dags" / "streams.yaml")]
     arguments = ["--request", json.dumps(request_), "--lake", str(tmp_path), *declared]
     assert main(handler, arguments, session) == 2
     assert last_line(capsys).startswith(f"{code}: ")
@@ -326,19 +326,19 @@ def test_an_unknown_key_is_named_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_app_passes_its_arguments_on(
+def test_every_job_passes_its_arguments_on(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", [f"{name}.py", "--request", "7"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(APPS / f"{name}.py"), run_name="__main__")
+        runpy.run_path(str(JOBS / f"{name}.py"), run_name="__main__")
     assert ended.value.code == 2
     assert last_line(capsys) == "CAP-REQUEST: --request is not a JSON object"
 
 
-def test_every_app_is_tested() -> None:
-    assert sorted(path.stem for path in APPS.glob("*.py")) == list(NAMES)
-    assert [Path(job_file(name)) for name in NAMES] == [APPS / f"{name}.py" for name in NAMES]
+def test_every_job_is_tested() -> None:
+    assert sorted(path.stem for path in JOBS.glob("*.py")) == list(NAMES)
+    assert [Path(job_file(name)) for name in NAMES] == [JOBS / f"{name}.py" for name in NAMES]
     assert tuple(handlers.JOBS) == NAMES
 
 
@@ -374,10 +374,10 @@ def test_the_docs_name_the_keys_of_each_request() -> None:
         assert set(re.findall(r"`(\w+)`", rows[f"`{name}`"])) - {"backfills"} == keys, name
 
 
-def test_an_app_is_a_program(tmp_path: Path) -> None:
+def test_a_job_is_a_program(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     requested = ["--request", '{"stream": "flights"}', "--lake", str(tmp_path / "no")]
-    command = [sys.executable, str(APPS / "verify.py"), *requested, "--result", str(result)]
+    command = [sys.executable, str(JOBS / "verify.py"), *requested, "--result", str(result)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stdout.splitlines()[-1].startswith("CAP-LAKE: ")

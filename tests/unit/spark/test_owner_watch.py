@@ -1,4 +1,4 @@
-"""Apps that outlive who asked for them end themselves."""
+"""Jobs that outlive who asked for them end themselves."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def app(**environment: str) -> subprocess.Popen[str]:
+def job(**environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", APP],
         env={**os.environ, **environment},
@@ -45,8 +45,8 @@ def app(**environment: str) -> subprocess.Popen[str]:
     )
 
 
-def test_an_app_ends_with_any_of_its_owners(sleeper: subprocess.Popen[bytes]) -> None:
-    process = app(**{VARIABLE: name_owner([os.getpid(), sleeper.pid])})
+def test_a_job_ends_with_any_of_its_owners(sleeper: subprocess.Popen[bytes]) -> None:
+    process = job(**{VARIABLE: name_owner([os.getpid(), sleeper.pid])})
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     time.sleep(0.3)
@@ -57,24 +57,24 @@ def test_an_app_ends_with_any_of_its_owners(sleeper: subprocess.Popen[bytes]) ->
     process.stdout.close()  # type: ignore[union-attr]
 
 
-def test_an_app_whose_owner_is_gone_already_ends_at_once(
+def test_a_job_whose_owner_is_gone_already_ends_at_once(
     sleeper: subprocess.Popen[bytes],
 ) -> None:
     named = name_owner([sleeper.pid])
     sleeper.kill()
     sleeper.wait()
-    process = app(**{VARIABLE: named})
+    process = job(**{VARIABLE: named})
     assert process.wait(10) == -signal.SIGKILL
     process.stdout.close()  # type: ignore[union-attr]
 
 
 def test_a_number_that_was_given_to_another_process_is_no_owner() -> None:
-    process = app(**{VARIABLE: f"{os.getpid()}:7"})
+    process = job(**{VARIABLE: f"{os.getpid()}:7"})
     assert process.wait(10) == -signal.SIGKILL
     process.stdout.close()  # type: ignore[union-attr]
 
 
-def test_the_jvm_that_started_the_app_ends_with_it(sleeper: subprocess.Popen[bytes]) -> None:
+def test_the_jvm_that_started_the_job_ends_with_it(sleeper: subprocess.Popen[bytes]) -> None:
     start = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     environment = {VARIABLE: name_owner([sleeper.pid]), "PYSPARK_GATEWAY_PORT": "1"}
     parent = subprocess.Popen(

@@ -77,7 +77,7 @@ BACKFILL = """
 Replays data intervals of stream **{stream}** into **{target}**. {description}
 
 **complete** waits until the interval is *proven* complete, **plan** shows what will be read and
-written, **replay** is one Spark app, **certificate** shows what was done. A published interval is
+written, **replay** is one Spark job, **certificate** shows what was done. A published interval is
 not written again, whatever was captured since: complete times do not change.
 
 Airflow's own backfill runs this DAG over the past (*Trigger, Backfill*; `airflow backfill create`;
@@ -89,7 +89,7 @@ FOLLOW = """
 Replays into **{target}** what became complete of stream **{stream}** since the last run.
 {description}
 
-**plan** shows what will be read and written, **replay** is one Spark app, **certificate** shows
+**plan** shows what will be read and written, **replay** is one Spark job, **certificate** shows
 what was done. If nothing became complete, nothing is written. The next run makes up for a missed
 one, and replays again what was rolled back.
 

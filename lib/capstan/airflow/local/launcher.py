@@ -17,7 +17,7 @@ from capstan.airflow.local.api import make_pool, unready
 from capstan.airflow.local.database import Postgres, check_url, embedded
 from capstan.airflow.local.home import USER, write_private
 from capstan.airflow.local.processes import Component, stop, tail
-from capstan.airflow.local.settings import POOL, Setup, apps_at_once, environment, free_port
+from capstan.airflow.local.settings import POOL, Setup, environment, free_port, jobs_at_once
 from capstan.errors import InvalidRequestError, SystemFailureError
 
 _PATIENCE = 10.0
@@ -87,7 +87,10 @@ class Launcher:
         if server is not None:
             self.say("postgres: starting")
             server.make()
-            self._begin("postgres", server.command(), known, self._servers)
+            log = home.log("postgres")
+            database = Component("postgres", server.command(), known, log, signal.SIGINT, _PATIENCE)
+            self._servers.append(database)
+            database.start()
             self._until(server.is_ready, 60, "its database")
             url = server.url
         write_private(home.database, str(url))
@@ -99,19 +102,12 @@ class Launcher:
             if name == "scheduler":
                 # Tasks fetch their work from the API, and fail if it does not answer yet.
                 self._until(lambda: "api-server" not in unready(setup.port, since), 180, "its API")
-                make_pool(setup.port, password, known[POOL], apps_at_once())
-            self._begin(name, _airflow(*arguments), known, self._components)
+                make_pool(setup.port, password, known[POOL], jobs_at_once())
+            component = Component(name, _airflow(*arguments), known, home.log(name))
+            self._components.append(component)
+            component.start()
         self._until(lambda: not unready(setup.port, since), 180, "its health report")
         self._welcome(known["CAPSTAN_LAKE"])
-
-    def _begin(
-        self, name: str, command: list[str], known: Mapping[str, str], among: list[Component]
-    ) -> None:
-        component = Component(name, command, known, self.setup.home.log(name))
-        if among is self._servers:
-            component.ask, component.patience = signal.SIGINT, _PATIENCE
-        among.append(component)
-        component.start()
 
     def _migrate(self, known: Mapping[str, str], *, managed: bool) -> None:
         """Migrate the database to Airflow's version, unless already done."""

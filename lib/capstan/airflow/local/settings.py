@@ -78,7 +78,7 @@ def settings(setup: Setup) -> dict[str, str]:
     return {f"AIRFLOW__{name}": value for name, value in values.items()}
 
 
-def apps_at_once() -> int:
+def jobs_at_once() -> int:
     """The number of concurrent Spark jobs: one per two cores, at least two."""
     return max(2, min(_TASKS, (os.cpu_count() or 1) // 2))
 

@@ -124,7 +124,7 @@ class SubmitBackfillOperator(CapstanSubmitOperator):
 
 
 class BackfillOperator(SubmitBackfillOperator):
-    """Submits the backfill of a declared replay: one app, a run for each stretch of gaps.
+    """Submits the backfill of a declared replay: one job, a run for each stretch of gaps.
 
     The XCom lists the runs. Intervals whose rows are published already are not replayed.
     """

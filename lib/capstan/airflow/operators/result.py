@@ -78,7 +78,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         self.lake = lake
         self.config = named_config(config, streams)
         self.shown = ""
-        self._app = ""
+        self._job = ""
         self._result: Json | None = None
         self._given = settings
         self._render_result = render
@@ -89,7 +89,7 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
         """Read the result, and return it or fail as the job did."""
         with as_task():
             outcome = self._outcome(context)
-        self._app = outcome.verb
+        self._job = outcome.verb
         # Airflow emits an event for every alias among the outlets that was given one.
         other = REPLAYED if outcome.verb == "capture" else CAPTURED
         self.outlets = [outlet for outlet in self.outlets if outlet != other]

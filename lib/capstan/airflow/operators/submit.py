@@ -37,7 +37,7 @@ from capstan.spark.owner_watch import VARIABLE, name_owner
 from capstan.spark.submit_options import submission
 from capstan.storage.s3_access import child_variables
 
-_APP_CODES = frozenset({1, 2, 3, 4, 5})
+_JOB_CODES = frozenset({1, 2, 3, 4, 5})
 # A staged replay of this many records takes about ten seconds of CPU time (`make bench`).
 _MANY = 1_000_000
 _OBJECT = "give a JSON object with the keys of the job's request, such as the task `plan` returns"
@@ -83,10 +83,10 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         conf: Mapping[str, str] | None = None,
         **rest: object,
     ) -> None:
-        """Create a task that submits `app`.
+        """Create a task that submits a job.
 
         Args:
-            app: The app: the name of its file without the extension.
+            app: The job: the name of its file without the extension.
             request: The job's request: a mapping, JSON text, or another task's output.
             settings: The settings; by default those of the environment, read when the task runs.
             lake: The lake, if not that of the settings. Templated.
@@ -115,7 +115,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         )
         self.request = request
         self.records = records
-        self._app = app
+        self._job = app
         self._result: Json | None = None
         self._given = settings
         self.lake = lake
@@ -126,7 +126,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         self._patience = patience
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
-        """Submit the app, wait for its end, and return its result."""
+        """Submit the job, wait for its end, and return its result."""
         folder = try_folder(self.settings.work, context)
         with as_task():
             request = self._read_request()
@@ -153,7 +153,7 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         return result
 
     def on_kill(self) -> None:
-        """Kill the app: `spark-submit`, the driver's JVM, its Python, and all their children."""
+        """Kill the job: `spark-submit`, the driver's JVM, its Python, and all their children."""
         submitted = getattr(self._hook, "_submit_sp", None)
         if submitted is not None and submitted.poll() is None:
             _kill_tree(submitted.pid)
@@ -196,8 +196,8 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         submitted = getattr(self._hook, "_submit_sp", None)
         code = None if submitted is None else submitted.returncode
         result = folder.read_result()
-        if result is None or "error" not in result or code not in _APP_CODES:
-            # No result of the app: Spark or its JVM failed, whatever the exit code.
+        if result is None or "error" not in result or code not in _JOB_CODES:
+            # No result of the job: Spark or its JVM failed, whatever the exit code.
             last = str(error).strip().splitlines()[-1] if str(error).strip() else ""
             raise TaskBrokenError(
                 f"CAP-SUBMIT: spark-submit ended with {code} and left no result: {last}"

@@ -34,7 +34,7 @@ class JobResults:
     shown: str
     run_name: str | None = None
     asset_name: str | None = None
-    _app: str
+    _job: str
     _result: Json | None
     _given: Settings | None
     _render_result: Render | None
@@ -65,7 +65,7 @@ class JobResults:
     @property
     def kind(self) -> JobKind:
         """What tasks do with the result of its job."""
-        return KINDS.get(self._app, JobKind())
+        return KINDS.get(self._job, JobKind())
 
     def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
         """The tables that the task read and wrote; for a failed task, up to the failure.
@@ -76,7 +76,7 @@ class JobResults:
         # Not at the top: parsing a DAG file should not import OpenLineage's client.
         from capstan.airflow.tasks.lineage import lineage
 
-        return lineage(self._app, self.settings.lake, self._result, self.settings.declarations)
+        return lineage(self._job, self.settings.lake, self._result, self.settings.declarations)
 
     def wait_for_more(self, context: Context, reason: object) -> None:
         """Reschedule the task until its patience ends; this uses up no try."""

@@ -101,10 +101,10 @@ class Use:
 
 
 def lineage(
-    app: str, lake: str, result: Json | None, config: ProjectConfig | None = None
+    job: str, lake: str, result: Json | None, config: ProjectConfig | None = None
 ) -> Lineage:
     """The tables that a task read and wrote, from the result of its job."""
-    collect = _BY_APP.get(app)
+    collect = _BY_JOB.get(job)
     if collect is None or result is None:
         return OperatorLineage()
     place = Lake.at(lake)
@@ -180,7 +180,7 @@ def of_audits(lake: Lake, result: Json) -> Lineage:
     return OperatorLineage(inputs=[_input(use) for use in _combined([*tapes, *targets])])
 
 
-_BY_APP: Mapping[str, Callable[[Lake, Json], Lineage]] = {
+_BY_JOB: Mapping[str, Callable[[Lake, Json], Lineage]] = {
     "capture": of_capture,
     "replay": of_replay,
     "publish": of_replay,

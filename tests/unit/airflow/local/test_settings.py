@@ -1,4 +1,4 @@
-"""What Airflow is told, and what the apps that it submits inherit."""
+"""What Airflow is told, and what the jobs that it submits inherit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from capstan.airflow.local.home import Home
 from capstan.airflow.local.settings import (
     CONNECTION,
     Setup,
-    apps_at_once,
     environment,
     free_port,
+    jobs_at_once,
     settings,
 )
 from capstan.errors import InvalidRequestError
@@ -57,7 +57,7 @@ def test_airflow_reads_what_is_set_and_keeps_its_keys(setup: Setup) -> None:
     keys = {parser[section][name] for section, name in names}
     assert len(keys) == 3
     assert min(map(len, keys)) > 15
-    # Apps inherit none of them.
+    # Jobs inherit none of them.
     inherited = "\n".join(known.values())
     assert not any(secret in inherited for secret in [*keys, "p%40ss"])
 
@@ -99,10 +99,10 @@ def test_spark_is_local_unless_a_connection_was_given(setup: Setup) -> None:
     assert environment(setup, given)[CONNECTION] == given[CONNECTION]
 
 
-def test_apps_take_turns_in_a_pool_unless_another_was_named(setup: Setup) -> None:
+def test_jobs_take_turns_in_a_pool_unless_another_was_named(setup: Setup) -> None:
     assert environment(setup, {})["CAPSTAN_POOL"] == "spark"
     assert environment(setup, {"CAPSTAN_POOL": "mine"})["CAPSTAN_POOL"] == "mine"
-    assert 2 <= apps_at_once() <= int(settings(setup)["AIRFLOW__CORE__PARALLELISM"])
+    assert 2 <= jobs_at_once() <= int(settings(setup)["AIRFLOW__CORE__PARALLELISM"])
 
 
 def test_programs_of_this_interpreter_come_first(setup: Setup) -> None:

@@ -1,4 +1,4 @@
-"""The app `publish`: what can be decided is told from the ledger, before Spark starts."""
+"""The job `publish`: what can be decided is told from the ledger, before Spark starts."""
 
 from __future__ import annotations
 

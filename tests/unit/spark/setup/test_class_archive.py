@@ -107,7 +107,7 @@ def test_without_an_archive_there_is_no_option(
     path = class_archive.make_archive(lambda _: None)
     words = class_archive.archive_options(java).split()
     assert words[0] == f"-XX:SharedArchiveFile={path}"
-    # What does not fit is passed over, and without a word on the app's output.
+    # What does not fit is passed over, and without a word on the job's output.
     assert {"-Xshare:auto", "-Xlog:cds=off"} <= set(words)
     path.write_text("", encoding="utf-8")
     assert class_archive.archive_options(java) == ""

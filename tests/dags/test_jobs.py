@@ -1,4 +1,4 @@
-"""DAGs over a real lake whose tasks submit real apps to Spark."""
+"""DAGs over a real lake whose tasks submit real jobs to Spark."""
 
 from __future__ import annotations
 
