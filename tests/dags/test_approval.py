@@ -44,7 +44,7 @@ from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, failure, log_error_last
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake
-from tests.support.jvmless_lake import lay_tape
+from tests.support.jvmless_lake import FIRST, lay_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 DAGS = Path(__file__).parents[2] / "dags"
 HOUR = 3_600_000_000
-DAY1 = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
 WAITS: dict[str, object] = {
     "run": "t-1234-1",
     "stream": "little",
@@ -83,7 +82,7 @@ def tape(place: Place) -> Place:
     """A place with a tape of `little`: two days of it are complete."""
     lake = Lake.at(place.lake)
     lay_tape(
-        lake, "little", ["a", "b"], [(DAY1 + n * HOUR,) for n in range(50)], (DAY1 + 48 * HOUR,)
+        lake, "little", ["a", "b"], [(FIRST + n * HOUR,) for n in range(50)], (FIRST + 48 * HOUR,)
     )
     place_ = pa.struct([("event", pa.timestamp("us", "UTC"))])
     payload = [("worker", pa.int32()), ("batch", pa.int64()), ("time", place_)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from capstan.backfill.interval import IntervalState
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.storage.lake import Lake
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import FIRST, Books, lay_tape
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from conftest import Place
 
 DAGS = Path(__file__).parents[2] / "dags"
-FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = timedelta(days=1) // timedelta(microseconds=1)
 MORE = """
   copy: {stream: little, target: copy, since: 2024-05-01, until: 2024-05-03}

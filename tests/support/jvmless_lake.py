@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.config import Transform
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.intent import Intent, Placement
@@ -26,6 +27,17 @@ from capstan.storage.tape.tape import open_tape
 
 EVENT = TimeType.of(event=Kind.TIMESTAMP)
 """Event times."""
+FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
+"""The event time at which tapes begin: midnight of 2024-05-01, in microseconds."""
+BY_DAY = Transform(
+    name="by_day",
+    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
+    "GROUP BY ALL",
+    time="day",
+    worker="_worker",
+    grain=timedelta(days=1),
+)
+"""Counts the records of each worker and day."""
 
 _ARROW = {
     Kind.BIGINT: pa.int64(),

@@ -21,13 +21,12 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.telemetry.instrumentation import subscribe
 from tests.support.contexts import backfill
-from tests.support.jvmless_lake import lay_tape
+from tests.support.jvmless_lake import FIRST, lay_tape
 
 if TYPE_CHECKING:
     from capstan.replay.planning.request import Request
 
 HOUR = 3_600_000_000
-FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
 START, END = datetime(2024, 5, 1, tzinfo=UTC), datetime(2024, 5, 5, tzinfo=UTC)
 HELD = RangeLockedError("CAP-HELD", "run x holds it", "wait")
 STREAMS = """

@@ -26,20 +26,11 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.tape.tape import open_tape
-from tests.support.jvmless_lake import EVENT, Books, lay_tape
+from tests.support.jvmless_lake import BY_DAY, EVENT, FIRST, Books, lay_tape
 from tests.support.recorded_tapes import write
 
 HOUR = 3_600_000_000
 DAY = 24 * HOUR
-FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
-BY_DAY = Transform(
-    name="by_day",
-    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
-    "GROUP BY ALL",
-    time="day",
-    worker="_worker",
-    grain=timedelta(days=1),
-)
 MIXED = Transform(name="mixed", sql="SELECT count(*) AS n FROM records")
 ANYONE = Transform(name="anyone", sql="SELECT _time.event AS hour FROM records", time="hour")
 REPLAYS = (

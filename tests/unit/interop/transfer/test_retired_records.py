@@ -24,9 +24,8 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.retirements import retired_error
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
-from tests.support.jvmless_lake import lay_tape
+from tests.support.jvmless_lake import FIRST, lay_tape
 
-FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
 DAY = 86_400_000_000
 SINCE = "2024-05-02T00:00:00.000000Z"
 BOX = Box((None,), (FIRST + DAY,))

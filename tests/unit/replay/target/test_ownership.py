@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 
 from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
 from capstan.backfill.survey import IntervalState, survey
-from capstan.core.config import ProjectConfig, Replay, Transform
+from capstan.core.config import ProjectConfig, Replay
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
@@ -34,18 +34,9 @@ from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.foreign_commits import note_touched
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.tables import LedgerRow, read_rows
-from tests.support.jvmless_lake import Books, lay_tape
+from tests.support.jvmless_lake import BY_DAY, FIRST, Books, lay_tape
 
 DAY = 86_400_000_000
-FIRST = int(datetime(2024, 5, 1, tzinfo=UTC).timestamp()) * 1_000_000
-BY_DAY = Transform(
-    name="by_day",
-    sql="SELECT _worker, date_trunc('DAY', _time.event) AS day, count(*) AS n FROM records "
-    "GROUP BY ALL",
-    time="day",
-    worker="_worker",
-    grain=timedelta(days=1),
-)
 DECLARED = ProjectConfig(
     Path("x.yaml"),
     {},
