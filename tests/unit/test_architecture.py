@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -38,6 +39,12 @@ def imports_of(module: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             actual.add(node.module.split(".")[0])
     return actual
+
+
+def test_no_two_classes_share_a_name() -> None:
+    nodes = (node for module in MODULES for node in ast.walk(ast.parse(module.read_text("utf-8"))))
+    named = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    assert [name for name, times in named.items() if times > 1] == []
 
 
 @pytest.mark.parametrize("contract", sorted(CONTRACTS))

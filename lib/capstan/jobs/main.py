@@ -20,11 +20,12 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from capstan.api.context import Context
 from capstan.api.workplace import Workplace
 from capstan.core.json_object import Json
+from capstan.core.program_arguments import ArgumentParser
 from capstan.errors import CapstanError, InvalidRequestError, translation
 from capstan.errors.redaction import print_exception
 from capstan.jobs.job_result import Handler, JobOutput
@@ -36,11 +37,6 @@ from capstan.telemetry.structured_logging import Log, LogFormat, logging
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InvalidRequestError("CAP-USAGE", message, f"see `{self.prog} --help`")
 
 
 def main(
@@ -87,7 +83,7 @@ def _run(
 
 def _options(handler: Handler, arguments: Sequence[str] | None) -> argparse.Namespace:
     summary = (handler.__doc__ or "").splitlines()[0]
-    parser = _Parser(prog=f"{handler.__name__}.py", description=summary, allow_abbrev=False)
+    parser = ArgumentParser(prog=f"{handler.__name__}.py", description=summary, allow_abbrev=False)
     parser.add_argument("file", nargs="?", help="the request: a JSON file, by path or URI")
     parser.add_argument("--request", help="the request itself, as JSON", metavar="JSON")
     parser.add_argument("--lake", help="the lake: a folder or a URI")

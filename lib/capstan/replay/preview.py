@@ -24,7 +24,7 @@ from capstan.replay.target.overlap import (
     worker_gaps,
 )
 from capstan.replay.target.ownership import Ownership
-from capstan.replay.target.standing import Change, is_stale
+from capstan.replay.target.standing import ForeignChange, is_stale
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
@@ -61,7 +61,7 @@ class Preview:
     files_all: int
     bytes: int
     covered: tuple[Covered, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[ForeignChange, ...]
     overlap: PublishedOverlap
     gaps: WorkerGaps
     late: Mapping[str, int]

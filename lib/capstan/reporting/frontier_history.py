@@ -43,7 +43,7 @@ class CommitCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class TapeProgress:
     """The progress of all workers of a tape up to a cut.
 
     `frontiers` have the least value of the last coordinate that each worker holds after each
@@ -63,7 +63,7 @@ def read_progress(
     *,
     points: int = POINTS,
     events: OpenedTable | None = None,
-) -> Progress:
+) -> TapeProgress:
     """The frontiers of a tape's workers at up to `points` evenly sampled commits of a cut."""
     labels, opened = worker_labels(tape, cut), opened_commits(tape, cut)
     counts, changes, scanned = scan(tape, cut, events or delta.open_table(tape.paths.events))
@@ -83,7 +83,7 @@ def read_progress(
         frontiers[worker] = tuple(
             None if at < opened[worker] else value for at, value in zip(commits, least, strict=True)
         )
-    return Progress(commits, tuple(workers), frontiers, _newest(counts), scanned)
+    return TapeProgress(commits, tuple(workers), frontiers, _newest(counts), scanned)
 
 
 def _held_times(

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Antichain, Coordinate, Kind
 from capstan.errors import CapstanError
-from capstan.reporting.frontier_history import Progress, read_progress
+from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
@@ -114,7 +114,7 @@ class VerifiedState:
 class StreamHistory(StreamView):
     """A stream at its newest cut, as its page shows it."""
 
-    progress: Progress
+    progress: TapeProgress
     verified: VerifiedState
     violations: tuple[KnownViolation, ...]
     written: datetime | None  # time of the newest file of the index

@@ -15,7 +15,7 @@ from typing import Any
 
 from capstan.core.protocol import Rule
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.findings import AuditSubject, Finding, write_findings
+from capstan.storage.ledger.findings import AuditSubject, StoredFinding, write_findings
 from capstan.storage.ledger.tables import as_text, read_rows
 from capstan.storage.tape.tape import Tape
 from capstan.verify.result import Verification, WorkerVerdict
@@ -69,14 +69,14 @@ def record_violations(lake: Lake, tape: Tape, verification: Verification, *, dee
 
 def _rows(
     tape: Tape, verdict: WorkerVerdict, before: Mapping[int | None, KnownViolation], deep: bool
-) -> Sequence[Finding]:
+) -> Sequence[StoredFinding]:
     worker = _number(verdict)
     old, violation = before.get(worker), verdict.violation
     if violation is None:
         if old is None or (old.rule == Rule.CONTENT.value and not deep):
             return ()
         expected = {"tape": old.tape, "seq": old.seq, "rule": old.rule, "about": old.about}
-        return (Finding(KIND, 0, worker, None, expected, None),)
+        return (StoredFinding(KIND, 0, worker, None, expected, None),)
     if old is not None and (old.seq, old.rule) == (violation.seq, violation.rule.value):
         return ()
     facts = violation.to_json(tape.time_type)
@@ -84,7 +84,7 @@ def _rows(
     text = time if time is None or isinstance(time, str) else as_text(time)
     first_held = held[:_HELD] if isinstance(held, list) else held
     actual = {"tape": tape.identity, **facts, "held": first_held}
-    return (Finding(KIND, 1, worker, text, None, actual),)
+    return (StoredFinding(KIND, 1, worker, text, None, actual),)
 
 
 def _number(verdict: WorkerVerdict) -> int | None:

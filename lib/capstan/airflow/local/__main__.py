@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import signal
 import sys
@@ -10,19 +9,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from capstan.core.environment import lake_of
-from capstan.errors import CapstanError, InvalidRequestError, SystemFailureError
+from capstan.core.program_arguments import ArgumentParser
+from capstan.errors import CapstanError, SystemFailureError
 from capstan.spark.project_home import cache_folder, packages, project_home
 
 if TYPE_CHECKING:
     from capstan.airflow.local.launcher import Launcher
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise InvalidRequestError("CAP-USAGE", message, f"see `{self.prog} --help`")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _launcher(arguments: Sequence[str] | None) -> Launcher:
     cache = cache_folder() / "airflow"
-    parser = _Parser(
+    parser = ArgumentParser(
         prog="python -m capstan.airflow.local", description=__doc__, allow_abbrev=False
     )
     option = parser.add_argument

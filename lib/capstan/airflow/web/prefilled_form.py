@@ -25,7 +25,7 @@ _HIDDEN = "a run that you may not see"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FormField:
     """A field of the form; its kind is `switch`, `choice`, `list`, `whole` or `text`.
 
     For a switch, `value` says whether it is on. The options have texts.
@@ -39,19 +39,19 @@ class Field:
     options: tuple[tuple[str, str], ...]
 
 
-def fields_of(settings: Settings, given: Mapping[str, Sequence[str]]) -> list[Field]:
+def fields_of(settings: Settings, given: Mapping[str, Sequence[str]]) -> list[FormField]:
     """The fields of the form, filled in from a query; unknown names in the query are ignored."""
     return [_field(name, param, given.get(name)) for name, param in replay_form(settings).items()]
 
 
-def streams_in(fields: Sequence[Field]) -> tuple[str, ...]:
+def streams_in(fields: Sequence[FormField]) -> tuple[str, ...]:
     """The streams that the replay in the form reads, if no declared replay says others."""
     values = {field.name: field.value for field in fields}
     several = streams_of(values)
     return tuple(dict.fromkeys(several.values())) or (str(values["stream"]),)
 
 
-def plan_of(settings: Settings, fields: Sequence[Field]) -> dict[str, object]:
+def plan_of(settings: Settings, fields: Sequence[FormField]) -> dict[str, object]:
     """The plan of the replay in the form, as `capstan plan` prints it."""
     values = {field.name: _request_value(field) for field in fields if field.name not in OWN_FIELDS}
     return preview_request(settings, resolve(settings, filled(values))).to_json()
@@ -67,7 +67,7 @@ def hide_runs(plan: Json, visible: Collection[str]) -> dict[str, object]:
     return {**plan, "covered": shown, "held_by": holders}
 
 
-def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
+def _field(name: str, param: Param, given: Sequence[str] | None) -> FormField:
     schema = param.schema
     kind = _kind(schema)
     value = param.value if given is None else _read(kind, [text[:_LONGEST] for text in given])
@@ -79,7 +79,7 @@ def _field(name: str, param: Param, given: Sequence[str] | None) -> Field:
         ("" if choice is None else str(choice), str(texts.get(str(choice), choice)))
         for choice in offered
     )
-    return Field(
+    return FormField(
         name,
         str(schema.get("title") or name),
         str(schema.get("description_md") or param.description or ""),
@@ -105,7 +105,7 @@ def _read(kind: str, given: Sequence[str]) -> object:
     return list(given) if kind == "list" else given[-1] if given else None
 
 
-def _request_value(field: Field) -> object:
+def _request_value(field: FormField) -> object:
     if isinstance(field.value, bool) or not field.value:
         return field.value or None
     if field.kind == "list":

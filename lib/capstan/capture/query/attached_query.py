@@ -45,7 +45,7 @@ _recorded: dict[tuple[str, str], tuple[str, int, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class _Recording:
+class _OpenTape:
     """A tape between two micro-batches of its query."""
 
     tape: Tape
@@ -81,7 +81,7 @@ class CaptureInto:
         self.rescale = rescale
         self.last: BatchResult | None = None
         self._lock = threading.Lock()
-        self._recording: _Recording | None = None
+        self._recording: _OpenTape | None = None
         self._run: str | None = None
         self._session: SparkSession | None = None
 
@@ -141,7 +141,7 @@ class CaptureInto:
         roster = self.last.roster
         if (roster.commit + 1) % EVERY == 0:
             store_totals(tape, roster.commit, EVERY)
-        self._recording = _Recording(tape, checkpoint, roster, batch + 1, _version(tape))
+        self._recording = _OpenTape(tape, checkpoint, roster, batch + 1, _version(tape))
         _recorded[self._place] = query.run, batch, frame.semanticHash()
 
     def _begin(
@@ -151,7 +151,7 @@ class CaptureInto:
         query: Query,
         batch: int,
         consumed: tuple[Consumed, ...],
-    ) -> _Recording | None:
+    ) -> _OpenTape | None:
         """Open the tape, or create it; None when it has the batch already."""
         emit("capture.begin", stream=self.stream.name)
         query.require_checkpoint(self.stream.name)
@@ -169,7 +169,7 @@ class CaptureInto:
         # Read before the roster: a commit between the two is noticed with the next micro-batch.
         version, cut = _version(tape), newest_cut(tape)
         store_totals(tape, cut.commit, EVERY)
-        return _Recording(tape, checkpoint, Roster.load(tape, cut), batch, version)
+        return _OpenTape(tape, checkpoint, Roster.load(tape, cut), batch, version)
 
     @property
     def _place(self) -> tuple[str, str]:

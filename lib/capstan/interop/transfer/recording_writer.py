@@ -51,7 +51,7 @@ class _Update(TypedDict):
     diff: int
 
 
-class _Recording:
+class _UnfinishedFile:
     """The file of one worker while it is written; it gets its name once it is complete."""
 
     def __init__(self, folder: str, form: Form, worker: int) -> None:
@@ -108,7 +108,7 @@ def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterato
     `worker INT, written STRING, refused STRING`: the text of `WrittenFile.to_text`; or the error,
     if an event cannot be written or lacks records that it counts. Nothing follows an error.
     """
-    recordings: list[_Recording] = []
+    recordings: list[_UnfinishedFile] = []
     try:
         for written in _write_files(batches, folder, form, recordings):
             yield _result_row(written.worker, written.to_text(), None)
@@ -118,7 +118,7 @@ def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterato
 
 
 def _write_files(
-    batches: Iterable[pa.RecordBatch], folder: str, form: Form, recordings: list[_Recording]
+    batches: Iterable[pa.RecordBatch], folder: str, form: Form, recordings: list[_UnfinishedFile]
 ) -> Iterator[WrittenFile]:
     """Each file once it is complete; the last of `recordings` is the one being written."""
     for batch in batches:
@@ -129,7 +129,7 @@ def _write_files(
             if not recordings or worker != recordings[-1].worker:
                 if recordings:
                     yield recordings[-1].close()
-                recordings[:] = [_Recording(folder, form, worker)]
+                recordings[:] = [_UnfinishedFile(folder, form, worker)]
             if kind is None:
                 recordings[-1].record(value)
             else:
@@ -140,7 +140,7 @@ def _write_files(
 
 def write_empty(folder: str, form: Form, worker: int) -> WrittenFile:
     """Write the recording of a worker that has no events."""
-    return _Recording(folder, form, worker).close()
+    return _UnfinishedFile(folder, form, worker).close()
 
 
 def _values(batch: pa.RecordBatch, form: Form) -> list[object]:

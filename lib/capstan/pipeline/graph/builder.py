@@ -10,7 +10,7 @@ from capstan.pipeline.graph.errors import CycleDetected, DuplicateNode, EmptyDag
 from capstan.pipeline.graph.graph import Dag, Node, NodeKind, numbered
 from capstan.pipeline.graph.operator import Key, OperatorSpec
 from capstan.pipeline.graph.validation import (
-    Declared,
+    DeclaredNode,
     check_connected,
     check_edges,
     resolve_node,
@@ -28,10 +28,10 @@ class DagBuilder:
     __slots__ = ("_nodes", "_pairs")
 
     def __init__(self) -> None:
-        self._nodes: dict[str, Declared] = {}
+        self._nodes: dict[str, DeclaredNode] = {}
         self._pairs: list[tuple[str, str]] = []
 
-    def declare(self, declared: Declared) -> Self:
+    def declare(self, declared: DeclaredNode) -> Self:
         """Declare a node of any kind."""
         if declared.name in self._nodes:
             message = f"two nodes have the name {declared.name}"
@@ -49,7 +49,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self.declare(Declared(name, NodeKind.SOURCE, schema=schema))
+        return self.declare(DeclaredNode(name, NodeKind.SOURCE, schema=schema))
 
     def operator(
         self,
@@ -70,7 +70,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self.declare(Declared(name, NodeKind.OPERATOR, operator, schema, key))
+        return self.declare(DeclaredNode(name, NodeKind.OPERATOR, operator, schema, key))
 
     def stateless_operator(
         self,
@@ -84,7 +84,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self.declare(Declared(name, NodeKind.STATELESS, operator, schema))
+        return self.declare(DeclaredNode(name, NodeKind.STATELESS, operator, schema))
 
     def materialized_view(
         self,
@@ -99,7 +99,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self.declare(Declared(name, NodeKind.VIEW, operator, schema, key))
+        return self.declare(DeclaredNode(name, NodeKind.VIEW, operator, schema, key))
 
     def sink(self, name: str, schema: pa.Schema | None = None) -> Self:
         """Declare a sink, which collects events.
@@ -107,7 +107,7 @@ class DagBuilder:
         Raises:
             DuplicateNode: Another node has this name.
         """
-        return self.declare(Declared(name, NodeKind.SINK, schema=schema))
+        return self.declare(DeclaredNode(name, NodeKind.SINK, schema=schema))
 
     def sink_for(self, upstream: str, name: str, schema: pa.Schema | None = None) -> Self:
         """Declare a sink and connect `upstream` to it.

@@ -58,21 +58,21 @@ def signature_of(
         key: Key of its state; None when it has none.
         inputs: Name and columns of the node upstream of each port.
     """
-    reader = _Reader()
+    renderer = _Renderer()
     form = ""
     if key is not None:
         operator = spec.create([schema for _, schema in inputs])
         form = operator.form
-        reader.code_of(type(operator))
+        renderer.code_of(type(operator))
     signature = {
         "#operator": type(spec).__qualname__,
         FORM: form,
         "#key": "none" if key is None else str(key),
         "#inputs": "; ".join(f"{name} ({_columns(schema)})" for name, schema in inputs),
     }
-    reader.code_of(type(spec))
-    signature |= {name: reader.text(value) for name, value in _settings(spec)}
-    return signature | {CODE: reader.digest()}
+    renderer.code_of(type(spec))
+    signature |= {name: renderer.text(value) for name, value in _settings(spec)}
+    return signature | {CODE: renderer.digest()}
 
 
 def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = False) -> None:
@@ -132,7 +132,7 @@ def _is_builtin(cls: type) -> bool:
 
 
 @dataclass(slots=True)
-class _Reader:
+class _Renderer:
     """Renders settings as text, and collects the code among them."""
 
     _parts: list[str] = field(default_factory=list)

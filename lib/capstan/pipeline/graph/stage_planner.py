@@ -15,7 +15,7 @@ import pyarrow as pa
 from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.graph import Dag, Edge, Node, NodeId, NodeRef
 from capstan.pipeline.graph.operator import Key
-from capstan.pipeline.graph.validation import Declared
+from capstan.pipeline.graph.validation import DeclaredNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ def _sub_dag(
     for number in group:
         node = dag.nodes[number]
         schema = _known_columns(node.schema)
-        builder.declare(Declared(node.name, node.kind, node.operator, schema, node.key))
+        builder.declare(DeclaredNode(node.name, node.kind, node.operator, schema, node.key))
     source_of = {(reader, port): i.source for i in inputs for reader, port in i.readers}
     for number in group:
         name = dag.nodes[number].name

@@ -24,7 +24,7 @@ from capstan.pipeline.graph.operator import Key, OperatorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredNode:
     """A declared node; a schema of None follows from its inputs."""
 
     name: str
@@ -37,7 +37,7 @@ class Declared:
 Pairs = Sequence[tuple[str, str]]
 
 
-def check_edges(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
+def check_edges(nodes: Mapping[str, DeclaredNode], pairs: Pairs) -> None:
     """Refuse edges with unknown nodes, wrong directions or duplicates, and too many readers."""
     for source, target in pairs:
         for name in (source, target):
@@ -86,7 +86,7 @@ def topological_order(nodes: Sequence[str], pairs: Pairs) -> tuple[int, ...]:
     return tuple(order)
 
 
-def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
+def check_connected(nodes: Mapping[str, DeclaredNode], pairs: Pairs) -> None:
     """Refuse sources without readers, sinks without inputs, and isolated nodes."""
     read, written = {source for source, _ in pairs}, {target for _, target in pairs}
     for name, node in nodes.items():
@@ -100,7 +100,7 @@ def check_connected(nodes: Mapping[str, Declared], pairs: Pairs) -> None:
             raise DisconnectedNode.create(f"{problem} {name}", name=name)
 
 
-def resolve_node(number: int, declared: Declared, inputs: Sequence[Node]) -> Node:
+def resolve_node(number: int, declared: DeclaredNode, inputs: Sequence[Node]) -> Node:
     """Create a node with its key and columns, given its inputs in order of ports."""
     key = _key(declared)
     schemas = [node.schema for node in inputs]
@@ -129,7 +129,7 @@ def mismatch(actual: pa.Schema, expected: pa.Schema) -> str:
     return ""
 
 
-def _key(declared: Declared) -> Key | None:
+def _key(declared: DeclaredNode) -> Key | None:
     operator_key = None if declared.operator is None else declared.operator.key
     name = declared.name
     if declared.kind is NodeKind.STATELESS and (operator_key or declared.key) is not None:
@@ -173,7 +173,9 @@ def _unusable_key(schema: pa.Schema, column: str) -> str:
     return ""
 
 
-def _schema(declared: Declared, inputs: Sequence[Node], schemas: Sequence[pa.Schema]) -> pa.Schema:
+def _schema(
+    declared: DeclaredNode, inputs: Sequence[Node], schemas: Sequence[pa.Schema]
+) -> pa.Schema:
     name = declared.name
     if declared.operator is not None:
         try:

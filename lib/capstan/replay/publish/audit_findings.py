@@ -41,7 +41,7 @@ def record_findings(
     emit("audit.findings", run=run, findings=len(rows))
 
 
-def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding]:
+def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.StoredFinding]:
     """The findings of an audit with the total of their kind; every kind has at least one row."""
     shown: set[tuple[str, str]] = set()
     totals = {(kind, ""): count for kind, count in audit.totals.items()}
@@ -54,7 +54,7 @@ def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding
             if all(value is None for value in finding.time)
             else render(time_type, finding.time)
         )
-        yield findings.Finding(
+        yield findings.StoredFinding(
             key[0],
             totals.get(key, 0),
             finding.worker,
@@ -65,4 +65,4 @@ def finding_rows(audit: Audit, time_type: TimeType) -> Iterator[findings.Finding
         )
     for (kind, check), count in totals.items():
         if count and (kind, check) not in shown:
-            yield findings.Finding(kind, count, check=check)
+            yield findings.StoredFinding(kind, count, check=check)

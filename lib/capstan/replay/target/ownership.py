@@ -21,8 +21,8 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
 from capstan.replay.target.owned_rows import workers_here
 from capstan.replay.target.standing import (
-    Change,
     Effect,
+    ForeignChange,
     WrittenRegion,
     changed_by,
     changes_of_others,
@@ -119,7 +119,7 @@ class Ownership:
             self.publish_of(run.name) is not None
         )
 
-    def changes(self, covered: Sequence[Covered], since: int = 0) -> tuple[Change, ...]:
+    def changes(self, covered: Sequence[Covered], since: int = 0) -> tuple[ForeignChange, ...]:
         """Foreign changes after a version to rows that these runs were the last to write."""
         if not covered:
             return ()
@@ -198,7 +198,7 @@ def _holds(strip: RegionStrip, file: Scope) -> bool:
     return any(fit(file.region.box, region) for region in strip.regions)
 
 
-def _is_newest(change: Change, covered: Sequence[Covered]) -> bool:
+def _is_newest(change: ForeignChange, covered: Sequence[Covered]) -> bool:
     """Whether a change is newer than all runs that cover its rows, as far as bounds show."""
     parts = [part for entry in covered for part in entry.compared]
     known = [*((entry.scope, entry.target_version) for entry in covered), *parts]

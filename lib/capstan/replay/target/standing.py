@@ -80,7 +80,7 @@ class WrittenRegion:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ForeignChange:
     """A foreign commit to a target that may have changed its rows."""
 
     version: int  # The version of the target.
@@ -92,7 +92,7 @@ class Change:
         return f"version {self.version} ({self.operation}, {self.at:%Y-%m-%d %H:%M:%S})"
 
 
-def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
+def changes_of_others(plan: Plan, since: int) -> Iterator[ForeignChange]:
     """Foreign changes to the rows of a plan's target, in the order of its versions.
 
     They are found in the target's log without reading a row. Commits that the log has lost are
@@ -100,7 +100,7 @@ def changes_of_others(plan: Plan, since: int) -> Iterator[Change]:
     """
     for commit in touched_since(plan.lake, plan.target, since):
         for scope in dict.fromkeys(scope_of(plan, bounds) for bounds in commit.files):
-            yield Change(commit.version, commit.operation, commit.at, scope)
+            yield ForeignChange(commit.version, commit.operation, commit.at, scope)
 
 
 def scope_of(plan: Plan, bounds: Bounds) -> Scope:
@@ -132,7 +132,7 @@ def rows_before(plan: Plan, first: int) -> list[WrittenRegion]:
     return [changed_by(f"rows from before version {first}", place) for place in places]
 
 
-def changed_by(name: Change | str, scope: Scope) -> WrittenRegion:
+def changed_by(name: ForeignChange | str, scope: Scope) -> WrittenRegion:
     """What somebody else may have done to the rows of a scope."""
     workers = None if scope.workers is None else frozenset(scope.workers)
     return WrittenRegion("", workers, scope.region, changed=str(name), effect=Effect.CHANGES)

@@ -38,7 +38,7 @@ class AuditSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class StoredFinding:
     """A finding as stored in the ledger."""
 
     kind: str  # `missing`, `extra`, `changed`, `check`, `tape` or `violation`
@@ -59,7 +59,7 @@ class Finding:
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def write_findings(lake: Lake, subject: AuditSubject, findings: Sequence[Finding]) -> None:
+def write_findings(lake: Lake, subject: AuditSubject, findings: Sequence[StoredFinding]) -> None:
     """Append an audit's findings in one commit with one timestamp; without any, write nothing."""
     if not findings:
         return

@@ -24,7 +24,7 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.target.already_published import find_equivalent_run
 from capstan.replay.target.conflicts import require_no_clash
 from capstan.replay.target.ownership import Ownership
-from capstan.replay.target.standing import Change
+from capstan.replay.target.standing import ForeignChange
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import read_commit
 from capstan.storage.lake import Lake
@@ -89,7 +89,7 @@ class Target:
     def plan(self) -> Plan:
         return survey(self.lake, DECLARED, "days").plan
 
-    def since(self) -> tuple[Change, ...]:
+    def since(self) -> tuple[ForeignChange, ...]:
         """What a plan tells of the target."""
         owner = Ownership(self.plan)
         return owner.changes(owner.covered)
