@@ -68,15 +68,14 @@ class WrittenRegion:
 
     def covers(self, scope: Scope) -> bool:
         """Whether a run has written all of a scope."""
-        named = self.workers is None or (
-            scope.workers is not None and self.workers.issuperset(scope.workers)
-        )
-        return self.writes and named and self.region.includes(scope.region)
+        return self.writes and self._scope_in(scope.target).contains(scope)
 
     def overlaps(self, scope: Scope) -> bool:
         """Whether it can have a row in common with a scope."""
-        workers = None if self.workers is None else tuple(self.workers)
-        return Scope(scope.target, workers, self.region).overlaps(scope)
+        return self._scope_in(scope.target).overlaps(scope)
+
+    def _scope_in(self, target: str) -> Scope:
+        return Scope(target, None if self.workers is None else tuple(self.workers), self.region)
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,8 @@ class Scope:
 
     def contains(self, other: Scope) -> bool:
         """Whether all rows of another scope of the same target are known to be in this one."""
-        named = self.workers in (None, other.workers) or (
-            other.workers is not None and set(other.workers) <= set(self.workers or ())
+        named = self.workers is None or (
+            other.workers is not None and set(self.workers).issuperset(other.workers)
         )
         return named and self.region.includes(other.region)
 
