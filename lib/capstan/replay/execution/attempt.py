@@ -235,15 +235,16 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
     writer.save(staging)
     emit("replay.staging", run=job.run.name)
     staged = read_all(job.spark, staging)
+    # Made anew: the claim is for the range, and others may have published rows with these keys.
+    owner = Ownership(job.plan)
     if rule is not None:
         require_sequence(rule, staged)
         if rule.unchanged is not None:
             # Refuses rows that lack a value.
-            images_after(job.spark, Ownership(job.plan), rule, staged)
+            images_after(job.spark, owner, rule, staged)
     require_latest(job.plan, staged)
     target_table.require_inside(job.plan, staged)
-    # Read again: the claim is for the range, and others may have published rows with these keys.
-    require_own_rows(job.spark, Ownership(job.plan), staged)
+    require_own_rows(job.spark, owner, staged)
     audit = target_table.audit(job.spark, job.plan, staged)
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     record_findings(job.plan, audit, job.run.name, job.attempt)

@@ -130,7 +130,7 @@ def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
     note = {**note, "run": run.name, "attempt": attempt}
     keys = _rule(job).identity
     commit = delta.merge(rows, target, keys, txn=txn, note=note, delete_when=GONE)
-    if commit is None or target_table.latest_txn_version(target, run) != txn.version:
+    if commit is None or target_table.txn_version(delta.open_table(target), run) != txn.version:
         raise target_table.fenced(run, attempt)
     return commit
 

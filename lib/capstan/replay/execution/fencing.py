@@ -34,13 +34,14 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
     for dead in claims.abandoned(job.lake, job.run.name, job.attempt, scope or job.plan.locks):
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
+    table = delta.open_if_table(path) if newest else None
     for name, attempt in newest.items():
         rows = read_rows(job.lake, "runs", ("identity", "generation"), run=name)
         if not rows:
             continue
         row = rows[-1]
         run = RunId.named(name, row["identity"], row["generation"], path)
-        if target_table.latest_txn_version(path, run) < run.change(attempt).version:
+        if target_table.txn_version(table, run) < run.change(attempt).version:
             target_table.fence(job.spark, path, run, attempt + 1, job.run.name)
             emit("replay.shut-out", run=name, attempt=attempt)
 

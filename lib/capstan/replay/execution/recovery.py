@@ -73,8 +73,10 @@ def complete_others(spark: SparkSession, lake: Lake, config: ProjectConfig, plan
     if not unrecorded:
         return
     active = {claim.run for claim in claims.active(lake, plan.target)}
+    # Opened after the claims were read: a run that had ended by then changes it no more.
+    table = delta.open_if_table(plan.target)
     for name, history in unrecorded.items():
-        if name not in active:
+        if name not in active and target_table.may_have_landed(table, history):
             # Errors of the other run, and locks on its range, are not this run's to report.
             with suppress(CheckFailedError, InvalidRequestError, FencedError, RangeLockedError):
                 recover_ledger(spark, lake, config, history)
@@ -86,7 +88,8 @@ def _complete_rollback(
     version, path, run = _published_version(history), history.last.target, history.run_id
     # The run's newest transaction mostly decides this, without reading the target's log.
     last_done = max(row.attempt for row in history.rows if row.step is runs.Step.DONE)
-    untouched = target_table.latest_txn_version(path, run) <= run.change(last_done).version
+    newest = target_table.txn_version(delta.open_if_table(path), run)
+    untouched = newest <= run.change(last_done).version
     if untouched or target_table.find_rollback(path, run.name, version) is None:
         return history
     restore_previous_rows(restore(spark, lake, config, history, undo=True), version)

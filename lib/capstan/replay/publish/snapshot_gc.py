@@ -13,6 +13,7 @@ from capstan.replay.snapshots.ledger import (
     write_events,
 )
 from capstan.replay.target import target_table
+from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.run_identity import RunId, stem_of
@@ -82,9 +83,8 @@ def _undecided(lake: Lake, identity: str) -> set[str]:
         last = max(intents, key=lambda row: row.attempt)
         run = RunId.named(name, identity, last.generation, last.target)
         ended = any(row.attempt == last.attempt and row.step in TERMINAL for row in history.rows)
-        landed = (
-            target_table.latest_txn_version(last.target, run) >= run.change(last.attempt).version
-        )
+        table = delta.open_if_table(last.target)
+        landed = target_table.txn_version(table, run) >= run.change(last.attempt).version
         if landed or not ended:
             undecided.add(f"{name}-{last.attempt}")
     return undecided

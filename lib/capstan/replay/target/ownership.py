@@ -32,6 +32,7 @@ from capstan.replay.target.standing import (
     written_by,
 )
 from capstan.storage.delta import delta
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
@@ -59,9 +60,15 @@ class Ownership:
         return coverage.recorded_at(self.plan.lake, self.plan.target)
 
     @cached_property
+    def table(self) -> OpenedTable | None:
+        """The target, with all publishes that are recorded: opened after the coverage was read."""
+        _ = self.recorded
+        return delta.open_if_table(self.plan.target)
+
+    @cached_property
     def covered(self) -> list[Covered]:
         """Publishes in effect into the target, in order of publication."""
-        return coverage.of_present_table(self.recorded, self.plan.target)
+        return coverage.of_present_table(self.recorded, self.table)
 
     @cached_property
     def histories(self) -> Mapping[str, History]:
@@ -99,8 +106,9 @@ class Ownership:
         if not all(self.is_own(e) and e.scope.region.is_in(plan.time_type) for e in self.covered):
             return False
         strips = merge_scopes(entry.scope for entry in self.covered)
-        files = delta.open_table(plan.target).get_add_actions(flatten=True)
-        for bounds in pa.table(files).to_pylist():
+        if self.table is None:
+            return True
+        for bounds in pa.table(self.table.get_add_actions(flatten=True)).to_pylist():
             file = scope_of(plan, bounds)
             if file.overlaps(scope) and (
                 _may_lack(plan, bounds) or not any(_holds(strip, file) for strip in strips)
@@ -113,7 +121,7 @@ class Ownership:
 
         A table that was replaced keeps its log, and the transactions in it, but has another id.
         """
-        if target_table.latest_txn_version(self.plan.target, run) < 0:
+        if target_table.txn_version(self.table, run) < 0:
             return False
         return run.name not in {entry.run for entry in self.recorded} or (
             self.publish_of(run.name) is not None
@@ -158,8 +166,8 @@ class Ownership:
     @property
     def _keeps_labels(self) -> bool:
         """Whether the target keeps the labels of workers, not their numbers."""
-        schema = delta.open_table(self.plan.target).schema()
-        kinds = {field.name: field.type for field in schema.fields}
+        fields = [] if self.table is None else self.table.schema().fields
+        kinds = {field.name: field.type for field in fields}
         kind = kinds.get(self.plan.layout.worker or "")
         return isinstance(kind, PrimitiveType) and kind.type == "string"
 

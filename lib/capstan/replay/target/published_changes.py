@@ -13,6 +13,8 @@ from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
 from capstan.replay.target.ownership import Ownership
+from capstan.storage.delta import delta
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History, Step
@@ -32,8 +34,10 @@ def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[
     """
     # Read before the coverage: what another process records in between is then refused, not missed.
     plan, histories = owner.plan, owner.histories
+    # Opened after the histories were read: it has all that a run among them had committed by then.
+    table = delta.open_if_table(plan.target)
     for run, history in histories.items():
-        if run not in besides and history.done is None and _has_unrecorded(history):
+        if run not in besides and history.done is None and _has_unrecorded(table, history):
             raise _unrecorded(plan, run)
     published = []
     for entry in owner.covered:
@@ -42,7 +46,7 @@ def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[
         recorded = histories.get(entry.run)
         if recorded is None or recorded.done is None:
             raise _unrecorded(plan, entry.run)
-        if _stands(plan.target, recorded):
+        if _stands(table, recorded):
             published.append(_kept(plan, entry, recorded))
     return tuple(published)
 
@@ -123,20 +127,24 @@ def _rule_of(history: History) -> ChangeRule | None:
     return ChangeRule.of(intent.keys, intent.request)
 
 
-def _stands(target: str, history: History) -> bool:
+def _stands(table: OpenedTable | None, history: History) -> bool:
     """Whether the target still has the publish of a run, which was not rolled back since."""
     assert history.done is not None
-    run, version = history.run_id, history.done.target_version
-    newest = target_table.latest_txn_version(target, run)
+    run, done = history.run_id, history.done
+    newest = target_table.txn_version(table, run)
     last = max(row.attempt for row in history.rows if row.step is Step.DONE)
     if 0 <= newest <= run.change(last).version:
         return True
-    return newest >= 0 and target_table.find_rollback(target, run.name, version) is None
+    return newest >= 0 and (
+        target_table.find_rollback(history.last.target, run.name, done.target_version) is None
+    )
 
 
-def _has_unrecorded(history: History) -> bool:
+def _has_unrecorded(table: OpenedTable | None, history: History) -> bool:
     """Whether a run that no ledger has as published is in the target's log."""
-    publish = None if history.rolled_back else target_table.find_landed(history)
+    if history.rolled_back or not target_table.may_have_landed(table, history):
+        return False
+    publish = target_table.find_landed(history)
     return publish is not None and (
         target_table.find_rollback(history.last.target, history.last.run, publish[0].version)
         is None

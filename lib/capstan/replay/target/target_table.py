@@ -32,6 +32,7 @@ from capstan.replay.target.default_columns import with_defaults
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.delta.delta import Commit
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
@@ -180,7 +181,7 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
     # Delta accepts no column that it numbers itself, not even without rows.
     empty = spark.createDataFrame([], schema_of(spark, path)).drop(*delta.identity_columns(path))
     while delta.append(empty, path, txn=txn, note=note) is None:
-        newest = latest_txn_version(path, run)
+        newest = txn_version(delta.open_table(path), run)
         if newest == txn.version:
             return  # Another run has already fenced them.
         if newest > txn.version:
@@ -188,9 +189,9 @@ def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> 
         # One of them has just changed the target.
 
 
-def latest_txn_version(path: str, run: RunId) -> int:
+def txn_version(table: OpenedTable | None, run: RunId) -> int:
     """The newest transaction of a run in its target, `2k` or `2k + 1`; -1 when there is none."""
-    version = delta.open_table(path).transaction_version(run.app) if is_table(path) else None
+    version = None if table is None else table.transaction_version(run.app)
     return -1 if version is None else version
 
 
@@ -211,13 +212,18 @@ def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str
     return _find(target, run, since, "publish")
 
 
+def may_have_landed(table: OpenedTable | None, history: History) -> bool:
+    """Whether an attempt of a run may have published; mostly decided without reading the log."""
+    first, run = history.first_intent, history.run_id
+    return first is not None and txn_version(table, run) >= run.change(first.attempt).version
+
+
 def find_landed(history: History) -> tuple[Commit, Mapping[str, object]] | None:
     """The publish of a run in its target's log, whether or not a ledger has it."""
-    first, run, target = history.first_intent, history.run_id, history.last.target
-    # The newest transaction mostly decides this, without reading the log.
-    if first is None or latest_txn_version(target, run) < run.change(first.attempt).version:
+    first, target = history.first_intent, history.last.target
+    if first is None or not may_have_landed(delta.open_if_table(target), history):
         return None
-    return find_publish(target, run.name, first.target_version)
+    return find_publish(target, history.last.run, first.target_version)
 
 
 def find_rollback(target: str, run: str, since: int) -> Commit | None:
@@ -255,7 +261,7 @@ def publish(
     else:
         where = predicate(plan, rows.schema)
         commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
-    if commit is None or latest_txn_version(plan.target, run) != txn.version:
+    if commit is None or txn_version(delta.open_table(plan.target), run) != txn.version:
         raise fenced(run, attempt)
     return commit
 

@@ -79,6 +79,11 @@ def open_table(path: str, version: int | None = None) -> OpenedTable:
     return OpenedTable(path, version)
 
 
+def open_if_table(path: str) -> OpenedTable | None:
+    """Open the newest version of a Delta table; None if there is no table."""
+    return open_table(path) if is_table(path) else None
+
+
 def keep_table(path: str, table: OpenedTable) -> None:
     """Keep a table as it is after a commit of this process, for `open_table`."""
     keep(_OPENED, path, table.version(), table)
@@ -100,7 +105,8 @@ def load(spark: SparkSession, path: str, version: int | None = None) -> DataFram
 
 def version_of(path: str) -> int | None:
     """The newest version of the table at `path`, or None if there is no table."""
-    return open_table(path).version() if is_table(path) else None
+    table = open_if_table(path)
+    return None if table is None else table.version()
 
 
 def identity_of(path: str, version: int | None = None) -> str:

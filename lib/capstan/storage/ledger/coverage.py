@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from capstan.core.times import TimeType
 from capstan.storage.delta import delta
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
@@ -80,12 +81,13 @@ def current(lake: Lake, target: str) -> list[Covered]:
 
     Publishes that were rolled back are not in effect, nor those into another table that was here.
     """
-    return of_present_table(recorded_at(lake, target), target)
+    recorded = recorded_at(lake, target)
+    return of_present_table(recorded, delta.open_if_table(target) if recorded else None)
 
 
-def of_present_table(recorded: Sequence[Covered], target: str) -> list[Covered]:
-    """Those of some publishes that went into the table that is at a path now."""
-    present = delta.identity_of(target) if any(entry.table for entry in recorded) else ""
+def of_present_table(recorded: Sequence[Covered], table: OpenedTable | None) -> list[Covered]:
+    """Those of some publishes at a path that went into the table that is there now."""
+    present = "" if table is None else str(table.metadata().id)
     return [entry for entry in recorded if entry.table in ("", present)]
 
 

@@ -27,6 +27,7 @@ from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.standing import ForeignChange
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import read_commit
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage, runs
 from capstan.storage.ledger.claims import Scope
@@ -310,6 +311,25 @@ def test_each_ledger_is_read_once_for_all_that_is_asked(
     target.books.published("day3", [0, 1], Region(Box((FIRST,), (FIRST + DAY,))))
     assert owner.publish_of("day3") is None
     assert Ownership(target.plan).publish_of("day3") is not None
+
+
+def test_the_target_is_opened_once_for_all_that_is_asked(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, opened, open_table = Ownership(target.plan), Counter[str](), delta.open_table
+    published = [RunId.named(entry.run, "x", 1, "days") for entry in owner.covered]
+    owner = Ownership(owner.plan)
+
+    def counting(path: str, version: int | None = None) -> OpenedTable:
+        opened[path] += 1
+        return open_table(path, version)
+
+    monkeypatch.setattr(delta, "open_table", counting)
+    for run in published:
+        owner.has_published(run)
+    assert owner.covered
+    assert owner.has_only_own(owner.plan.reach)
+    assert opened[target.path] == 1
 
 
 def test_many_kinds_of_files_are_noted_as_any(target: Target) -> None:
