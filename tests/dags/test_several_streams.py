@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from fastapi import HTTPException
 
-from capstan.airflow.lake_queries import pin_cut, preview_request, read_request, resolve
+from capstan.airflow.lake_queries import preview_request, read_request, resolve
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
@@ -21,6 +21,7 @@ from capstan.airflow.web import routes, security
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.plan import request_at_cuts
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -152,7 +153,7 @@ def test_a_task_pins_all_cuts(setting: Settings) -> None:
     requested = resolve(
         setting, {"into": "hourly", "replay": "hourly", "until": "1970-01-01T05:00:00Z"}
     )
-    pinned = pin_cut(preview_request(setting, requested))
+    pinned = request_at_cuts(preview_request(setting, requested).plan)
     assert pinned.cuts == {"orders": 0, "payments": 0}
     again = Request.from_json(json.loads(json.dumps(pinned.to_json())))
     go_on(Lake.at(setting.lake), "paid", [], (9 * HOUR,))

@@ -18,13 +18,14 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.types import TaskInstanceKey
 
-from capstan.airflow.lake_queries import pin_cut, preview_request, read_request
+from capstan.airflow.lake_queries import preview_request, read_request
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.plan import PlanReplayOperator
 from capstan.airflow.operators.replay import CertificateOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError
 from capstan.airflow.tasks.links import CertificateLink
+from capstan.replay.planning.plan import request_at_cuts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name
@@ -196,9 +197,11 @@ def test_a_cleared_run_resumes_at_its_locked_cut(
 def test_the_pinned_request_is_the_same_run(setting: Settings) -> None:
     requested = read_request(fields(until="2024-05-02"))
     actual = preview_request(setting, requested)
-    assert preview_request(setting, pin_cut(actual)).plan.identity == actual.plan.identity
+    assert (
+        preview_request(setting, request_at_cuts(actual.plan)).plan.identity == actual.plan.identity
+    )
     followed = read_request(fields(follow="nightly"))
-    assert pin_cut(preview_request(setting, followed)) == followed
+    assert request_at_cuts(preview_request(setting, followed).plan) == followed
 
 
 def sensor(setting: Settings, asked: dict[str, object], **more: Any) -> FrontierSensor:

@@ -133,12 +133,6 @@ def preview_request(settings: Settings, request: Request) -> Preview:
     return preview(lake, settings.declarations, request)
 
 
-def pin_cut(previewed: Preview) -> Request:
-    """The request of a preview, with the preview's cuts and versions of lookup tables."""
-    plan = previewed.plan
-    return plan.request if plan.request.follow else plan.pinned
-
-
 def interrupted_request(settings: Settings, request: Request, saved: object) -> Request | None:
     """The request that an earlier try saved, if it equals `request` and its run still has a claim.
 

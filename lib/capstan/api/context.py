@@ -181,6 +181,7 @@ class Context(Workplace):
         Raises:
             CapstanError: See `capstan.replay.run.replay`.
         """
+        from capstan.replay.planning.plan import request_at_cuts
         from capstan.replay.preview import Preview
         from capstan.replay.run import replay
 
@@ -191,8 +192,7 @@ class Context(Workplace):
                     "a plan already has all fields of its replay",
                     "plan again with these fields",
                 )
-            plan = what.plan
-            request = plan.request if plan.request.follow is not None else plan.pinned
+            request = request_at_cuts(what.plan)
         else:
             request = _replay_request(what, into, fields)
         config = self.declarations

@@ -13,6 +13,7 @@ from capstan.backfill.survey import Survey, bound_text, survey
 from capstan.core.config import Mode, ProjectConfig, check_name
 from capstan.core.config.request_fields import LengthText, TimeText
 from capstan.errors import InvalidRequestError
+from capstan.replay.planning.plan import request_at_cuts
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape
@@ -203,7 +204,7 @@ def _replay_request(
     plan = survey.plan
     time_type = plan.inputs.tape.time_type
     replay_request = replace(
-        plan.pinned,
+        request_at_cuts(plan),
         workers=workers,
         workers_of={} if workers else plan.request.workers_of,
         adopt=request.adopt,

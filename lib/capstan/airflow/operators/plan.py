@@ -104,9 +104,9 @@ def require_complete(
 
 def pinned_request(previewed: Preview) -> dict[str, Any]:
     """The request of a preview with its cut pinned, of JSON types alone."""
-    from capstan.airflow.lake_queries import pin_cut
+    from capstan.replay.planning.plan import request_at_cuts
 
-    request: dict[str, Any] = json.loads(json.dumps(pin_cut(previewed).to_json()))
+    request: dict[str, Any] = json.loads(json.dumps(request_at_cuts(previewed.plan).to_json()))
     return request
 
 

@@ -49,14 +49,6 @@ class Plan:
     checks: tuple[Check, ...] = ()  # Of the target and of the declared replay.
 
     @property
-    def pinned(self) -> Request:
-        """The request at these cuts, and at these versions of lookup tables."""
-        inputs = self.inputs
-        cuts, as_of = (inputs.cuts, None) if inputs.several else ({}, inputs.cut.commit)
-        lookups = {name: pin.version for name, pin in self.computation.lookup_pins.items()}
-        return replace(self.request, cuts=cuts, as_of=as_of, lookups=lookups)
-
-    @property
     def scope(self) -> Scope:
         """The part of the target that the replay may change; None as workers means all of them."""
         keeps = self.layout.worker is not None
@@ -170,6 +162,19 @@ class Plan:
         first = Time(least if low is None else max(low, least) for low, least in lows)
         # Times that are complete lie below others, so the first time of the box is among them.
         return not replace(region, above=None).contains(first)
+
+
+def request_at_cuts(plan: Plan) -> Request:
+    """The request of a plan at its cuts and versions of lookup tables, for who carries it out.
+
+    That of a followed replay stays: it goes on from its cursor, to the newest cut.
+    """
+    if plan.request.follow is not None:
+        return plan.request
+    inputs = plan.inputs
+    cuts, as_of = (inputs.cuts, None) if inputs.several else ({}, inputs.cut.commit)
+    lookups = {name: pin.version for name, pin in plan.computation.lookup_pins.items()}
+    return replace(plan.request, cuts=cuts, as_of=as_of, lookups=lookups)
 
 
 def _input_identity(plan: Plan) -> str:

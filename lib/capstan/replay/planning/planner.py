@@ -45,15 +45,10 @@ def plan_with_spark(
     plan = make_plan(lake, config, request, session=session)
     if isinstance(session, SparkSession):
         return session, plan
+    # Spark's catalogs may have another table under a name of the request than when last asked.
     spark = session()
-    return spark, plan_again(spark, config, plan)
-
-
-def plan_again(spark: SparkSession, config: ProjectConfig, plan: Plan) -> Plan:
-    """The plan; made again if a catalog now has another table under a name of its request."""
-    lake, request = plan.lake, plan.request
     moved = locate_again(spark, lake, config, request.into, request.pipeline)
-    return make_plan(lake, config, request) if moved else plan
+    return spark, make_plan(lake, config, plan.request) if moved else plan
 
 
 def make_plan(

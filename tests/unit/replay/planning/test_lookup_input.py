@@ -24,7 +24,7 @@ from capstan.replay.planning import target_places
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.lookup_input import Pin
-from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.plan import Plan, request_at_cuts
 from capstan.replay.planning.planner import at_versions, make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import unseen_lookups
@@ -100,8 +100,8 @@ def test_the_newest_version_is_pinned_and_part_of_the_identity(shop: Shop) -> No
     assert before.identity != after.identity
     assert shop.plan(lookups={"customers": 2}).identity == before.identity
     assert shop.plan(dict(before.computation.lookup_pins)).identity == before.identity
-    assert before.pinned.lookups == {"customers": 2}
-    assert make_plan(shop.lake, DECLARED, before.pinned).identity == before.identity
+    assert request_at_cuts(before).lookups == {"customers": 2}
+    assert make_plan(shop.lake, DECLARED, request_at_cuts(before)).identity == before.identity
 
 
 def test_two_lookups_are_pinned_in_their_order(shop: Shop) -> None:
@@ -291,7 +291,7 @@ def test_the_command_line_names_versions() -> None:
 
 def test_a_retry_in_airflow_recognises_its_request(shop: Shop) -> None:
     plan = shop.plan()
-    saved = plan.pinned.to_json()
+    saved = request_at_cuts(plan).to_json()
     claims.claim(shop.lake, RunId(plan.identity, 1, "t"), plan.request.stream, plan.scope)
     shop.change("Di")
     setting: Any = SimpleNamespace(lake=shop.lake.root, declarations=DECLARED)

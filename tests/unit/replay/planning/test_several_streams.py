@@ -27,7 +27,7 @@ from capstan.maintenance.retire import _require_idle
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
-from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.plan import Plan, request_at_cuts
 from capstan.replay.planning.planner import make_plan, nothing_new
 from capstan.replay.planning.request import Request, with_stream
 from capstan.replay.preview import preview
@@ -134,7 +134,7 @@ def test_an_identity_has_the_cuts_of_all(two: Two) -> None:
         before.identity,
         after.identity,
     }
-    assert after.pinned.cuts == after.inputs.cuts
+    assert request_at_cuts(after).cuts == after.inputs.cuts
 
 
 def test_sources_may_read_one_stream(two: Two) -> None:
@@ -197,7 +197,7 @@ def test_a_source_reads_several_streams_as_one(two: Two) -> None:
     assert end_of(plan) == 5
     assert plan.inputs.cuts == {"orders/orders_eu": 0, "orders/orders_us": 0, "payments": 0}
     assert plan.identity != two.plan().identity
-    again = Request.from_json(json.loads(json.dumps(plan.pinned.to_json())))
+    again = Request.from_json(json.loads(json.dumps(request_at_cuts(plan).to_json())))
     assert make_plan(two.lake, two.declarations, again).identity == plan.identity
 
 
