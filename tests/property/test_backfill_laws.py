@@ -29,6 +29,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import Inputs, StreamInput
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage.lake import Lake, TapePaths
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape
 
 NUMBERS = range(8)
@@ -167,7 +168,7 @@ def survey_of(
             (
                 StreamInput(
                     "",
-                    Tape("s", paths, BIGINT, {}),
+                    Tape("s", paths, BIGINT, TapeSettings()),
                     Cut(3, 3),
                     workers=LABELS,
                     labels=LABELS,

@@ -32,6 +32,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.schema import WORKERS, events_schema
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import (
     Cut,
     Tape,
@@ -103,7 +104,7 @@ def make_tape(
         workers: Labels by number.
         stored: What `records` holds instead of `rows`: a tape that was tampered with.
     """
-    tape = create_tape(spark, lake, name, time_type, payload, {})
+    tape = create_tape(spark, lake, name, time_type, payload, TapeSettings())
     labels = [(worker, label, 0) for worker, label in workers.items()]
     delta.append(spark.createDataFrame(labels, WORKERS), tape.paths.workers)
     held = (rows if stored is None else stored).withColumn("pos", F.monotonically_increasing_id())

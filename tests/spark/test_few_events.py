@@ -16,6 +16,7 @@ from capstan.capture.batch.in_process_events import Cells, numbered
 from capstan.capture.batch.progress_events import CLOSING, OPENING, numbered_events
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.storage.lake import Lake
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import create_tape
 from capstan.storage.tape.time_columns import coordinate
 
@@ -46,7 +47,7 @@ def tape(
 ) -> Tape:
     folder: Path = tmp_path_factory.mktemp("few")
     payload = StructType([StructField("n", LongType())])
-    return create_tape(spark, Lake.at(folder), "s", TYPES[request.param], payload, {})
+    return create_tape(spark, Lake.at(folder), "s", TYPES[request.param], payload, TapeSettings())
 
 
 def stored(spark: SparkSession, time_type: TimeType, rows: list[tuple]) -> DataFrame:

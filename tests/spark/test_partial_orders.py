@@ -22,6 +22,7 @@ from capstan.replay.planning.request import Request
 from capstan.replay.run import replay
 from capstan.storage.delta import delta
 from capstan.storage.tape import index as summary
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import append_events, newest_cut, open_tape
 from capstan.verify import verify
 from tests.support.reference_checker import check
@@ -114,7 +115,7 @@ def test_regions_under_an_antichain_replay_and_recapture(
     begun = half(recorded)
     frontier = frontier_of(begun)
     assert len(frontier) > 5
-    tape = open_or_create_tape(spark, lake, "loops", FORM, {}, ValueError())  # type: ignore[arg-type]
+    tape = open_or_create_tape(spark, lake, "loops", FORM, TapeSettings(), ValueError())  # type: ignore[arg-type]
     add_workers(tape, recorded)
     lay(spark, tape, 0, {}, begun)
     assert verify(spark, lake, tape, deep=True).valid

@@ -20,6 +20,7 @@ from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, delete_folder, is_table
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import event_columns, run, verify
@@ -95,7 +96,7 @@ def items_of(rows):
 
 
 def new_tape(spark, lake, time_type, name="s"):
-    return create_tape(spark, lake, name, time_type, PAYLOAD, {})
+    return create_tape(spark, lake, name, time_type, PAYLOAD, TapeSettings())
 
 
 def open_workers(spark, tape, labels, commit=0):

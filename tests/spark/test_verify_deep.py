@@ -12,6 +12,7 @@ from capstan.core.times import Kind, Time, TimeType
 from capstan.storage.delta import delta
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes
 from capstan.storage.tape.schema import updates_array
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cut
 from capstan.verify import verify
 from capstan.verify.violations_ledger import known_violations
@@ -64,7 +65,7 @@ def recorded(worker):
 
 
 def sound_tape(spark, lake):
-    tape = create_tape(spark, lake, "s", EPOCHS, PAYLOAD, {})
+    tape = create_tape(spark, lake, "s", EPOCHS, PAYLOAD, TapeSettings())
     workers = pa.table(
         {
             "worker": pa.array(WORKERS, pa.int32()),

@@ -11,6 +11,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.storage.delta import delta
 from capstan.storage.tape.schema import events_schema
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Tape, append_events, create_tape
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def long_tape(
         events: Number of events per worker.
         broken: SQL condition over `worker` and `seq` for rows that drop a count of 2.
     """
-    tape = create_tape(spark, lake, name, time_type, _PAYLOAD, {})
+    tape = create_tape(spark, lake, name, time_type, _PAYLOAD, TapeSettings())
     roster = pa.table(
         {
             "worker": pa.array(range(workers), pa.int32()),

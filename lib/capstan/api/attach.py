@@ -87,7 +87,7 @@ def _agreed(declared: Stream, given: Mapping[str, Any]) -> Stream:
         raise InvalidRequestError(
             "CAP-DECLARED",
             f"stream {declared.name}: capture_into was given "
-            f"{first_difference(settings, settings_of(declared))}",
+            f"{first_difference(settings.to_json(), settings_of(declared).to_json())}",
             "change one of them, or omit the argument",
             stream=declared.name,
         )

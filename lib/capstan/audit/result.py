@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
 
+from capstan.core.json_object import Json
 from capstan.core.times import TimeType
 from capstan.errors import CheckFailedError
 
@@ -33,8 +33,8 @@ class Finding:
     worker: int | None  # None if the table lacks it
     time: CellTime  # a value per coordinate; None if the table lacks it
     kind: str  # `missing`, `extra`, `changed` or `check`
-    expected: Mapping[str, object] | None
-    actual: Mapping[str, object] | None
+    expected: Json | None
+    actual: Json | None
     where: str = TARGET  # `tape` if the tape's records do not match its index
     check: str = ""  # empty for differences
 
@@ -51,7 +51,7 @@ class Finding:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], time_type: TimeType) -> Finding:
+    def from_json(cls, value: Json, time_type: TimeType) -> Finding:
         """The finding that `to_json` wrote."""
         return cls(
             value["worker"],
@@ -78,7 +78,7 @@ class CheckResult:
         return {"name": self.name, "rule": self.rule, "failing": self.failing}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], findings: Iterable[Finding] = ()) -> CheckResult:
+    def from_json(cls, value: Json, findings: Iterable[Finding] = ()) -> CheckResult:
         """The result that `to_json` wrote, with its rows among the audit's findings."""
         rows = (row for row in findings if row.check == value["name"])
         return cls(value["name"], value["rule"], value["failing"], tuple(rows))
@@ -99,7 +99,7 @@ class Near:
     unsure: tuple[str, ...] = ()
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Near:
+    def from_json(cls, value: Json) -> Near:
         """The value that `dataclasses.asdict` wrote."""
         columns, unsure = tuple(value["columns"]), tuple(value["unsure"])
         return cls(columns, value["tolerance"], value["cells"], unsure)
@@ -149,7 +149,7 @@ class Audit:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], time_type: TimeType) -> Audit:
+    def from_json(cls, value: Json, time_type: TimeType) -> Audit:
         """The audit that `to_json` wrote; `first` is not stored and stays empty."""
         findings = [Finding.from_json(finding, time_type) for finding in value["findings"]]
         return cls(

@@ -19,6 +19,7 @@ from pyspark.sql.types import DecimalType, StructField
 
 from capstan.audit.result import Finding
 from capstan.audit.row_view import View, place_of, time_of
+from capstan.core.json_object import Json
 from capstan.core.sql_names import quoted
 from capstan.storage.tape.fingerprint import row_hashes
 
@@ -30,7 +31,6 @@ _AS_TEXT = {
     "timeZone": "UTC",
     "ignoreNullFields": "false",
 }
-_Values = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class _Group:
 
     worker: int | None
     time: tuple[int | None, ...]
-    missing: list[_Values]
-    extra: list[_Values]
+    missing: list[Json]
+    extra: list[Json]
 
 
 def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
@@ -151,7 +151,7 @@ def _order(names: Iterable[str], row: Row) -> tuple[tuple[bool, int], ...]:
     return tuple((row[name] is not None, row[name] or 0) for name in names)
 
 
-def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], _Values]:
+def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], Json]:
     """The values of sampled rows, by sign, place and hashes."""
     names = ["sign", *place_of(rows), *_HASHES]
     types = ", ".join(f"{n} {'INT' if n in ('sign', 'worker') else 'BIGINT'}" for n in names)
@@ -165,7 +165,7 @@ def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], _Val
 def _grouped(
     group: list[str],
     sides: tuple[list[Row], list[Row]],
-    values: dict[tuple[object, ...], _Values],
+    values: dict[tuple[object, ...], Json],
     limit: int,
 ) -> Iterable[_Group]:
     tagged = [(row, side) for side, rows in enumerate(sides) for row in rows]
@@ -173,7 +173,7 @@ def _grouped(
     places = [name for name in group if name not in _GROUP]
     for _, members in groupby(tagged, key=lambda pair: _order(group, pair[0])):
         listed = list(members)
-        rows: tuple[list[_Values], list[_Values]] = ([], [])
+        rows: tuple[list[Json], list[Json]] = ([], [])
         for row, side in listed:
             key = (-1 if side else 1, *(row[name] for name in (*places, *_HASHES)))
             copies = min(abs(row["net"]), limit)
@@ -196,7 +196,7 @@ def _findings(groups: Iterable[_Group]) -> Iterable[Finding]:
                 yield Finding(group.worker, group.time, "extra", None, row)
 
 
-def _pairs(missing: Sequence[_Values], extra: Sequence[_Values]) -> list[tuple[int, int]]:
+def _pairs(missing: Sequence[Json], extra: Sequence[Json]) -> list[tuple[int, int]]:
     """Pairs of missing and extra rows, matched by the most equal values."""
     scored = sorted(
         (-sum(b.get(name) == value for name, value in a.items()), i, j)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from rich.progress import (
     BarColumn,
@@ -19,10 +18,8 @@ from rich.progress import (
 )
 
 from capstan.cli.output import CommandOutput
-from capstan.telemetry.instrumentation import subscribe
+from capstan.telemetry.instrumentation import Facts, subscribe
 from capstan.telemetry.structured_logging import owns_standard_error
-
-Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +159,7 @@ class Watch:
     bar: Progress | None
     tally: _Tally = field(default_factory=_Tally)
 
-    def listen(self, point: str, facts: dict[str, object]) -> None:
+    def listen(self, point: str, facts: Facts) -> None:
         """Show that a point was reached."""
         done = self._done(point, facts)
         if self.bar is None:

@@ -8,7 +8,7 @@ be read otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeVar
@@ -217,8 +217,7 @@ def _maintain_tape(
 
 def _is_import(tape: Tape) -> bool:
     """Whether a tape was imported; such a tape was checked then and never grows."""
-    fixed = tape.settings.get("fixed")
-    return isinstance(fixed, Mapping) and fixed.get("domain") == "import"
+    return tape.settings.fixed.get("domain") == "import"
 
 
 def _maintain_shared(

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from capstan.errors.redaction import MASK, concealed, masked
 from capstan.spark.own_session import set_all
 from capstan.spark.session import is_ours
-from capstan.telemetry.instrumentation import subscribe_call
+from capstan.telemetry.instrumentation import Facts, subscribe_call
 from capstan.telemetry.structured_logging import LogContext
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def marked(session: SparkSession) -> Iterator[None]:
     spark = session.sparkContext
     before = {name: spark.getLocalProperty(f"mdc.{name}") for name in _NAMES}
 
-    def mark(_point: str, facts: Mapping[str, object]) -> None:
+    def mark(_point: str, facts: Facts) -> None:
         nonlocal context
         updated = context.after(facts)
         if updated != context:

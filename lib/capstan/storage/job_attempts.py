@@ -10,12 +10,12 @@ So the program that submits a job, and the one that takes its result, share noth
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from capstan.core.config import check_attempt
+from capstan.core.json_object import Json
 from capstan.storage.lake import (
     Lake,
     children,
@@ -35,8 +35,8 @@ class JobOutcome:
     attempt: str
     verb: str  # such as `replay`
     exit_code: int
-    result: Mapping[str, object] | None
-    error: Mapping[str, object] | None  # JSON of `error`, `message`, `hint` and facts
+    result: Json | None
+    error: Json | None  # JSON of `error`, `message`, `hint` and facts
     at: str  # ISO 8601
 
     @property
@@ -79,7 +79,7 @@ class JobAttempt:
         """The path of the result."""
         return f"{self.lake.job(self.name)}/result.json"
 
-    def prepare(self, request: Mapping[str, object], declarations: str | None = None) -> None:
+    def prepare(self, request: Json, declarations: str | None = None) -> None:
         """Put a request into the lake for the job, and delete the result of an earlier one.
 
         `declarations` is the text of the declaration file; None if the job has its own.
@@ -105,8 +105,8 @@ class JobAttempt:
         self,
         verb: str,
         exit_code: int,
-        result: Mapping[str, object] | None,
-        error: Mapping[str, object] | None,
+        result: Json | None,
+        error: Json | None,
     ) -> None:
         """Write the result, atomically."""
         self.lake.require()

@@ -10,8 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
-Listener = Callable[[str, dict[str, object]], None]
+Facts = dict[str, Any]
+"""The facts of a point by name; each point has its own."""
+Listener = Callable[[str, Facts], None]
 
 # A plain list, not a context variable: Structured Streaming calls back on a thread of its own.
 _listeners: list[Listener] = []

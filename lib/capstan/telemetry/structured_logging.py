@@ -22,7 +22,7 @@ from enum import StrEnum
 
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.errors.redaction import masked
-from capstan.telemetry.instrumentation import subscribe
+from capstan.telemetry.instrumentation import Facts, subscribe
 
 VARIABLE = "CAPSTAN_LOG"
 FILE = "CAPSTAN_LOG_FILE"
@@ -45,7 +45,7 @@ class LogContext:
     attempt: int | None = None
     stream: str | None = None
 
-    def after(self, facts: Mapping[str, object]) -> LogContext:
+    def after(self, facts: Facts) -> LogContext:
         """The context updated with these facts; a change of run resets the attempt."""
         context = self
         if facts.get("run") not in (None, self.run):
@@ -69,7 +69,7 @@ class Log:
     write: Write
     context: LogContext = field(default_factory=LogContext)
 
-    def point(self, name: str, facts: Mapping[str, object]) -> None:
+    def point(self, name: str, facts: Facts) -> None:
         """Log a named point; a listener for `capstan.telemetry.instrumentation`."""
         self.context = self.context.after(facts)
         self._write_line("info", name, facts)
@@ -78,7 +78,7 @@ class Log:
         """Log an error."""
         self._write_line("error", error.code, error.to_json())
 
-    def _write_line(self, level: str, event: str, facts: Mapping[str, object]) -> None:
+    def _write_line(self, level: str, event: str, facts: Facts) -> None:
         text = format_line(self.format, datetime.now(UTC), level, event, self.context, facts)
         # A failure to write the log never stops a run.
         with suppress(OSError, ValueError):
@@ -91,7 +91,7 @@ def format_line(
     level: str,
     event: str,
     context: LogContext,
-    facts: Mapping[str, object],
+    facts: Facts,
 ) -> str:
     """One log line with its newline."""
     belonging = context.to_json()

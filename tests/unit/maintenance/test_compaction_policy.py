@@ -32,6 +32,7 @@ from capstan.storage.delta.file_rewrite import require_rows
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import WorkerState, worker_states
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support.recorded_tapes import Recorded
 
@@ -282,7 +283,7 @@ def test_lake_wide_errors_belong_to_no_stream(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("domain", "imported"), [("import", True), ("listen", False)])
 def test_imports_are_not_verified_again(domain: str, imported: bool) -> None:
-    tape = SimpleNamespace(settings={"fixed": {"domain": domain}})
+    tape = SimpleNamespace(settings=TapeSettings({"domain": domain}))
     assert _is_import(tape) is imported  # type: ignore[arg-type]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from capstan.storage.lake import (
     write_text,
 )
 from capstan.storage.tape import feed
+from capstan.storage.tape.feed import Consumed
 from capstan.storage.tape.tape import Tape, newest_cut, shut_out
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def is_attached(tape: Tape) -> bool:
     return known is not None and known.folder is not None
 
 
-def is_recorded(
-    tape: Tape, checkpoint: Checkpoint, batch: int, consumed: Mapping[str, object]
-) -> bool:
+def is_recorded(tape: Tape, checkpoint: Checkpoint, batch: int, consumed: Consumed) -> bool:
     """Whether a batch of the query that writes the tape is on the tape already.
 
     Spark repeats a batch if the query was killed before it had noted the batch's end. A checkpoint
@@ -120,7 +118,7 @@ def is_recorded(
             return False
         place = f"is at batch {batch}, but the tape is at batch {last - checkpoint.number(0)}"
         raise _checkpoint_error(tape, place, checkpoint)
-    if dict(same.detail) != dict(consumed):
+    if same.detail != (consumed.detail or {}):
         problem = f"has a batch {batch} with other input than batch {batch} on the tape"
         raise _checkpoint_error(tape, problem, checkpoint)
     return same.batch <= newest_cut(tape).batch

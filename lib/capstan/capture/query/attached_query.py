@@ -164,7 +164,7 @@ class CaptureInto:
         checkpoint = checkpoint_guard.attach(session, tape, asking, batch, reseat=self.reseat)
         emit("capture.attach", stream=stream.name, batch=batch)
         self._listen(session, query)
-        if checkpoint_guard.is_recorded(tape, checkpoint, batch, consumed[0].detail or {}):
+        if checkpoint_guard.is_recorded(tape, checkpoint, batch, consumed[0]):
             return None
         # Read before the roster: a commit between the two is noticed with the next micro-batch.
         version, cut = _version(tape), newest_cut(tape)

@@ -18,6 +18,7 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.fingerprint import require_types
 from capstan.storage.tape.schema import check_payload
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Tape, change_settings, create_tape, open_tape, stored_payload
 from capstan.storage.tape.upgrade import upgrade
 
@@ -25,12 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def settings_of(stream: Stream) -> dict[str, object]:
-    """The configuration in the form stored with the tape.
-
-    `fixed` determines the worker and time of each record and can never change for a tape. The rest
-    may change between two micro-batches.
-    """
+def settings_of(stream: Stream) -> TapeSettings:
+    """The configuration in the form stored with the tape."""
     by, time = stream.workers, stream.time
     workers: dict[str, object] = {"by": by.by}
     if isinstance(by, ByKey):
@@ -56,14 +53,14 @@ def settings_of(stream: Stream) -> dict[str, object]:
         }
     if stream.source.selection is not None:
         free |= {"select": stream.source.selection}
-    return {"fixed": fixed, "free": free}
+    return TapeSettings(fixed, free)
 
 
-def update_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
+def update_settings(tape: Tape, settings: TapeSettings) -> Tape:
     """Check a configuration against the tape's, and store permitted changes."""
     if settings == tape.settings:
         return tape
-    stored, declared = tape.settings.get("fixed"), settings["fixed"]
+    stored, declared = tape.settings.fixed, settings.fixed
     if stored != declared:
         raise InvalidRequestError(
             "CAP-DECLARED",
@@ -111,7 +108,7 @@ def start_tape(
     workers.
     """
     settings = settings_of(stream)
-    rescaling.require_declared(stream.name, settings, rescale)
+    rescaling.require_declared(stream.name, settings.count, rescale)
     if payload is not None:
         require_types(payload.fields)
     if payload is not None and not is_table(lake.stream(stream.name).events):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql.types import StructType
 
-from capstan.capture.source.files.listing import FILES, SourceListing
+from capstan.capture.source.files.listing import FILES, FilesRead, SourceListing
 from capstan.capture.source.files.path_patterns import is_glob
 from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.table_or_function import call_source, read_table
@@ -19,8 +19,6 @@ from capstan.spark.setup import jars
 from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -102,7 +100,7 @@ def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | N
         raise
 
 
-def require_match(stream: Stream, listing: SourceListing, seen: Mapping[str, object]) -> None:
+def require_match(stream: Stream, listing: SourceListing, seen: FilesRead) -> None:
     """Check that a path with wildcards has matched a file, now or before."""
     path = stream.source.path
     if listing.rule is None or listing.files or seen or path is None or exists(path):

@@ -132,9 +132,7 @@ def _data(stored: StructType, payload: StructType) -> Column:
 
 def _key_worker(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
     """The open worker of each row's key; None when workers are not by key."""
-    fixed = tape.settings["fixed"]
-    assert isinstance(fixed, Mapping)
-    by = fixed["workers"]
+    by = tape.settings.workers
     if by["by"] != "key":
         return None
     fields = [payload[name] for name in by["columns"]]

@@ -6,9 +6,7 @@ the stream's frontier, so complete times stay complete.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capstan.capture.batch.in_process_events import numbered
 from capstan.capture.batch.progress_events import CLOSING, OPENING, Statement, moved
@@ -16,6 +14,7 @@ from capstan.capture.batch.roster import Roster, next_worker_number
 from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.storage.tape.feed import BatchEntry
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Tape, append_few_events, change_settings, newest_cut
 from capstan.telemetry.instrumentation import emit
 
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def require_declared(name: str, settings: Mapping[str, object], rescale: int | None) -> None:
+def require_declared(name: str, declared: int | None, rescale: int | None) -> None:
     """Check that the requested number of workers, None for no rescale, is the declared one."""
-    declared = _count(settings)
     if rescale is not None and declared != rescale:
         workers = "workers that are not by key" if declared is None else f"{declared} workers"
         raise InvalidRequestError(
@@ -37,12 +35,12 @@ def require_declared(name: str, settings: Mapping[str, object], rescale: int | N
         )
 
 
-def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None) -> int | None:
+def target_count(tape: Tape, settings: TapeSettings, rescale: int | None) -> int | None:
     """The number of workers to rescale to; None for no rescale."""
-    current, declared = _count(tape.settings), _count(settings)
+    current, declared = tape.settings.count, settings.count
     if current is None or declared is None or current == declared:
         return None
-    if _settings_with_count(settings, current)["fixed"] != tape.settings.get("fixed"):
+    if settings.with_count(current).fixed != tape.settings.fixed:
         return None
     if rescale is None:
         raise InvalidRequestError(
@@ -61,7 +59,7 @@ def target_count(tape: Tape, settings: Mapping[str, object], rescale: int | None
 def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     """Close the open workers and open new ones as batch `entry`, in one commit."""
     count, cut = entry.detail["count"], newest_cut(tape)
-    change_settings(tape, _settings_with_count(tape.settings, count))
+    change_settings(tape, tape.settings.with_count(count))
     emit("rescale.settings", stream=tape.name, workers=count)
     first = entry.detail["first"]
     # Includes workers that an interrupted batch has registered, but not those of this rescale.
@@ -93,17 +91,4 @@ def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
 
 def detail_of(tape: Tape, count: int) -> dict[str, object]:
     """The details to register for a rescale, from which it can be applied."""
-    return {"count": count, "was": _count(tape.settings), "first": next_worker_number(tape)}
-
-
-def _settings_with_count(settings: Mapping[str, object], count: int) -> dict[str, object]:
-    """The settings with another number of workers."""
-    fixed = json.loads(json.dumps(settings["fixed"]))
-    fixed["workers"]["count"] = count
-    return {**settings, "fixed": fixed}
-
-
-def _count(settings: Mapping[str, Any]) -> int | None:
-    """The number of workers by key; None when workers are not by key."""
-    count: int | None = ((settings.get("fixed") or {}).get("workers") or {}).get("count")
-    return count
+    return {"count": count, "was": tape.settings.count, "first": next_worker_number(tape)}

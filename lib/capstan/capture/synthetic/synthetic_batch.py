@@ -20,6 +20,7 @@ from capstan.capture.batch.roster import OpenWorker, Roster
 from capstan.capture.synthetic import late_reinjection, rescale
 from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.config import EventTime, Stream
+from capstan.core.json_object import Json
 from capstan.core.times import Time
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Detail = Callable[[int], Mapping[str, object] | None]
+Detail = Callable[[int], Json | None]
 """Returns the details to register for a synthetic batch, by its number; None for no batch."""
 
 
@@ -62,7 +63,7 @@ def insert(
     batch_detail = detail(number)
     if batch_detail is None:
         return None
-    entry = BatchEntry(number, origin, detail=dict(batch_detail))
+    entry = BatchEntry(number, origin, detail=batch_detail)
     if any(later.origin is Origin.CAPTURE for later in feed.entries_from(tape, number)):
         raise checkpoint_guard.half_done(tape, operation)
     feed.register_batch(tape, entry)

@@ -37,6 +37,7 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import check_payload
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import (
     Tape,
     append_events,
@@ -80,7 +81,7 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
 
 def _tape(spark: SparkSession, lake: Lake, name: str, header: TopicHeader) -> Tape:
     fixed = {"domain": "topics", "of": {"stream": header.stream, "tape": header.tape}}
-    settings = {"fixed": fixed, "free": {}}
+    settings = TapeSettings(fixed)
     payload = StructType.fromJson(json.loads(header.columns))
     tape = existing_tape(lake, name)
     if tape is None:

@@ -15,6 +15,7 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import payload_of
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import (
     Cut,
     Tape,
@@ -39,7 +40,7 @@ def open_or_create_tape(
     lake: Lake,
     name: str,
     form: Form,
-    settings: Mapping[str, object],
+    settings: TapeSettings,
     mismatch: InvalidRequestError,
 ) -> Tape:
     """The tape for recordings of a form, or a new one; raises `mismatch` if its settings differ."""

@@ -57,11 +57,9 @@ def form_of(
     tape: Tape, form: Format, time_type: str | None = None, record_type: str | None = None
 ) -> Form:
     """The form of a stream's recordings: with the given types, else those of its import."""
-    fixed = tape.settings.get("fixed")
-    imported = fixed.get("import") if isinstance(fixed, dict) else None
     start = list(tape.time_type.minimum)
     known: dict[str, object] = {"minimum": start if len(start) > 1 else start[0]}
-    known |= imported if isinstance(imported, dict) else {}
+    known |= tape.settings.fixed.get("import", {})
     options = {"time_type": time_type, "record_type": record_type}
     known |= {name: text for name, text in options.items() if text is not None}
     return Form.from_json(known, form)

@@ -23,6 +23,7 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Tape, append_events, newest_cut
 from capstan.telemetry.instrumentation import emit
 
@@ -157,12 +158,12 @@ def _require_sound(surveys: Sequence[FileSurvey]) -> None:
     )
 
 
-def _settings(form: Form, surveys: Iterable[FileSurvey]) -> dict[str, object]:
+def _settings(form: Form, surveys: Iterable[FileSurvey]) -> TapeSettings:
     hashes = {str(survey.worker): survey.sha256 for survey in surveys}
     content = hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
     # For thousands of files the tape keeps one hash instead of all.
     source = {"format": str(form.format), "files": len(hashes), "sha256": content}
-    return {"fixed": {"domain": "import", "import": {**form.to_json(), **source}}, "free": {}}
+    return TapeSettings({"domain": "import", "import": {**form.to_json(), **source}})
 
 
 def _exists_error(name: str) -> InvalidRequestError:

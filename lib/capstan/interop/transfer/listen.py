@@ -40,6 +40,7 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape, append_events, newest_cut
 from capstan.telemetry.instrumentation import emit
 
@@ -175,7 +176,7 @@ def _tape(spark: SparkSession, lake: Lake, request: ListenRequest) -> Tape:
         "import": {**form.to_json(), "format": str(form.format)},
         "count": request.workers,
     }
-    settings = {"fixed": fixed, "free": {}}
+    settings = TapeSettings(fixed)
     mismatch = InvalidRequestError(
         "CAP-DECLARED",
         f"stream {request.stream} is not recorded from {request.workers} workers in this form",

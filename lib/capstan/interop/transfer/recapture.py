@@ -9,7 +9,7 @@ re-capture continues from it and plays only new records.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,7 @@ from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.index import ContentSummary, WorkerState
 from capstan.storage.tape.schema import check_payload
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import (
     Cut,
     Tape,
@@ -169,7 +170,7 @@ def _copy(
 ) -> Tape:
     """The tape to record on; created, with its workers, if it does not exist."""
     copy = existing_tape(lake, request.into)
-    count = request.peers or (chosen if copy is None else _count(copy))
+    count = request.peers or (chosen if copy is None else copy.settings.fixed.get("count", 0))
     source = tape.identity
     fixed = {
         "domain": "recapture",
@@ -177,7 +178,7 @@ def _copy(
         "workers": None if request.workers is None else sorted(request.workers),
         "count": count,
     }
-    settings = {"fixed": fixed, "free": {}}
+    settings = TapeSettings(fixed)
     payload = stored_payload(tape)
     if copy is None:
         copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
@@ -193,12 +194,6 @@ def _copy(
         add_workers(copy, range(count))
     emit("recapture.workers", stream=copy.name, workers=count)
     return copy
-
-
-def _count(copy: Tape) -> int:
-    fixed = copy.settings.get("fixed")
-    count = fixed.get("count") if isinstance(fixed, Mapping) else None
-    return count or 0
 
 
 def _transaction(copy: Tape, commit: int) -> Txn:

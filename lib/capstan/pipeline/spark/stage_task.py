@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.json_object import Json
 from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.graph.errors import LateOutput
 from capstan.pipeline.graph.events import END, TIME, Event, OutputKey, OutputKind, runs_of
@@ -191,7 +191,7 @@ class _Task:
             head = [forwarded.column(name) for name in HEAD]
             yield pa.RecordBatch.from_arrays([*head, *no_rows], schema=self._outgoing)
 
-    def _handle(self, kind: NoteKind, note: Mapping[str, Any], data: bytes | None) -> None:
+    def _handle(self, kind: NoteKind, note: Json, data: bytes | None) -> None:
         """Take the task's worker number, its saved state, or an earlier stage's watermark."""
         if kind is NoteKind.WORKER:
             self._worker = note["worker"]
@@ -273,7 +273,7 @@ class _Task:
         self._trimmed[name] += count - rows.num_rows
         return rows, times
 
-    def _aside(self, key: OutputKey, events: list[Event]) -> Iterator[Mapping[str, object]]:
+    def _aside(self, key: OutputKey, events: list[Event]) -> Iterator[Json]:
         head = {"node": key.node, "output": key.kind.value, "name": key.name}
         for event in events:
             for row in event.batch.to_pylist():

@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from capstan.core.json_object import Json
 from capstan.pipeline.engine.checkpoint import DagCheckpoint
 from capstan.pipeline.engine.executor import DagExecutor
 from capstan.pipeline.graph.arrow_ipc import batches_from_bytes, batches_to_bytes
@@ -85,11 +86,10 @@ class StateRow:
         return {name: value for name, value in fields.items() if value is not None}
 
     @classmethod
-    def from_place(cls, place: Mapping[str, object], data: bytes | None) -> StateRow:
+    def from_place(cls, place: Json, data: bytes | None) -> StateRow:
         """Create the row with this place and these data."""
         fields = {name: value for name, value in place.items() if value is not None}
-        kind = StateKind(str(fields.pop("kind")))
-        return cls(kind=kind, data=data, **fields)  # type: ignore[arg-type]
+        return cls(kind=StateKind(fields.pop("kind")), data=data, **fields)
 
 
 COLUMNS: Final = pa.schema(

@@ -20,10 +20,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
+from capstan.core.json_object import Json
 from capstan.pipeline.engine.metrics import OperatorNodeMetrics
 
 AT: Final = "time"
@@ -62,7 +63,7 @@ class NodeMetrics:
         return head | asdict(self.counters)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> NodeMetrics:
+    def from_json(cls, value: Json) -> NodeMetrics:
         """Read the result of `to_json`."""
         rest = dict(value)
         stage, worker, node = rest.pop("stage"), rest.pop("worker"), rest.pop("node")
@@ -127,7 +128,7 @@ def unpacked(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.Record
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def row_text(row: Mapping[str, object]) -> str:
+def row_text(row: object) -> str:
     """Format a row as one line of JSON: numbers as numbers, NaN and infinities as text."""
     return json.dumps(_finite(row), default=plain)
 

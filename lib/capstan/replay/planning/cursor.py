@@ -27,9 +27,7 @@ _FIXED = (
 def follow_identity(request: Request, target: str) -> str:
     """The identity of all runs of a followed replay: its name, streams, and target in ledgers."""
     several = {"streams": dict(request.streams)} if request.streams else {}
-    return identity_of(
-        {"follow": request.follow, "stream": request.stream, "target": target, **several}
-    )
+    return identity_of(follow=request.follow, stream=request.stream, target=target, **several)
 
 
 @dataclass(frozen=True, slots=True)

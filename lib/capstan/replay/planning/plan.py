@@ -200,7 +200,7 @@ def _input_identity(plan: Plan) -> str:
     pins = plan.computation.lookup_pins
     if pins:
         parts["lookups"] = {name: pin.to_json() for name, pin in pins.items()}
-    return identity_of(parts)
+    return identity_of(**parts)
 
 
 def _part(stream: StreamInput) -> dict[str, object]:

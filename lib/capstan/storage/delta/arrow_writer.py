@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 from capstan.errors import RangeLockedError
 from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing, making
+from capstan.storage.delta.commits import Note
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
@@ -79,7 +80,7 @@ def append(
     rows: pa.Table,
     *,
     txn: Txn | None = None,
-    note: Mapping[str, object] | None = None,
+    note: Note | None = None,
     unless: Txn | None = None,
 ) -> bool:
     """Append rows to a Delta table in one commit; `note` is the commit's `userMetadata`.

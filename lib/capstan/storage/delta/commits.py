@@ -27,6 +27,9 @@ SAME_TXN = "ConcurrentTransactionException"
 
 T = TypeVar("T")
 
+Note = Mapping[str, Any]
+"""What a writer says of its commit; each kind of commit has its own keys."""
+
 
 @dataclass(frozen=True, slots=True)
 class CommitInfo:
@@ -36,7 +39,7 @@ class CommitInfo:
     operation: str  # empty if the writer names none
     at: datetime
     metrics: Mapping[str, str]
-    note: Mapping[str, Any]  # empty for a commit by another writer
+    note: Note  # empty for a commit by another writer
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> CommitInfo:
@@ -51,7 +54,7 @@ class CommitInfo:
         )
 
 
-def _note(text: object) -> Mapping[str, Any]:
+def _note(text: object) -> Note:
     try:
         note = json.loads(str(text)) if text else {}
     except ValueError:

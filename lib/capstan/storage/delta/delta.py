@@ -23,7 +23,7 @@ from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError, translation
 from capstan.spark.own_session import active, copy_of, moved
 from capstan.storage.delta.commit_lock import committing
-from capstan.storage.delta.commits import SAME_TXN, CommitInfo, is_any, retrying
+from capstan.storage.delta.commits import SAME_TXN, CommitInfo, Note, is_any, retrying
 from capstan.storage.delta.idempotent_write import Txn, write_once
 from capstan.storage.delta.opened_table import OpenedTable, missing_table
 from capstan.storage.delta.table_cache import cached, keep
@@ -170,7 +170,7 @@ def append(
     path: str,
     *,
     txn: Txn | None = None,
-    note: Mapping[str, object] | None = None,
+    note: Note | None = None,
     merge_schema: bool = False,
     unless: Txn | None = None,
 ) -> Commit | None:
@@ -189,7 +189,7 @@ def replace(
     predicate: str,
     *,
     txn: Txn | None = None,
-    note: Mapping[str, object] | None = None,
+    note: Note | None = None,
     merge_schema: bool = False,
     attempts: int = 12,
 ) -> Commit | None:
@@ -235,7 +235,7 @@ def _write(
     mode: str,
     options: Mapping[str, str],
     txn: Txn | None,
-    note: Mapping[str, object] | None,
+    note: Note | None,
     unless: Txn | None = None,
 ) -> Commit | None:
     token = uuid.uuid4().hex
@@ -255,7 +255,7 @@ def _write(
     return find_commit(path, token, -1 if before is None else before)
 
 
-def note_text(note: Mapping[str, object] | None, token: str) -> str:
+def note_text(note: Note | None, token: str) -> str:
     """The text for a commit's `userMetadata`."""
     return json.dumps({"capstan": {**(note or {}), "token": token}}, sort_keys=True)
 
@@ -301,7 +301,7 @@ def merge(
     keys: tuple[str, ...],
     *,
     txn: Txn,
-    note: Mapping[str, object] | None = None,
+    note: Note | None = None,
     delete_when: str | None = None,
 ) -> Commit | None:
     """Merge `frame` into a table by null-safe equality of `keys`, in one commit.
@@ -317,7 +317,7 @@ def _merge(
     path: str,
     keys: tuple[str, ...],
     txn: Txn,
-    note: Mapping[str, object] | None,
+    note: Note | None,
     delete_when: str | None,
 ) -> Commit | None:
     token = uuid.uuid4().hex

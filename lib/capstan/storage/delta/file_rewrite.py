@@ -23,7 +23,7 @@ from capstan.errors import SystemFailureError
 from capstan.spark.own_session import active, copy_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing
-from capstan.storage.delta.commits import is_conflict
+from capstan.storage.delta.commits import Note, is_conflict
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -58,7 +58,7 @@ def exchange(
     rows: DataFrame | None,
     *,
     leaves_out: int | None = 0,
-    note: Mapping[str, object] | None = None,
+    note: Note | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Exchanged | None:
     """Replace the files `removed` (path in the table to rows) with `rows`, a file per partition.

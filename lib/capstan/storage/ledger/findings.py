@@ -6,9 +6,10 @@ the number of findings of its kind.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from capstan.core.json_object import Json
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import append_rows, as_text, now
 
@@ -45,12 +46,12 @@ class StoredFinding:
     total: int  # of its kind or check in the audit; 0 for a violation that is gone
     worker: int | None = None  # None if the table has no worker column
     time: str | None = None  # as text; None without a time column or a sample
-    expected: Mapping[str, object] | None = None
-    actual: Mapping[str, object] | None = None
+    expected: Json | None = None
+    actual: Json | None = None
     check: str = ""  # empty for differences
 
     @property
-    def sample(self) -> Mapping[str, object] | None:
+    def sample(self) -> Json | None:
         """The one row, or the columns in which two rows differ, each with both values."""
         if self.expected is None or self.actual is None:
             return self.expected or self.actual
@@ -83,5 +84,5 @@ def write_findings(lake: Lake, subject: AuditSubject, findings: Sequence[StoredF
     append_rows(lake, "findings", rows)
 
 
-def _text(value: Mapping[str, object] | None) -> str | None:
+def _text(value: Json | None) -> str | None:
     return None if value is None else as_text(value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 from capstan.core.times import Antichain, Box, Time, TimeType
+from capstan.core.times.box import BoundJson
 from capstan.core.times.region import Region
 from capstan.storage.ledger.tables import as_text
 
@@ -42,6 +42,6 @@ def may_overlap(one: Region, other: Region) -> bool:
     return one.simplified().box.overlaps(other.simplified().box)
 
 
-def render_bounds(time_type: TimeType, region: Region) -> Mapping[str, object]:
+def render_bounds(time_type: TimeType, region: Region) -> dict[str, BoundJson]:
     """`since` and `until` of a region as JSON times, null if unbounded."""
     return region.simplified().box.to_json(time_type)

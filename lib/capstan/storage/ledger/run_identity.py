@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capstan.storage.delta.idempotent_write import Txn
@@ -71,7 +70,7 @@ class RunId:
         return Txn(f"aside:{self.identity}:{self.generation}", attempt)
 
 
-def identity_of(parts: Mapping[str, object]) -> str:
+def identity_of(**parts: object) -> str:
     """The hash of a replay's parts as 32 hex digits; equal parts have equal hashes."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from capstan.core.json_object import Json
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.errors.translation import root_message, translate
@@ -57,7 +58,7 @@ class Row:
     stream: str
     target: str
     at: datetime
-    detail: Mapping[str, Any]
+    detail: Json
 
     @property
     def target_version(self) -> int:
@@ -71,7 +72,7 @@ class Row:
         return Certificate.from_json(draft if isinstance(draft, Mapping) else {})
 
     @property
-    def error(self) -> Mapping[str, object]:
+    def error(self) -> Json:
         """The coded error of a failed attempt; empty for other steps."""
         if self.step is not Step.FAILED:
             return {}
@@ -153,7 +154,7 @@ class History:
             return "begun" if holds else "stopped"
         return str(self.last.step).replace("-", " ")
 
-    def approval(self, attempt: int) -> Mapping[str, object] | None:
+    def approval(self, attempt: int) -> Json | None:
         """Name, time and reason of an attempt's approval; None without one."""
         rows = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]
         return rows[-1].detail if rows else None
@@ -298,7 +299,7 @@ def write_step(
     *,
     stream: str,
     target: str,
-    detail: Mapping[str, object],
+    detail: Json,
 ) -> None:
     """Append a row to the ledger."""
     row = {

@@ -17,7 +17,7 @@ from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.ledger.tables import PROPERTIES, append_rows, now
+from capstan.storage.ledger.tables import PROPERTIES, LedgerRow, append_rows, now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,7 +59,7 @@ def write_metrics(
     run: RunId,
     attempt: int,
     pipeline: str,
-    nodes: Iterable[Mapping[str, object]],
+    nodes: Iterable[LedgerRow],
 ) -> None:
     """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 

@@ -28,7 +28,7 @@ LEDGER_FORMAT = 1
 PROPERTIES = {"capstan.format": str(LEDGER_FORMAT), "delta.appendOnly": "true"}
 
 LedgerRow = dict[str, Any]
-"""A row as read, by column; timestamps are aware datetimes."""
+"""A row by column; timestamps are aware datetimes."""
 
 _TEXT, _LONG, _INT, _BOOL, _MOMENT = "string", "long", "integer", "boolean", "timestamp"
 
@@ -118,7 +118,7 @@ def read_rows(
     if places and "target" in equal:
         equal = {**equal, "target": _stored(places, equal["target"])}
     condition = None
-    for part in _conditions(equal, ranges or {}):
+    for part in _conditions(ranges or {}, **equal):
         condition = part if condition is None else condition & part
     order = "claim" if ledger == "claims" else "at"
     selected = None if columns is None else list(dict.fromkeys([*columns, order]))
@@ -126,7 +126,7 @@ def read_rows(
         files = cached("rows", path, lambda: _all_rows(path))
     else:
         table = delta.open_table(path)
-        files = rows_of_files(path, table, _matching_files(table, equal, ranges or {}))
+        files = rows_of_files(path, table, _matching_files(table, ranges or {}, **equal))
     found = files.to_table(columns=selected, filter=condition).sort_by(order)
     rows: list[LedgerRow] = found.select(columns or found.column_names).to_pylist()
     if places and (columns is None or "target" in columns):
@@ -180,7 +180,7 @@ def _stored(places: Places, value: object) -> object:
 
 
 def _conditions(
-    equal: Mapping[str, object], ranges: Mapping[str, tuple[object, object]]
+    ranges: Mapping[str, tuple[object, object]], /, **equal: object
 ) -> Iterator[dataset.Expression]:
     for column, value in equal.items():
         field = dataset.field(column)
@@ -193,12 +193,10 @@ def _conditions(
 
 
 def _matching_files(
-    ledger: OpenedTable,
-    equal: Mapping[str, object],
-    ranges: Mapping[str, tuple[object, object]],
+    table: OpenedTable, ranges: Mapping[str, tuple[object, object]], /, **equal: object
 ) -> list[str]:
     """Files of a ledger that may have matching rows, by their column bounds."""
-    files = pa.table(ledger.get_add_actions(flatten=True))
+    files = pa.table(table.get_add_actions(flatten=True))
     bounds = {column: _value_bounds(value) for column, value in equal.items()}
     for column, (least, most) in {**bounds, **ranges}.items():
         files = prune(files, column, least, most)
@@ -229,7 +227,7 @@ def make_ledger(lake: Lake, ledger: str) -> str:
 def append_rows(
     lake: Lake,
     ledger: str,
-    rows: Sequence[Mapping[str, object]],
+    rows: Sequence[LedgerRow],
     txn: Txn | None = None,
     **note: object,
 ) -> bool:
@@ -246,7 +244,7 @@ def append_rows(
     return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger, **note})
 
 
-def _append_time(lake: Lake, ledger: str, rows: Sequence[Mapping[str, object]]) -> datetime:
+def _append_time(lake: Lake, ledger: str, rows: Sequence[LedgerRow]) -> datetime:
     """The current time, but later than all rows that the new rows supersede."""
     moment, column = now(), _SUPERSEDES.get(ledger)
     if column is None:

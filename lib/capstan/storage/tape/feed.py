@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
+from capstan.core.json_object import Json
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import FencedError
@@ -56,7 +55,7 @@ class Consumed:
     since: int | None = None  # the first offset; None from the beginning
     until: int | None = None  # the first offset after the input
     files: tuple[str, ...] | None = None
-    detail: Mapping[str, object] | None = None  # the source's own position, if no other is known
+    detail: Json | None = None  # the source's own position, if no other is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ class BatchEntry:
     checkpoint: str | None = None  # the identity, for a micro-batch
     number: int | None = None  # of a micro-batch in that checkpoint
     consumed: tuple[Consumed, ...] = (Consumed(),)  # one without attributes if unknown
-    detail: Mapping[str, Any] = field(default_factory=dict)  # all parameters of a synthetic batch
+    detail: Json = field(default_factory=dict)  # all parameters of a synthetic batch
 
     @property
     def by(self) -> tuple[str, str | None, int | None]:
@@ -297,7 +296,7 @@ def _rows(entry: BatchEntry) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=arrow_writer.arrow_schema(FEED))
 
 
-def _text(detail: Mapping[str, object]) -> str | None:
+def _text(detail: Json) -> str | None:
     return json.dumps(detail, sort_keys=True) if detail else None
 
 

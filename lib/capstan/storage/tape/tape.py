@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage.delta import arrow_writer, delta
+from capstan.storage.delta.commits import Note
 from capstan.storage.delta.data_files import MAX_DIRECT, columns_of, read_few
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.table_creation import create_table
@@ -21,6 +22,7 @@ from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.tape import schema
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.region_sql import region_sql, workers_sql
+from capstan.storage.tape.settings import TapeSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +38,7 @@ class Tape:
     name: str
     paths: TapePaths
     time_type: TimeType
-    settings: Mapping[str, Any]  # JSON, as of creation or the last change
+    settings: TapeSettings  # as of creation or the last change
 
     @property
     def identity(self) -> str:
@@ -54,30 +56,22 @@ class Tape:
 
         Otherwise it is the declared `every` in microseconds.
         """
-        time = self._fixed("time")
-        return time["every_us"] if time else 1
+        return int(self.settings.time.get("every_us", 1))
 
     @property
     def time_column(self) -> str | None:
         """The column that the times of records come from, if they come from one by name."""
-        column = self._fixed("time").get("column")
-        return None if column is None else str(column)
+        return self.settings.time.get("column")
 
     @property
     def worker_column(self) -> str | None:
         """The column whose values are the workers' labels, if there is one."""
-        column = self._fixed("workers").get("column")
-        return None if column is None else str(column)
+        return self.settings.workers.get("column")
 
     @property
     def late_policy(self) -> str | None:
         """The late policy of its captures; None for imported tapes."""
-        free = self.settings.get("free")
-        policy = free.get("late") if isinstance(free, Mapping) else None
-        return None if policy is None else str(policy)
-
-    def _fixed(self, name: str) -> Mapping[str, Any]:
-        return (self.settings.get("fixed") or {}).get(name) or {}
+        return self.settings.free.get("late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,8 @@ def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
-    return Tape(name, paths, time_type, json.loads(properties.get("capstan.settings", "{}")))
+    settings = TapeSettings.parse(properties.get("capstan.settings", "{}"))
+    return Tape(name, paths, time_type, settings)
 
 
 def require_streams(lake: Lake, names: Iterable[str]) -> None:
@@ -137,7 +132,7 @@ def create_tape(
     name: str,
     time_type: TimeType,
     payload: StructType,
-    settings: Mapping[str, object],
+    settings: TapeSettings,
 ) -> Tape:
     """Create the tables of a tape; `events` last, so that an unfinished tape does not exist."""
     paths = lake.stream(name)
@@ -151,17 +146,16 @@ def create_tape(
         "capstan.format": str(schema.FORMAT),
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
-        "capstan.settings": json.dumps(settings, sort_keys=True),
+        "capstan.settings": settings.to_text(),
     }
     arrow_writer.create_table(paths.events, schema.events_schema(time_type), properties=properties)
     return open_tape(lake, name)
 
 
-def change_settings(tape: Tape, settings: Mapping[str, object]) -> Tape:
+def change_settings(tape: Tape, settings: TapeSettings) -> Tape:
     """Store changed settings; the caller has checked that no batch is unfinished."""
-    text = json.dumps(settings, sort_keys=True)
-    arrow_writer.set_properties(tape.paths.events, {"capstan.settings": text})
-    return Tape(tape.name, tape.paths, tape.time_type, settings)
+    arrow_writer.set_properties(tape.paths.events, {"capstan.settings": settings.to_text()})
+    return replace(tape, settings=settings)
 
 
 def stored_payload(tape: Tape) -> StructType:
@@ -220,7 +214,7 @@ def append_events(
     tape: Tape,
     frame: DataFrame,
     commit: int,
-    note: Mapping[str, object],
+    note: Note,
     unless: Txn | None = None,
 ) -> int:
     """Append the events of one commit as ordinal `commit`, the point of no return.
@@ -239,7 +233,7 @@ def append_few_events(
     tape: Tape,
     events: pa.Table,
     commit: int,
-    note: Mapping[str, object],
+    note: Note,
     unless: Txn | None = None,
 ) -> None:
     """Append events as `append_events` does, from Arrow and without a JVM."""

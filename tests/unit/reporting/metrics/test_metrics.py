@@ -20,6 +20,7 @@ from capstan.reporting.metrics.collect import events_per_second, frontier_sample
 from capstan.reporting.stream_view import StreamView
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.recorded_tapes import Recorded
@@ -76,7 +77,7 @@ def test_frontiers_are_told_as_moments_and_lags(lake):
 
 def view(kind, greatest, *held):
     """A stream whose workers hold these values."""
-    tape = Tape("s", Lake.at("/nowhere").stream("s"), TimeType.of(t=kind), {})
+    tape = Tape("s", Lake.at("/nowhere").stream("s"), TimeType.of(t=kind), TapeSettings())
     workers = tuple(
         WorkerState(n, f"w{n}", 9, 9, () if last is None else ((Time.of(last), 1),))
         for n, last in enumerate(held)

@@ -188,7 +188,7 @@ def captured_files(tape: Tape) -> FilesRead | None:
         return None
     files: dict[str, SourceFile] = {}
     for row in sorted(captured, key=lambda row: int(row["batch"])):
-        files.update(_files_in(row))
+        files.update(_files_in(row["files"], row["detail"]))
     return files
 
 
@@ -270,11 +270,11 @@ def _skipped(
             yield path, aged if _BY_AGE & options.keys() else Reason.UNREAD
 
 
-def _files_in(row: Mapping[str, object]) -> Iterator[tuple[str, SourceFile]]:
-    """The files of a batch, from its row in the feed."""
-    paths, detail = row["files"], json.loads(str(row["detail"] or "{}"))
-    for number, path in enumerate(paths if isinstance(paths, list) else ()):
-        yield path_of(path), SourceFile(*detail["kept"][number]) if "kept" in detail else UNKNOWN
+def _files_in(paths: Sequence[str] | None, detail: str | None) -> Iterator[tuple[str, SourceFile]]:
+    """The files of a batch, by two columns of the feed."""
+    kept = json.loads(detail or "{}").get("kept")
+    for number, path in enumerate(paths or ()):
+        yield path_of(path), SourceFile(*kept[number]) if kept else UNKNOWN
 
 
 def _local_files(

@@ -1,0 +1,54 @@
+"""The settings of a tape, stored with it: how it is recorded, by a declaration or from a source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from capstan.core.json_object import Json
+
+
+@dataclass(frozen=True, slots=True)
+class TapeSettings:
+    """`fixed` determines the worker and time of each record, and can never change for a tape.
+
+    `free` may change between two micro-batches.
+    """
+
+    fixed: Json = field(default_factory=dict)
+    free: Json = field(default_factory=dict)
+
+    @property
+    def time(self) -> Json:
+        """The source of event times; empty for counted times, and for tapes without a capture."""
+        return self.fixed.get("time") or {}
+
+    @property
+    def workers(self) -> Json:
+        """The source of workers; empty for tapes without a capture."""
+        workers = self.fixed.get("workers")
+        return workers if isinstance(workers, dict) else {}
+
+    @property
+    def count(self) -> int | None:
+        """The number of workers by key; None when workers are not by key."""
+        return self.workers.get("count")
+
+    def with_count(self, count: int) -> Self:
+        """The settings with another number of workers by key."""
+        return replace(self, fixed={**self.fixed, "workers": {**self.workers, "count": count}})
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that the tape stores."""
+        return {"fixed": self.fixed, "free": self.free}
+
+    def to_text(self) -> str:
+        """The text that the tape stores."""
+        return json.dumps(self.to_json(), sort_keys=True)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The settings in the text of `to_text`."""
+        value = json.loads(text)
+        return cls(value.get("fixed") or {}, value.get("free") or {})
