@@ -46,8 +46,7 @@ NAMES = (
     "capture",
     "json",
     "attach",
-    "direct",
-    "staged",
+    "replay",
     "transform",
     "verify",
     "merge",
@@ -67,7 +66,7 @@ NAMES = (
     "requests",
     "airflow",
 )
-_REPLAYS = frozenset({"direct", "staged", "transform", "verify"})
+_REPLAYS = frozenset({"replay", "transform", "verify"})
 
 
 def parse(arguments: Sequence[str]) -> tuple[Options, Path, Path | None]:

@@ -68,7 +68,7 @@ def _read(bench: Bench, lake: Lake) -> dict[str, int]:
     """Bytes of records read by a replay of all workers, and by one of a single worker."""
     sizes = {}
     for name, workers in (("all", None), ("one", (CHOSEN,))):
-        request = Request(NAME, name, workers=workers, direct=True)
+        request = Request(NAME, name, workers=workers)
         with Watch(bench.spark) as watch:
             replay(bench.spark, lake, nothing_declared(bench.folder), request)
         scans = watch.scans(lake.stream(NAME).records)

@@ -24,9 +24,9 @@ from tests.bench.inputs import (
 )
 from tests.bench.measures import Line, Side, compared, interleave
 
-DIRECT, STAGED, TRANSFORM, VERIFY = "direct", "staged", "transform", "verify"
+REPLAY, TRANSFORM, VERIFY = "replay", "transform", "verify"
 COPY = "bare copy"
-GOALS = {DIRECT: 1.25, STAGED: 2.1, TRANSFORM: None, VERIFY: 0.01}
+GOALS = {REPLAY: 1.35, TRANSFORM: None, VERIFY: 0.01}
 # Of each record a row, so that nothing is saved where it is sorted for the second computation.
 EACH = Transform(
     name="each",
@@ -37,7 +37,7 @@ EACH = Transform(
 
 
 def replays(bench: Bench, wanted: frozenset[str]) -> list[Line]:
-    """The selected ones of the results `direct`, `staged`, `transform` and `verify`."""
+    """The selected ones of the results `replay`, `transform` and `verify`."""
     peaks: dict[tuple[int, int], int] = {}
     sides: dict[str, Side] = {
         name: side for name, side in _sides(bench, peaks).items() if name in wanted or name == COPY
@@ -76,19 +76,18 @@ def _sides(bench: Bench, peaks: dict[tuple[int, int], int]) -> dict[str, Side]:
         return cost
 
     return {
-        DIRECT: lambda rows, _: _replayed(bench, rows, direct=True),
-        STAGED: lambda rows, _: _replayed(bench, rows, direct=False),
-        TRANSFORM: lambda rows, _: _replayed(bench, rows, direct=False, transform=EACH.name),
+        REPLAY: lambda rows, _: _replayed(bench, rows),
+        TRANSFORM: lambda rows, _: _replayed(bench, rows, EACH.name),
         VERIFY: verified,
         COPY: copied,
     }
 
 
-def _replayed(bench: Bench, rows: int, *, direct: bool, transform: str | None = None) -> Cost:
+def _replayed(bench: Bench, rows: int, transform: str | None = None) -> Cost:
     """The cost of a replay into a new table, with its verification and its audit."""
     declared = replace(nothing_declared(bench.folder), transforms={EACH.name: EACH})
     lake = lake_with_ledgers(bench, "replay")
-    request = Request(f"{STREAM}_{rows}", "table", direct=direct, transform=transform)
+    request = Request(f"{STREAM}_{rows}", "table", transform=transform)
     return _measured(bench, lake.root, lambda _: replay(bench.spark, lake, declared, request))
 
 

@@ -29,7 +29,7 @@ from tests.bench.cpu_clock import Clock, Cost
 from tests.bench.inputs import STREAM, Bench, Options, drop, nothing_declared, stream
 from tests.bench.measures import Line, ratio
 
-WORK = ("capture", "verify", "direct", "staged")
+WORK = ("capture", "verify", "replay")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +143,14 @@ def _done(bench: Bench, rows: int) -> Iterator[tuple[str, Cost]]:
         tape = open_tape(lake, name)
         verify(spark, lake, tape, remember=False).raise_for_violations()
 
-    def played(into: str) -> None:
-        request = Request(name, into, direct=into == "direct")
+    def replayed() -> None:
+        request = Request(name, "replayed")
         replay(spark, lake, nothing_declared(bench.folder), request)
 
     parts: dict[str, Callable[[], None]] = {
         "capture": lambda: bench.captured(lake, declared, rows),
         "verify": verified,
-        "direct": lambda: played("direct"),
-        "staged": lambda: played("staged"),
+        "replay": replayed,
     }
     for part in WORK:
         bench.tidy()

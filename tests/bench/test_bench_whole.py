@@ -24,7 +24,7 @@ COLD = {
     "cold replay of a day", "cold capture of a file", "cold verify --source", "cold verify",
 }  # fmt: skip
 RATIOS = {
-    "capture", "capture without read-back", "capture_into", "direct", "staged", "transform",
+    "capture", "capture without read-back", "capture_into", "replay", "transform",
     "verify", "merge by sequence", "replay of two streams", "look at JSON lines, flat",
     "look at JSON lines, nested",
 }  # fmt: skip

@@ -20,7 +20,7 @@ TAKEN_OVER = [
     # It has seen that its claim stands, and is about to commit.
     pytest.param("merge", "replay.holds", marks=pytest.mark.nightly),
     pytest.param("append", "replay.holds", marks=pytest.mark.nightly),
-    pytest.param("direct", "replay.holds", marks=pytest.mark.nightly),
+    pytest.param("staged", "replay.holds", marks=pytest.mark.nightly),
 ]
 CAPTURES = [
     "capture.records:2",

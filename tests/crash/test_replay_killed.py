@@ -18,7 +18,6 @@ pytestmark = pytest.mark.timeout(1800)
 # Requests by name, and the points at which a replay of each is cut off.
 POINTS = {
     "staged": REPLAY_POINTS,
-    "direct": ["replay.publish", "replay.audit", "replay.coverage"],
     "follow": ["replay.audit", "replay.publish"],
     "append": ["replay.publish"],
     "merge": ["replay.publish"],
@@ -51,11 +50,7 @@ ADDING = [
     Work("rollback", "rollback.publish", name=name).after(replaying(REQUESTS[name]))
     for name in ("append", "merge")
 ]
-# Of a run whose audit fails: staged, and direct, which takes back what it has published.
-FAILING = [
-    Work("replay", point, {"request": {**WRONG, "direct": point != "audit.findings"}})
-    for point in ("audit.findings", "replay.publish", "rollback.publish")
-]
+FAILING = Work("replay", "audit.findings", {"request": WRONG})
 APPROVED = Work("publish", "replay.approved", {"by": "ann"}).after(
     replaying({**STAGED, "approve": True})
 )
@@ -96,12 +91,7 @@ def require_same_target(world, name: str, whole) -> dict[str, object]:
         core=["staged-replay.publish"],
         stored=["staged-replay.staging", "staged-replay.publish"],
         # Others are cut off at these points as well.
-        night=[
-            "direct-replay.publish",
-            "direct-replay.audit",
-            "direct-replay.coverage",
-            "follow-replay.audit",
-        ],
+        night=["follow-replay.audit"],
     ),
 )
 def test_a_killed_replay_ends_in_the_same_target(killed, whole, work) -> None:
@@ -181,7 +171,7 @@ def test_a_killed_rollback_of_added_rows_takes_back_once(killed, whole, work) ->
     lake_contents.require_published_once(killed.lake, again)
 
 
-@pytest.mark.parametrize("work", cases(FAILING, night=["replay.publish"]))
+@pytest.mark.parametrize("work", cases([FAILING]))
 def test_a_killed_run_whose_audit_fails_leaves_nothing(killed, work) -> None:
     with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
         killed.act("replay", **work.arguments)

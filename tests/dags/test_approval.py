@@ -223,8 +223,6 @@ def test_the_plan_skips_an_approval_that_is_not_required(
     actual = execute(planned({**requested, "approve": True}), context())
     assert actual["request"]["approve"] is True
     assert actual["plan"]["approve"] is True
-    with pytest.raises(TaskRefusedError, match="CAP-DIRECT"):
-        execute(planned({**requested, "approve": True, "direct": True}), context())
 
 
 def test_the_certificate_comes_from_the_publish_if_there_was_one(

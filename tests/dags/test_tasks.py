@@ -109,7 +109,6 @@ def test_a_dry_run_ends_after_the_plan(setting: Settings, execute: Any, context:
         ({"into": "../x"}, "CAP-NAME"),
         ({"stream": "none_such"}, "CAP-STREAM"),
         ({"mode": "merge"}, "CAP-KEYS"),
-        ({"direct": True, "mode": "append"}, "CAP-DIRECT"),
         ({"untill": "2024-05-01"}, "CAP-REQUEST"),
         ({"until": "2024-05-09"}, "CAP-INCOMPLETE"),
     ],

@@ -38,7 +38,6 @@ MORNING = {"since": "2024-05-01", "until": "2024-05-01T12:00:00"}
 NOON = {"since": "2024-05-01T06:00:00", "until": "2024-05-01T18:00:00"}
 MODES: dict[str, dict[str, object]] = {
     "staged": {},
-    "direct": {"direct": True},
     "append": {"mode": Mode.APPEND},
     "merge": {"mode": Mode.MERGE, "keys": ("id",)},
 }
@@ -76,7 +75,7 @@ def ids(first: int, after: int, places: str = "abc") -> list[int]:
 
 @pytest.mark.parametrize(
     ("how", "point"),
-    [("direct", "replay.intent"), ("append", "replay.holds"), ("merge", "replay.holds")],
+    [("staged", "replay.intent"), ("append", "replay.holds"), ("merge", "replay.holds")],
 )
 def test_a_run_that_was_unlocked_while_it_lived_is_shut_out(
     play: Play, how: str, point: str

@@ -152,12 +152,6 @@ def test_a_staged_replay_makes_six_commits(made: Made) -> None:
     assert len(first) <= len(again) + 6
 
 
-def test_a_direct_replay_makes_five_commits(made: Made) -> None:
-    made.replay("five", direct=True, **made.days(0, 1))
-    actual = commits_of(made, lambda: made.replay("five", direct=True, **made.days(1, 2)))
-    assert actual == ["ledger"] * 4 + ["tables"]
-
-
 def test_a_replay_that_stands_runs_nothing(made: Made) -> None:
     made.replay("stands", **made.days(0, 2))
     before = commits(made.lake.root)
@@ -187,11 +181,8 @@ def test_a_replay_of_a_worker_reads_the_files_that_have_it(made: Made) -> None:
 
 
 def test_a_replay_reads_records_once_and_its_audit_does_not(made: Made) -> None:
-    for direct in (False, True):
-        scans = made.read(
-            lambda d=direct: made.replay(f"once_{d}".lower(), direct=d, **made.days(2, 3))
-        )
-        assert [scan.rows for scan in scans] == [PER_DAY]
+    scans = made.read(lambda: made.replay("once", **made.days(2, 3)))
+    assert [scan.rows for scan in scans] == [PER_DAY]
 
 
 def test_files_of_records_are_told_apart_by_what_places_a_record(made: Made) -> None:
@@ -205,18 +196,30 @@ def test_files_of_records_are_told_apart_by_what_places_a_record(made: Made) -> 
     assert looked_up >= {"worker", "batch", "time.event", "data.who"}
 
 
-def test_what_is_staged_has_no_statistics_and_a_target_has_all(made: Made) -> None:
+def test_a_replay_writes_its_rows_once(made: Made) -> None:
     staged = []
 
     def listen(point: str, _: dict[str, object]) -> None:
         if point == "replay.staging":
             (folder,) = Path(made.lake.staging("")).iterdir()
-            staged.extend(statistics(str(folder)))
+            staged.extend(names(str(folder)))
 
+    made.replay("once_written", **made.days(0, 1))
+    before = names(made.lake.table("once_written"))
     with instrumentation.subscribe(listen):
-        made.replay("stated", **made.days(0, 1))
-    assert staged == []
-    assert {"min.id", "min.text", "min._time.event"} <= set(statistics(made.lake.table("stated")))
+        made.replay("once_written", **made.days(1, 2))
+    after = names(made.lake.table("once_written"))
+    assert staged
+    assert sorted(after) == sorted([*before, *staged])
+    written = Path(made.lake.table("once_written")).rglob("*.parquet")
+    assert len([path for path in written if "_delta_log" not in path.parts]) == len(after)
+    expected = {"min.id", "min.text", "min._time.event"}
+    assert expected <= set(statistics(made.lake.table("once_written")))
+
+
+def names(path: str) -> list[str]:
+    files = pa.table(delta.open_table(path).get_add_actions())["path"].to_pylist()
+    return [file.rpartition("/")[2] for file in files]
 
 
 def statistics(path: str) -> list[str]:
@@ -278,7 +281,6 @@ def test_no_payload_passes_through_python(
     with Watch(spark) as watch:
         made = make(spark, tmp_path, 2)
         made.replay("copy", partial=True)
-        made.replay("direct", partial=True, direct=True)
     heavy = (
         str(made.source),
         made.tape.paths.records,

@@ -63,7 +63,7 @@ def unkept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Six
 def read(made: Sixteen, into: str, **asked: object) -> Scan:
     """What a replay into a new table reads of the records."""
     with Watch(made.spark) as watch:
-        assert made.replay(into, direct=True, **asked).certificate.published
+        assert made.replay(into, **asked).certificate.published
     (scan,) = watch.scans(made.tape.paths.records)
     return scan
 

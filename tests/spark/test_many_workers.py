@@ -103,7 +103,7 @@ def test_it_stages_and_publishes_few_files(made: Made) -> None:
 
 def test_one_worker_is_replaced_among_the_others(made: Made) -> None:
     made.replay("one")
-    done = made.replay("one", workers=("order 00007",), direct=True, until="2024-01-01T02:00:00Z")
+    done = made.replay("one", workers=("order 00007",), until="2024-01-01T02:00:00Z")
     assert done.certificate.records == 1
     assert sorted(made.rows("one")["n"]) == list(range(MANY))
 

@@ -7,12 +7,13 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from capstan.audit import Audit
 from capstan.capture.run import capture
 from capstan.core.config import Mode, Target, Transform
 from capstan.core.times import Box
@@ -22,6 +23,7 @@ from capstan.errors.translation import to_capstan_error
 from capstan.replay.preview import preview
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import unlock
+from capstan.replay.target import staged_output, target_table
 from capstan.storage.lake import Lake, exists
 from capstan.storage.ledger import claims, coverage, runs, tables
 from capstan.storage.ledger.claims import Scope
@@ -559,14 +561,27 @@ def test_a_transform_that_wrote_a_wrong_row_is_not_published(play: Play) -> None
     assert exists(play.lake.staging(f"{history.last.run}-1"))
 
 
-def test_direct_is_taken_back_when_its_audit_fails(play: Play) -> None:
-    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
-        play("direct", transform="wrong", since=DAY2, until=DAY4, direct=True)
+def test_a_publish_without_an_audit_is_audited_by_whoever_finds_it(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions published first, with `--direct`, and audited then."""
+    publish = staged_output.publish
 
-    assert play.rows("direct").height == 0
-    history = next(iter(runs.read_histories(play.lake, target=play.lake.table("direct")).values()))
-    assert history.rolled_back
-    assert coverage.current(play.lake, play.lake.table("direct")) == []
+    def publish_first(*args: Any) -> None:
+        publish(*args[:-1], {"direct": True})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged_output, "publish", publish_first)
+        patch.setattr(target_table, "audit", lambda *_: Audit("copy", True, 1, 0, (), 1, {}))
+        for name, transform in (("found", None), ("wrongly", "wrong")):
+            with pytest.raises(KeyboardInterrupt):
+                play(name, transform=transform, since=DAY2, until=DAY4)
+    assert play("found", since=DAY2, until=DAY4).unchanged
+    with pytest.raises(CheckFailedError, match="CAP-AUDIT"):
+        play("wrongly", transform="wrong", since=DAY2, until=DAY4)
+    assert play.rows("wrongly").height == 0
+    assert coverage.current(play.lake, play.lake.table("wrongly")) == []
 
 
 @pytest.mark.parametrize("into", ["declared", "narrow"])
@@ -596,7 +611,6 @@ def test_a_declared_target_has_its_own_columns(play: Play, into: str) -> None:
         ({"peers": 0}, "CAP-PEERS"),
         ({"transform": "nosuch"}, "CAP-TRANSFORM"),
         ({"mode": Mode.MERGE}, "CAP-KEYS"),
-        ({"direct": True, "mode": Mode.APPEND}, "CAP-DIRECT"),
         ({"follow": "f", "until": DAY4}, "CAP-FOLLOW"),
     ],
 )

@@ -171,8 +171,8 @@ def test_a_followed_run_over_pieces_is_one_run_over_all(play: Piped) -> None:
 def test_pieces_with_what_lies_ahead_are_the_whole(play: Piped) -> None:
     # At an odd hour: a window of two hours begins in the first piece and ends in the second.
     edge = "2024-05-02T13:00:00Z"
-    play("pieces", sink="starts", since=DAY2, until=edge, direct=True, peers=1)
-    second = play("pieces", sink="starts", since=edge, until="2024-05-03", direct=True, peers=2)
+    play("pieces", sink="starts", since=DAY2, until=edge, peers=1)
+    second = play("pieces", sink="starts", since=edge, until="2024-05-03", peers=2)
     expected = Counter(
         (place, hour - timedelta(hours=hour.hour % 2))
         for (place, hour), amounts in by_hour(48, 96).items()

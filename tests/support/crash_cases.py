@@ -34,6 +34,7 @@ REPLAY_POINTS = (
     "replay.claim",
     "replay.target",
     "replay.intent",
+    "replay.files",
     "replay.staging",
     "replay.audit",
     "replay.holds",

@@ -50,7 +50,6 @@ BEFORE: dict[str, object] = {
 
 REQUESTS: dict[str, dict[str, object]] = {
     "staged": STAGED,
-    "direct": {**STAGED, "into": "direct", "direct": True},
     "follow": {"into": "followed", "follow": "nightly", "transform": "hourly"},
     "append": {**STAGED, "into": "appended", "mode": "append"},
     "merge": {**STAGED, "into": "merged", "mode": "merge", "keys": ["id"]},

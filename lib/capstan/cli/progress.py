@@ -35,7 +35,6 @@ class Work:
 
 
 _REPLAY = ("verify", "claim", "intent", "staging", "audit", "publish", "coverage", "certificate")
-_DIRECT = ("verify", "claim", "intent", "publish", "audit", "coverage", "certificate")
 _HELD = ("verify", "claim", "intent", "staging", "audit", "audited")
 IMPORT = ("import.survey", "import.records", "import.workers", "import.events")
 """The points of an import of files, unless they are already on tape."""
@@ -125,9 +124,9 @@ def _ports(facts: Facts) -> str:
     return "port " + ", ".join(map(str, numbers))
 
 
-def replay_work(title: str, *, direct: bool = False, hold: bool = False, runs: int = 1) -> Work:
+def replay_work(title: str, *, hold: bool = False, runs: int = 1) -> Work:
     """The work of replays; the total is exact unless a run is already published."""
-    steps = _DIRECT if direct else _HELD if hold else _REPLAY
+    steps = _HELD if hold else _REPLAY
     return Work(title, tuple(f"replay.{step}" for step in steps) * runs)
 
 

@@ -32,6 +32,7 @@ from capstan.replay.result import ReplayResult
 from capstan.replay.target.already_published import find_equivalent_run
 from capstan.replay.target.conflicts import require_same_table
 from capstan.replay.target.ownership import Ownership
+from capstan.replay.target.staged_output import require_staged_files
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
@@ -242,6 +243,7 @@ def _publish_waiting(
     # Not as recorded: the lake may have moved since.
     staging, audit = job.lake.staging(job.name), audited.detail["audit"]
     assert isinstance(audit, Mapping)
+    require_staged_files(job.plan, staging)
     staged = delta.load(job.spark, staging)
     draft = (history.intent(job.source) or require_intent(history)).certificate
     return ReplayResult(publish_staged(job, staged, staging, audit, draft))

@@ -22,7 +22,7 @@ def test_the_middle_of_one_core_by_the_middle_of_two() -> None:
     capture = reported["capture, 2 cores"]
     assert capture.value == 10 / 5
     assert capture.rounds == (8 / 5, 12 / 5, 10 / 8)
-    assert reported["staged, 2 cores"].value == 13 / 8
+    assert reported["replay, 2 cores"].value == 12 / 7
     drivers = capture.to_json()["drivers"]
     assert isinstance(drivers, list)
     assert [driver["cores"] for driver in drivers] == [1, 1, 1, 2, 2, 2]

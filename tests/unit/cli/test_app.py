@@ -187,8 +187,6 @@ def test_an_unknown_run_is_refused(command, run, lake, refused):
         (["--workers", 'EWR,"a,b'], "CAP-LIST"),
         (["--keys", "a b"], "CAP-NAME"),
         (["--follow", "f", "--until", "3"], "CAP-FOLLOW"),
-        (["--direct", "--hold"], "CAP-DIRECT"),
-        (["--direct", "--mode", "append"], "CAP-DIRECT"),
     ],
 )
 def test_options_that_cannot_be_combined(options, code, lake, refused):

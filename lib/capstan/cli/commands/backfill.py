@@ -93,7 +93,7 @@ def backfill(
     ] = False,
     direct: Annotated[
         bool,
-        typer.Option("--direct", help="Write to the target without staging, and audit it there."),
+        typer.Option("--direct", help="Has no effect any more.", hidden=True),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     keep_going: Annotated[

@@ -83,7 +83,7 @@ def replay(
         make_plan(shell.lake, config, request)
     first = requests[0]
     title = f"replay {context.params['stream']}"
-    steps = replay_work(title, direct=first.direct, hold=first.hold, runs=len(requests))
+    steps = replay_work(title, hold=first.hold, runs=len(requests))
     with shell.working(steps) as work:
         runs = [work.replay(request) for request in requests]
     lines = itertools.chain.from_iterable(map(_run_lines, runs))

@@ -40,7 +40,7 @@ from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.publish.change_images import images_after
 from capstan.replay.publish.diff import difference
 from capstan.replay.result import ReplayResult
-from capstan.replay.target import target_table
+from capstan.replay.target import staged_output, target_table
 from capstan.replay.target.conflicts import require_no_clash
 from capstan.replay.target.foreign_rows import (
     require_columns_kept,
@@ -50,7 +50,7 @@ from capstan.replay.target.foreign_rows import (
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
-from capstan.storage.delta.data_files import count_rows, read_all
+from capstan.storage.delta.data_files import count_rows
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
@@ -171,9 +171,6 @@ def _write_output(job: Job, output: Output, contents: Sequence[ContentSummary]) 
         _record_side_outputs(job, output.sink, output.played)
     if snapshot is not None and output.state is not None:
         keep_state(job.spark, job.lake, snapshot, output.state)
-    if plan.request.direct:
-        commit = _commit(job, output.rows, {"direct": True})
-        return ReplayResult(recovery.audit_direct(job, commit.version, draft))
     staging = job.lake.staging(job.name)
     staged, audit = _stage(job, output.rows, staging)
     if plan.request.held:
@@ -224,17 +221,8 @@ def _hold(
 def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str, object]]:
     delete_folder(staging)
     rule = job.plan.change_rule
-    rows = rows_to_publish(job.plan, rows)
-    # It is read as a whole, twice, and then deleted: statistics would not help.
-    plain = {"delta.dataSkippingNumIndexedCols": "0"}
-    writer = rows.write.format("delta").mode("overwrite").options(**plain)
-    worker = job.plan.layout.worker
-    if worker in target_table.partitions(job.plan.target):
-        # Otherwise each task of the publish would write a file per worker.
-        writer = writer.partitionBy(worker)
-    writer.save(staging)
+    staged = staged_output.stage(job.plan, rows_to_publish(job.plan, rows), staging)
     emit("replay.staging", run=job.run.name)
-    staged = read_all(job.spark, staging)
     # Made anew: the claim is for the range, and others may have published rows with these keys.
     owner = Ownership(job.plan)
     if rule is not None:
@@ -260,15 +248,15 @@ def publish_staged(
     draft: Certificate,
 ) -> Certificate:
     """Publish staged and audited rows under the attempt's claim, and delete their folder."""
-    commit = _commit(job, staged, {"audit": audit})
-    target_table.require_all_rows(job.plan, commit, count_rows(staging))
+    commit = _commit(job, staged, staging, {"audit": audit})
+    staged_output.require_all_rows(job.plan, commit, count_rows(staging))
     published = job.record_publish(draft, commit.version, audit)
     delete_folder(staging)
     return published
 
 
-def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
-    """Publish the rows, under the claim that the attempt holds."""
+def _commit(job: Job, rows: DataFrame, staging: str, note: Mapping[str, object]) -> Commit:
+    """Publish staged rows, under the claim that the attempt holds."""
     if job.source != job.attempt:
         note = {**note, "played": job.source}
     job.ensure_lock()
@@ -276,6 +264,6 @@ def _commit(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
     if job.plan.change_rule is not None:
         commit = publish_changes(job, rows, note)
     else:
-        commit = target_table.publish(job.plan, job.run, job.attempt, rows, note)
+        commit = staged_output.publish(job.plan, job.run, job.attempt, rows, staging, note)
     emit("replay.publish", run=job.run.name, version=commit.version)
     return commit

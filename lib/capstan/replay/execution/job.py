@@ -18,6 +18,7 @@ from capstan.replay.planning.target_places import locate_again
 from capstan.replay.publish.snapshot_gc import clear_old
 from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
+from capstan.storage.delta.staged_rows import discard
 from capstan.storage.lake import Lake, children, delete_folder
 from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.certificate import Certificate
@@ -162,9 +163,11 @@ class Job:
         return certificate
 
     def _clear_staging(self) -> None:
-        """Delete the staged output of all attempts."""
+        """Delete the staged output of all attempts, of which one has published its own."""
         for name in children(self.lake.staging("")):
             if name.rpartition("-")[0] == self.run.name:
+                if name != self.name:
+                    discard(self.plan.target, self.lake.staging(name))
                 delete_folder(self.lake.staging(name))
 
 

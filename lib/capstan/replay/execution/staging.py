@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from capstan.replay.execution.approval import waiting
+from capstan.replay.target.target_table import find_landed
+from capstan.storage.delta.staged_rows import discard
 from capstan.storage.lake import Lake, children, delete_folder, size_of
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
@@ -71,10 +73,14 @@ def list_staged(lake: Lake, now: datetime) -> list[Staged]:
 
 def clear_staged(lake: Lake, staged: Iterable[Staged], now: datetime, keep: timedelta) -> list[str]:
     """Delete those outputs that are over; their names. A second call finds them gone."""
-    over = [output.name for output in staged if output.is_over(now, keep)]
-    for name in over:
-        delete_folder(lake.staging(name))
-    return over
+    over = [output for output in staged if output.is_over(now, keep)]
+    histories = read_histories(lake, run=tuple({output.run for output in over})) if over else {}
+    for output in over:
+        folder, history = lake.staging(output.name), histories[output.run]
+        if find_landed(history) is None:
+            discard(history.last.target, folder)
+        delete_folder(folder)
+    return [output.name for output in over]
 
 
 def _staged(

@@ -210,7 +210,7 @@ class Request:
     partial: Annotated[bool, Help("Replay the complete part of an incomplete range")] = False
     direct: Annotated[
         bool,
-        Help("Write to the target without staging, and audit it there; this halves the writing"),
+        Help("Has no effect any more: every replay writes its rows once, and audits them first"),
     ] = False
     adopt: Annotated[
         bool, Help("Also replace rows of the range that no replay wrote", section=OUTPUT)
@@ -275,12 +275,6 @@ class Request:
                 "CAP-LOOKUP",
                 "versions of lookup tables are those of a pipeline's lookups",
                 "name the pipeline, or leave them out",
-            )
-        if self.direct and (self.mode is not Mode.REPLACE or self.held):
-            raise InvalidRequestError(
-                "CAP-DIRECT",
-                "--direct goes with mode replace and publishes at once",
-                "leave out --direct to stage, audit, then publish",
             )
 
     def _check_names(self) -> None:

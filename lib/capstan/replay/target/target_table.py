@@ -22,15 +22,13 @@ from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.json_object import Json
 from capstan.core.times import Box
-from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.errors import FencedError, InvalidRequestError
 from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
-from capstan.replay.target.default_columns import with_defaults
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import is_empty
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
@@ -151,16 +149,10 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
 
 
 def require_inside(plan: Plan, rows: DataFrame) -> None:
-    """Check that appended or merged rows lie within the workers and times of the replay.
+    """Check that rows lie within the workers and times of the replay.
 
-    Delta checks replacements as they are written. Rows outside the recorded range could neither
-    be rolled back nor audited.
+    Rows outside the recorded range could neither be rolled back nor audited.
     """
-    if plan.request.mode is not Mode.REPLACE:
-        _require_inside(plan, rows)
-
-
-def _require_inside(plan: Plan, rows: DataFrame) -> None:
     if record_shape(plan, rows.columns) is not None:
         return  # The tape's records were read by the same workers and times.
     where = predicate(plan, rows.schema)
@@ -240,41 +232,3 @@ def _find(target: str, run: str, since: int, kind: str) -> tuple[Commit, Json] |
         if note.get("run") == run and note.get(kind):
             return Commit(commit.version, commit.metrics), note
     return None
-
-
-def publish(
-    plan: Plan, run: RunId, attempt: int, rows: DataFrame, note: Mapping[str, object]
-) -> Commit:
-    """Write the rows to the target in one commit, under the caller's claim."""
-    txn = run.change(attempt)
-    note = {**note, "run": run.name, "attempt": attempt, "publish": True}
-    if plan.request.mode is not Mode.MERGE:
-        rows = with_defaults(rows, plan.target)
-    if plan.request.mode is Mode.APPEND:
-        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
-    elif plan.request.mode is Mode.MERGE:
-        commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
-    elif is_empty(plan.target):
-        # Cheaper, as Delta would search for rows to replace. Rows added meanwhile are foreign.
-        _require_inside(plan, rows)
-        commit = delta.append(rows, plan.target, txn=txn, note=note, merge_schema=True)
-    else:
-        where = predicate(plan, rows.schema)
-        commit = delta.replace(rows, plan.target, where, txn=txn, note=note, merge_schema=True)
-    if commit is None or txn_version(delta.open_table(plan.target), run) != txn.version:
-        raise fenced(run, attempt)
-    return commit
-
-
-def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
-    """Check by the commit's metrics that it wrote the number of audited rows."""
-    if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
-        return
-    copied = int(commit.metrics.get("numCopiedRows", 0))
-    written = int(commit.metrics["numOutputRows"]) - copied
-    if written != staged:
-        raise SystemFailureError(
-            "CAP-PUBLISH",
-            f"{plan.request.into}: {staged} rows were audited and {written} were published",
-            "roll it back with `capstan rollback`, and report this error",
-        )

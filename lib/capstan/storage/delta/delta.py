@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -173,14 +173,16 @@ def append(
     note: Note | None = None,
     merge_schema: bool = False,
     unless: Txn | None = None,
+    files: Sequence[str] = (),
 ) -> Commit | None:
     """Append `frame` in one commit; with a transaction, to a table that may not exist yet.
 
-    None if the table has this transaction, a later one of its app, or the one of `unless`, which
-    shuts this writer out.
+    `files` were written before and join the table in this commit (`staged_rows`). None if the table
+    has this transaction, a later one of its app, or the one of `unless`, which shuts this writer
+    out.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless), path)
+    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless, files), path)
 
 
 def replace(
@@ -192,8 +194,9 @@ def replace(
     note: Note | None = None,
     merge_schema: bool = False,
     attempts: int = 12,
+    files: Sequence[str] = (),
 ) -> Commit | None:
-    """Replace exactly the rows that match `predicate` with `frame`, in one commit.
+    """Replace exactly the rows that match `predicate` with `frame`, and `files`, in one commit.
 
     A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
     because the caller has claimed the range, so that the other writer changed different rows.
@@ -201,7 +204,9 @@ def replace(
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
         return retrying(
-            lambda: _write(frame, path, "Overwrite", options, txn, note), path, attempts
+            lambda: _write(frame, path, "Overwrite", options, txn, note, None, files),
+            path,
+            attempts,
         )
     except PySparkException as error:
         if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
@@ -237,6 +242,7 @@ def _write(
     txn: Txn | None,
     note: Note | None,
     unless: Txn | None = None,
+    files: Sequence[str] = (),
 ) -> Commit | None:
     token = uuid.uuid4().hex
     before = version_of(path)
@@ -245,7 +251,7 @@ def _write(
         if txn is None:
             with committing(path):
                 frame.write.format("delta").mode(mode).options(**all_options).save(path)
-        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless):
+        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless, files):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.

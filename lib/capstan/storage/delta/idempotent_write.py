@@ -5,11 +5,15 @@ for each commit. These jobs over the whole log take two thirds of the processor 
 micro-batch. The last version of one identity can be read without a JVM. So this module calls the
 parts of that writer one by one, in the same order, without the look-up. They are not a public
 interface of Delta; the tests of this module check them when Delta is upgraded.
+
+The same parts write files ahead of the commit that adds them (`write_files`), so that rows can be
+audited before anybody sees them, and are written once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -39,39 +43,119 @@ def write_once(
     txn: Txn,
     creation_properties: Mapping[str, str] = MappingProxyType({}),
     unless: Txn | None = None,
+    files: Sequence[str] = (),
 ) -> bool:
     """Write `frame` in one commit with a transaction identity, to a table that may not exist yet.
 
     `mode` is `Append` or `Overwrite`; `options` are Delta's, such as `replaceWhere` and
-    `userMetadata`. False if the table has this transaction, a later one of its app, or the one of
+    `userMetadata`. `files` are the actions of `write_files`: those files become part of the table
+    in this commit. False if the table has this transaction, a later one of its app, or the one of
     `unless`, which shuts this writer out; nothing was written.
     """
-    spark = frame.sparkSession
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
-    delta = jvm.org.apache.spark.sql.delta
-    log = delta.DeltaLog.forTable(session, path)
-    transaction = log.startTransaction()
+    writer = _Writer(frame, path, mode, {**options, **_transaction_options(txn)})
     # A transaction committed after this line either is seen by the check or conflicts.
     for each in (txn, unless):
         if each is not None:
             if is_committed(path, each):
                 return False
-            transaction.readTxn().addOne(each.app)
-    all_options = {**options, "txnAppId": txn.app, "txnVersion": str(txn.version)}
-    settings = delta.DeltaOptions(_map(jvm, all_options), session.sessionState().conf())
-    save_mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
-    exists = transaction.readVersion() >= 0
-    properties, none = _map(jvm, {} if exists else creation_properties), jvm.scala.Option.empty()
-    columns = jvm.PythonUtils.toSeq([])
-    write = delta.commands.WriteIntoDelta(
-        log, save_mode, settings, columns, properties, frame._jdf, none, none, False
-    )
-    data = write.writeAndReturnCommitData(transaction, session, none, False)
-    operation = _operation(jvm, save_mode, columns, settings)
+            writer.transaction.readTxn().addOne(each.app)
+    data = writer.write(creation_properties)
+    actions = data.actions()
+    if files:
+        actions = writer.with_files(actions, files)
     with committing(path):
-        transaction.commitIfNeeded(data.actions(), operation, data.stringTags())
+        writer.transaction.commitIfNeeded(actions, writer.operation(), data.stringTags())
     return True
+
+
+def write_files(frame: DataFrame, path: str, options: Mapping[str, str]) -> list[str]:
+    """Write `frame` into files of a table without a commit; no reader sees them.
+
+    Returns the actions, each as the JSON of a log entry: protocol and metadata that the table has
+    with these rows, then the files.
+    """
+    writer = _Writer(frame, path, "Append", options)
+    actions = writer.write({}).actions()
+    table = writer.transaction
+    files = [actions.apply(at) for at in range(actions.size())]
+    return [
+        table.protocol().json(),
+        table.metadata().json(),
+        *(file.json() for file in files if file.getClass().getSimpleName() == "AddFile"),
+    ]
+
+
+class _Writer:
+    """A transaction of a table, and Delta's writer in it."""
+
+    def __init__(self, frame: DataFrame, path: str, mode: str, options: Mapping[str, str]) -> None:
+        self._frame, jvm, self._session = (
+            frame,
+            frame.sparkSession._jvm,
+            frame.sparkSession._jsparkSession,
+        )
+        assert jvm is not None
+        self._jvm, self._delta = jvm, jvm.org.apache.spark.sql.delta
+        self._log = self._delta.DeltaLog.forTable(self._session, path)
+        self.transaction = self._log.startTransaction()
+        conf = self._session.sessionState().conf()
+        self._options = self._delta.DeltaOptions(_map(jvm, options), conf)
+        self._mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
+        self._columns = jvm.PythonUtils.toSeq([])
+
+    def write(self, creation_properties: Mapping[str, str]) -> JavaObject:
+        """Write the rows; the actions to commit."""
+        exists, none = self.transaction.readVersion() >= 0, self._jvm.scala.Option.empty()
+        properties = _map(self._jvm, {} if exists else creation_properties)
+        write = self._delta.commands.WriteIntoDelta(
+            self._log,
+            self._mode,
+            self._options,
+            self._columns,
+            properties,
+            self._frame._jdf,
+            none,
+            none,
+            False,
+        )
+        return write.writeAndReturnCommitData(self.transaction, self._session, none, False)
+
+    def with_files(self, actions: JavaObject, files: Sequence[str]) -> JavaObject:
+        """Actions together with those of files that were written before, and their metrics."""
+        parse, sums = self._delta.actions.Action.fromJson, self._jvm.org.apache.spark.sql.execution
+        context, metrics = self._frame.sparkSession.sparkContext._jsc.sc(), {}
+        for name, value in _metrics(files).items():
+            # That of rows which are copied from files of which a part is replaced.
+            copied = self.transaction.getMetric(name)
+            metrics[name] = sums.metric.SQLMetrics.createMetric(context, name)
+            metrics[name].set(value + (copied.get().value() if copied.isDefined() else 0))
+        self.transaction.registerSQLMetrics(self._session, _map(self._jvm, metrics))
+        return actions.appendedAll(self._jvm.PythonUtils.toSeq([parse(file) for file in files]))
+
+    def operation(self) -> JavaObject:
+        """The operation that the log names for the commit."""
+        jvm, none = self._jvm, self._jvm.scala.Option.empty()
+        write = getattr(self._delta, "DeltaOperations$Write")
+        details = (
+            jvm.scala.Option.apply(self._columns),
+            self._options.replaceWhere(),
+            self._options.userMetadata(),
+        )
+        return write(self._mode, *details, *[none] * 5)
+
+
+def _transaction_options(txn: Txn) -> dict[str, str]:
+    return {"txnAppId": txn.app, "txnVersion": str(txn.version)}
+
+
+def _metrics(files: Sequence[str]) -> dict[str, int]:
+    added = [json.loads(file)["add"] for file in files]
+    rows = [json.loads(file["stats"])["numRecords"] for file in added]
+    return {
+        "numFiles": len(added),
+        "numOutputRows": sum(rows),
+        "numOutputBytes": sum(file["size"] for file in added),
+    }
 
 
 def is_committed(path: str, txn: Txn) -> bool:
@@ -82,13 +166,5 @@ def is_committed(path: str, txn: Txn) -> bool:
     return last is not None and last >= txn.version
 
 
-def _operation(
-    jvm: JVMView, save_mode: JavaObject, columns: JavaObject, settings: JavaObject
-) -> JavaObject:
-    write = getattr(jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
-    details = jvm.scala.Option.apply(columns), settings.replaceWhere(), settings.userMetadata()
-    return write(save_mode, *details, *[jvm.scala.Option.empty()] * 5)
-
-
-def _map(jvm: JVMView, values: Mapping[str, str]) -> JavaObject:
+def _map(jvm: JVMView, values: Mapping[str, object]) -> JavaObject:
     return jvm.PythonUtils.toScalaMap(dict(values))

@@ -8,7 +8,6 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from capstan.core.config import Mode
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, RangeLockedError, SystemFailureError
@@ -19,7 +18,6 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, require_cursor
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
-from capstan.replay.target.target_table import require_all_rows
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.delta import Commit
@@ -49,34 +47,6 @@ def lake(tmp_path: Path) -> Lake:
 def plan_of(lake: Lake, **asked: object) -> Plan:
     declarations = declared(little_stream(lake.root))
     return make_plan(lake, declarations, Request(NAME, "t", **asked))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("metrics", "fits"),
-    [
-        ({"numOutputRows": "4"}, True),
-        # Rows of other workers in files that were written anew are none of the run's.
-        ({"numOutputRows": "9", "numCopiedRows": "5"}, True),
-        ({"numOutputRows": "3"}, False),
-        ({"numOutputRows": "5"}, False),
-        ({"numOutputRows": "4", "numCopiedRows": "1"}, False),
-        ({}, True),
-    ],
-)
-def test_as_many_rows_are_published_as_were_audited(
-    lake: Lake, metrics: dict[str, str], fits: bool
-) -> None:
-    plan, commit = plan_of(lake), Commit(3, metrics)
-    if fits:
-        require_all_rows(plan, commit, 4)
-        return
-    with pytest.raises(
-        SystemFailureError, match=r"t: 4 rows were audited and [35] were published"
-    ) as caught:
-        require_all_rows(plan, commit, 4)
-    assert caught.value.code == "CAP-PUBLISH"
-    # A merge counts rows that were there before.
-    require_all_rows(plan_of(lake, mode=Mode.MERGE, keys=("id",)), commit, 4)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,120 @@
+"""Output of a run: staged for its audit, then published in one commit.
+
+Rows are written once. They are staged in the target's folder, in files that no commit has added
+yet; the audit reads just those, and the publish adds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from capstan.core.config import Mode
+from capstan.core.sql_names import quoted
+from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.replay.planning.plan import Plan
+from capstan.replay.target import target_table
+from capstan.replay.target.default_columns import with_defaults
+from capstan.storage.delta import delta
+from capstan.storage.delta.data_files import is_empty, read_all
+from capstan.storage.delta.delta import Commit
+from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
+from capstan.storage.ledger.run_identity import RunId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
+    """Write the rows where no reader of the target sees them, list them, and read them back.
+
+    They are written into the target itself, so that the publish writes none of them; or into a
+    table of their own where the publish has a part in them, as a merge has.
+    """
+    merges, path = plan.request.mode is Mode.MERGE, plan.target
+    if not merges and can_stage(path, replaces=_replaces(plan)):
+        written = with_defaults(rows, path)
+        staged = stage_rows(written, path, staging)
+        return staged.select(*(quoted(name) for name in rows.columns))
+    # It is read as a whole, twice, and then deleted: statistics would not help.
+    plain = {"delta.dataSkippingNumIndexedCols": "0"}
+    writer = rows.write.format("delta").mode("overwrite").options(**plain)
+    if plan.layout.worker in target_table.partitions(path):
+        # Otherwise each task of the publish would write a file per worker.
+        writer = writer.partitionBy(plan.layout.worker)
+    writer.save(staging)
+    return read_all(rows.sparkSession, staging)
+
+
+def publish(
+    plan: Plan,
+    run: RunId,
+    attempt: int,
+    rows: DataFrame,
+    staging: str,
+    note: Mapping[str, object],
+) -> Commit:
+    """Publish staged rows in one commit, under the caller's claim."""
+    txn = run.change(attempt)
+    note = {**note, "run": run.name, "attempt": attempt, "publish": True}
+    if plan.request.mode is Mode.MERGE:
+        commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
+    else:
+        commit = _write(plan, rows, staging, txn, note)
+    if (
+        commit is None
+        or target_table.txn_version(delta.open_table(plan.target), run) != txn.version
+    ):
+        raise target_table.fenced(run, attempt)
+    return commit
+
+
+def _write(
+    plan: Plan, rows: DataFrame, staging: str, txn: Txn, note: Mapping[str, object]
+) -> Commit | None:
+    path, rows = plan.target, with_defaults(rows, plan.target)
+    files = staged_files(path, staging)
+    if files:
+        rows = rows.sparkSession.createDataFrame([], rows.schema)
+    if _replaces(plan):
+        where = target_table.predicate(plan, rows.schema)
+        return delta.replace(
+            rows, path, where, txn=txn, note=note, merge_schema=True, files=files or ()
+        )
+    return delta.append(rows, path, txn=txn, note=note, merge_schema=True, files=files or ())
+
+
+def _replaces(plan: Plan) -> bool:
+    """Whether a publish looks for rows to replace: not in an empty table.
+
+    Rows that others add meanwhile are foreign.
+    """
+    return plan.request.mode is Mode.REPLACE and not is_empty(plan.target)
+
+
+def require_staged_files(plan: Plan, staging: str) -> None:
+    """Check that the staged files of a run that has waited are still there."""
+    missing = missing_file(plan.target, staged_files(plan.target, staging) or [])
+    if missing is not None:
+        raise InvalidRequestError(
+            "CAP-GONE",
+            f"a staged file of target {plan.request.into} is gone: {missing}",
+            "end this run with `capstan reject`, and replay again; VACUUM deletes staged files "
+            "that are older than the retention of the table",
+            target=plan.target,
+        )
+
+
+def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
+    """Check by the commit's metrics that it wrote the number of audited rows."""
+    if plan.request.mode is Mode.MERGE or "numOutputRows" not in commit.metrics:
+        return
+    copied = int(commit.metrics.get("numCopiedRows", 0))
+    written = int(commit.metrics["numOutputRows"]) - copied
+    if written != staged:
+        raise SystemFailureError(
+            "CAP-PUBLISH",
+            f"{plan.request.into}: {staged} rows were audited and {written} were published",
+            "roll it back with `capstan rollback`, and report this error",
+        )

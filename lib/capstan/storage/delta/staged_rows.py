@@ -1,0 +1,130 @@
+"""Rows that are written into a table and not committed yet, listed in a Delta table of their own.
+
+No reader of the table sees them. The list names files in the table's folder, so it can be loaded as
+any Delta table, and the commit that adds the files writes no row. Its paths are relative where both
+lie in the same place: then they move together.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from capstan.core.sql_names import quoted
+from capstan.storage.delta import delta
+from capstan.storage.delta.commits import retrying
+from capstan.storage.delta.data_files import MAX_DIRECT, read_few
+from capstan.storage.delta.idempotent_write import write_files
+from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
+from capstan.telemetry.instrumentation import emit
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from capstan.storage.delta.opened_table import OpenedTable
+
+
+def can_stage(path: str, *, replaces: bool) -> bool:
+    """Whether rows can be written into a table ahead of the commit that adds them.
+
+    Not where the commit itself has a part in the rows: it names mapped columns and numbers identity
+    columns, and for the change feed it writes again what replaces other rows.
+    """
+    properties = delta.open_table(path).metadata().configuration
+    mapped = properties.get("delta.columnMapping.mode", "none") != "none"
+    feed = properties.get("delta.enableChangeDataFeed", "false").lower() == "true"
+    return not (mapped or (feed and replaces) or delta.numbered_columns(path))
+
+
+def stage_rows(rows: DataFrame, path: str, listing: str) -> DataFrame:
+    """Write `rows` into files of the table at `path`, list them, and read them back."""
+    options = {"mergeSchema": "true"}
+    if delta.open_table(path).metadata().partition_columns:
+        # Otherwise each task would write a file for each value.
+        options["optimizeWrite"] = "true"
+    protocol, metadata, *files = retrying(lambda: write_files(rows, path, options), path)
+    emit("replay.files", files=len(files))
+    base, lines = _base(path, listing), [protocol, metadata]
+    for file in files:
+        action = json.loads(file)
+        action["add"]["path"] = f"{base}/{action['add']['path']}"
+        lines.append(json.dumps(action))
+    write_whole(f"{listing}/_delta_log/{0:020}.json", "".join(f"{x}\n" for x in lines).encode())
+    staged = _read(rows.sparkSession, path, listing, len(files))
+    return staged.select(*(quoted(name) for name in rows.columns))
+
+
+def staged_files(path: str, listing: str) -> list[str] | None:
+    """The listed files, as actions of a log entry, if a commit can add them to the table as it is.
+
+    None if they lie elsewhere, or if the table was altered since, so that its rules may be others.
+    """
+    if not _fits(delta.open_table(path), delta.open_table(listing)):
+        return None
+    base, files = f"{_base(path, listing)}/", []
+    for action in delta.read_commit(listing, 0):
+        if "add" in action:
+            if not action["add"]["path"].startswith(base):
+                return None
+            action["add"]["path"] = action["add"]["path"].removeprefix(base)
+            files.append(json.dumps(action))
+    return files
+
+
+def missing_file(path: str, files: list[str]) -> str | None:
+    """The first of the files that is no longer in the table's folder, such as after `VACUUM`."""
+    paths = [delta.resolve_path(path, json.loads(file)["add"]["path"]) for file in files]
+    return next((file for file, size in sizes_of(paths).items() if size is None), None)
+
+
+def discard(path: str, listing: str) -> None:
+    """Delete the listed files of a writer that has ended, but for those that the table has."""
+    if not (is_table(path) and is_table(listing)):
+        return
+    table = pa.table(delta.open_table(path).get_add_actions())
+    committed = set(table["path"].to_pylist())
+    base = f"{_base(path, listing)}/"
+    for action in delta.read_commit(listing, 0):
+        file = action["add"]["path"] if "add" in action else ""
+        if file.startswith(base) and file.removeprefix(base) not in committed:
+            delete_file(delta.resolve_path(path, file.removeprefix(base)))
+
+
+def _read(spark: SparkSession, path: str, listing: str, count: int) -> DataFrame:
+    table = delta.open_table(listing)
+    if count > MAX_DIRECT or not table.is_plain or table.metadata().partition_columns:
+        return delta.load(spark, listing)
+    files = pa.table(table.get_add_actions())["path"].to_pylist()
+    base = f"{_base(path, listing)}/"
+    return read_few(spark, path, table, [file.removeprefix(base) for file in files])
+
+
+def _base(path: str, listing: str) -> str:
+    """The table's folder as the list names it, encoded as Delta encodes paths."""
+    (scheme, place), (of_listing, here) = _split(path), _split(listing)
+    if scheme != of_listing or place.split("/")[0] != here.split("/")[0]:
+        return quote(path, safe="/:")
+    return quote(posixpath.relpath(place, here))
+
+
+def _split(path: str) -> tuple[str, str]:
+    scheme, separator, place = path.partition("://")
+    return (scheme, place) if separator else ("", path)
+
+
+def _fits(table: OpenedTable, listing: OpenedTable) -> bool:
+    now, then = table.metadata(), listing.metadata()
+    same = (
+        now.configuration == then.configuration and now.partition_columns == then.partition_columns
+    )
+    known = {field.name: field.to_json() for field in listing.schema().fields}
+    return same and all(
+        field.to_json() == known[field.name]
+        if field.name in known
+        else field.nullable and not field.metadata
+        for field in table.schema().fields
+    )
