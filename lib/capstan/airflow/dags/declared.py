@@ -97,10 +97,9 @@ def _follow_fields(replay: Replay, context: Context) -> GivenFields:
 
 def _switches(adopt: str) -> dict[str, Param]:
     """The switches that `declared_fields` reads, in the order of the form."""
-    direct = "Write to the table without staging, and audit it there."
     return {
         "adopt": switch("Adopt", adopt, None),
-        "direct": switch("Direct", direct, None),
+        "direct": switch("Direct", "Has no effect any more.", None),
         "dry_run": switch("Dry run", "Stop after the plan.", None),
         "diff": switch("Differences", DIFFERENCES, None),
     }
