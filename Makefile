@@ -22,14 +22,14 @@ SEED   ?= 2013
 ifeq ($(SEED),random)
 override SEED := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 endif
-CODE   := lib tests dags spark_apps examples
+CODE   := lib tests dags spark_apps examples docs/site
 # If it were set, every process would compile all its imports: tests start some hundred processes.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help setup kafka s3 avro demo airflow test test-all nightly chaos soak check static fmt fmt-check lint types imports site errors log-store bench lock clean
+.PHONY: help setup kafka s3 avro demo airflow test test-all nightly chaos soak check static fmt fmt-check lint types imports site log-store bench lock clean
 
 ## Show this list.
 help:
@@ -152,11 +152,7 @@ imports: setup
 
 ## Build the documentation to .cache/site; a link to nothing is an error.
 site: setup
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-
-## Regenerate docs/errors.md from the code.
-errors: setup
-	$(BIN)/python -m tests.support.error_catalogue
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 ## Build the jar of the log store for S3 from its source; the result is the same on every machine.
 log-store: base

@@ -132,8 +132,7 @@ class DagBuilder:
         """Validate the declarations and return the graph.
 
         Raises:
-            EmptyDag, NodeNotFound, WrongWay, DuplicateEdge, FanOutLimitExceeded, CycleDetected,
-            DisconnectedNode, KeyNotDeclared, SchemaMismatch: See each class; checked in this order.
+            DagError: The graph is invalid; each kind of fault has its own class.
         """
         if not self._nodes:
             raise EmptyDag.create("the graph has no nodes")

@@ -1,15 +1,14 @@
-"""The error catalogue `docs/errors.md`, made from the code.
+"""The site's page of all error codes.
 
-Run `python -m tests.support.error_catalogue` to write the page again after an error was added or
-changed. Messages, remedies and exit codes come from the source text of the package; the sentence
-that says when an error is raised is written by hand in the page, and kept.
+Messages, remedies and exit codes come from the source text of the package; the sentences that say
+when an error is raised are written by hand, in `error_codes.toml`.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-import sys
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,10 +16,7 @@ from pathlib import Path
 
 from capstan import errors
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "errors.md"
-# Errors of tests and benchmarks, which no user of the product sees.
-_LEFT_OUT = ("testing", "bench")
+_PACKAGE = Path(__file__).parents[2] / "lib" / "capstan"
 _CODE = re.compile(r"CAP-[A-Z0-9-]+")
 _EXIT_CODES = {
     name: each.exit_code
@@ -29,16 +25,9 @@ _EXIT_CODES = {
 }
 # Calls that only render their argument; a placeholder is named after the argument.
 _RENDERING = {"dumps", "format_duration", "join", "map", "render", "shown", "sorted", "str", "sum"}
-_UNSAID = "TODO: say when."
-_HEAD = """# Errors
+_HEAD = """# Error codes
 
-Every error has a stable code, one line that says what is wrong and where, and a hint about what to
-do.
-The command line prints all three; with `--json` they are `error`, `message` and `hint`. In Airflow
-they are the last line of the task's log.
-
-The exit code says what kind of error it is: 1 a check failed, 2 the request is wrong, 3 not
-complete yet, 4 another run holds the range, 5 something broke. After 2 nothing was changed.
+[Errors](errors.md) says how to read an error.
 
 In the tables below, `{name}` stands for a value, `{...}` for a longer text, and square brackets
 for parts that some messages lack. Errors without a table are recorded in a ledger, or carry the
@@ -46,8 +35,6 @@ text of another program.
 
 In a clone, `make setup`, `make kafka`, `make s3` and `make avro` take the place of `capstan setup`
 and of `pip install`; the hints of a clone name these.
-
-To update this page after a change of an error, run `make errors`.
 """
 
 
@@ -70,8 +57,7 @@ class Entry:
 @cache
 def catalogue() -> dict[str, Entry]:
     """The error codes of the package in alphabetical order, each with the places that raise it."""
-    paths = sorted((ROOT / "lib" / "capstan").rglob("*.py"))
-    texts = {p: p.read_text(encoding="utf-8") for p in paths if p.parent.name not in _LEFT_OUT}
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(_PACKAGE.rglob("*.py"))}
     modules = {path: ast.parse(text) for path, text in texts.items() if "CAP-" in text}
     shared: dict[str, str] = {}
     for module in modules.values():
@@ -97,30 +83,23 @@ def catalogue() -> dict[str, Entry]:
     return dict(sorted(entries.items()))
 
 
-def page(entries: Mapping[str, Entry], when: Mapping[str, str]) -> str:
-    """The page as Markdown.
+def sentences() -> dict[str, str]:
+    """By code, the sentence that says when the error is raised."""
+    return tomllib.loads(Path(__file__).with_name("error_codes.toml").read_text(encoding="utf-8"))
 
-    Args:
-        entries: As `catalogue` gives them.
-        when: By code, the sentence that says when the error is raised.
-    """
-    parts = [_HEAD]
-    for code, entry in entries.items():
+
+def page() -> str:
+    """The page as Markdown."""
+    when, parts = sentences(), [_HEAD]
+    for code, entry in catalogue().items():
         codes = " or ".join(map(str, sorted(entry.exit_codes)))
         kind = f"Exit code {codes}. " if codes else ""
-        parts.append(f"## {code}\n\n{kind}{when.get(code, _UNSAID)}\n")
+        parts.append(f"## {code}\n\n{kind}{when[code]}\n")
         rows = sorted({(r.message or "{...}", r.remedy or "{...}") for r in entry.raised})
         if rows:
             cells = "".join(f"| {_cell(message)} | {_cell(remedy)} |\n" for message, remedy in rows)
             parts.append(f"| message | what to do |\n| --- | --- |\n{cells}")
     return "\n".join(parts)
-
-
-def written(text: str) -> dict[str, str]:
-    """By code, the sentence of the page that says when the error is raised."""
-    actual = re.findall(r"^## (CAP-[A-Z0-9-]+)\n\n(.+)$", text, flags=re.MULTILINE)
-    printed = {code: re.sub(r"^Exit code [\d or]+\. ", "", sentence) for code, sentence in actual}
-    return {code: sentence for code, sentence in printed.items() if sentence != _UNSAID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,20 +305,3 @@ def _name(node: ast.expr) -> str:
 def _cell(text: str) -> str:
     """A text as a cell of a table: one line, its pipes escaped."""
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def main(arguments: Iterable[str] = ()) -> int:
-    """Write the page again; with `--check` only say whether it is out of date."""
-    before = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
-    entries = catalogue()
-    text = page(entries, written(before))
-    if "--check" not in arguments:
-        PAGE.write_text(text, encoding="utf-8")
-    missing = sorted(set(entries) - set(written(before)))
-    if missing:
-        print(f"say in {PAGE.name} when these are raised: {', '.join(missing)}", file=sys.stderr)
-    return int(bool(missing) or ("--check" in arguments and text != before))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

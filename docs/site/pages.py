@@ -1,4 +1,4 @@
-"""Pages of the documentation's site that are not in `docs`: those of the root, the Python API."""
+"""Pages of the site that are not in `docs`: those of the root, the Python API, the error codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-ROOT = Path(__file__).parents[1]
+import error_catalogue
+
+ROOT = Path(__file__).parents[2]
 # By their place in the site.
 _OF_THE_ROOT = {
     "about.md": "README.md",
@@ -16,6 +18,7 @@ _OF_THE_ROOT = {
     "CONTRIBUTING.md": "CONTRIBUTING.md",
     "SECURITY.md": "SECURITY.md",
     "LICENSE": "LICENSE",
+    **{(name := f"examples/{path.name}"): name for path in (ROOT / "examples").glob("*.*")},
     "tests/README.md": "tests/README.md",
     "tests/bench/README.md": "tests/bench/README.md",
 }
@@ -28,16 +31,17 @@ def on_files(files: Files, config: Any) -> Files:
         content = (ROOT / name).read_text("utf-8")
         files.append(File.generated(config, page, content=content))
     files.append(File.generated(config, "reference.md", content=_reference()))
+    files.append(File.generated(config, "error-codes.md", content=error_catalogue.page()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links between `docs` and the root to where the pages are in the site."""
     if page.file.src_uri in _OF_THE_ROOT:
-        return markdown.replace("](docs/", "](").replace("](README.md", "](about.md")
-    if "/" in page.file.src_uri:
-        return markdown
-    return markdown.replace("](../README.md", "](about.md").replace("](../", "](")
+        markdown = markdown.replace("](docs/", "](").replace("](README.md", "](about.md")
+    elif "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../README.md", "](about.md").replace("](../", "](")
+    return markdown.replace("](site/error_codes.toml", "](error-codes.md")
 
 
 def _reference() -> str:
