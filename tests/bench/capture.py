@@ -10,14 +10,7 @@ from statistics import median
 from capstan.storage.lake import Lake
 from capstan.telemetry import instrumentation
 from tests.bench.cpu_clock import Cost
-from tests.bench.inputs import (
-    SMALL_BATCHES,
-    SMALL_ROWS,
-    Bench,
-    drop,
-    plain_sink,
-    stream,
-)
+from tests.bench.inputs import SMALL_BATCHES, SMALL_ROWS, Bench, drop, plain_sink, stream
 from tests.bench.measures import Line, compared, interleave
 
 CAPTURE, INDEX_LEFT_OUT, SINK = "capture", "capture without read-back", "plain sink"

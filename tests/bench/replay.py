@@ -14,14 +14,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import newest_cut, open_tape, read_records
 from capstan.verify import verify
 from tests.bench.cpu_clock import Cost
-from tests.bench.inputs import (
-    SMALL_STREAM,
-    STREAM,
-    Bench,
-    drop,
-    nothing_declared,
-    plain_copy,
-)
+from tests.bench.inputs import SMALL_STREAM, STREAM, Bench, drop, nothing_declared, plain_copy
 from tests.bench.measures import Line, Side, compared, interleave
 
 REPLAY, TRANSFORM, VERIFY = "replay", "transform", "verify"

@@ -32,12 +32,7 @@ class _Sum(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._total = handle.getValueState("total", _TOTAL)
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: Any,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         (total,) = self._total.get() or (0,)
         for row in rows:
             total += row.number
@@ -61,12 +56,7 @@ class _Sessions(StatefulProcessor):
         self._handle = handle
         self._open = handle.getValueState("open", _OPEN)
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: Any,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         last, total = self._open.get() or (None, 0)
         if last is not None:
             self._handle.deleteTimer(last + self._gap)
@@ -79,10 +69,7 @@ class _Sessions(StatefulProcessor):
         self._handle.registerTimer(last + self._gap)
 
     def handleExpiredTimer(
-        self,
-        key: Any,
-        timerValues: Any,
-        expiredTimerInfo: Any,
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Row]:
         ended = self._open.get()
         assert ended is not None

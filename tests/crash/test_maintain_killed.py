@@ -51,9 +51,7 @@ def retired(recorded):
 @pytest.mark.parametrize(
     "work",
     cases(
-        MAINTAINING,
-        core=["maintain.compacted"],
-        stored=["maintain.written", "maintain.compacted"],
+        MAINTAINING, core=["maintain.compacted"], stored=["maintain.written", "maintain.compacted"]
     ),
 )
 def test_a_killed_maintenance_ends_as_if_undisturbed(killed, maintained, undisturbed, work) -> None:

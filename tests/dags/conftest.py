@@ -46,10 +46,7 @@ base_log_folder = {_HOME}/logs
 [api_auth]
 jwt_secret = only-for-tests
 """
-_OWN = {
-    "AIRFLOW_HOME": str(_HOME),
-    "AIRFLOW_CONFIG": str(_HOME / "airflow.cfg"),
-}
+_OWN = {"AIRFLOW_HOME": str(_HOME), "AIRFLOW_CONFIG": str(_HOME / "airflow.cfg")}
 
 atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 (_HOME / "airflow.cfg").write_text(_CONFIG, encoding="utf-8")

@@ -19,11 +19,7 @@ from airflow.models.hitl import HITLDetail
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.providers.standard.operators import hitl
-from airflow.sdk.exceptions import (
-    AirflowSkipException,
-    DownstreamTasksSkipped,
-    TaskAwaitingInput,
-)
+from airflow.sdk.exceptions import AirflowSkipException, DownstreamTasksSkipped, TaskAwaitingInput
 from airflow.triggers.base import TriggerEvent
 from airflow.utils.session import create_session
 from airflow.utils.state import State, TaskInstanceState
@@ -437,10 +433,7 @@ def declare(place: Place, notify: str, more: str = "") -> None:
 
 
 def test_a_failure_notifies_and_ends_the_log_with_its_error(
-    place: Place,
-    submit: FakeSubmit,
-    alerts: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    place: Place, submit: FakeSubmit, alerts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(place, "[alerts_of_test:broken, alerts_of_test:ON_CALL]")
     monkeypatch.setenv("CAPSTAN_NOTIFY", "alerts_of_test:Keep")

@@ -133,10 +133,7 @@ def seeing(client: TestClient, auth: Choosy) -> Callable[..., TestClient]:
 
 @pytest.mark.nightly
 def test_pages_of_a_lake_on_s3_are_those_of_a_lake_in_a_folder(
-    seeing: Callable[..., TestClient],
-    place: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    seeing: Callable[..., TestClient], place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the keys of a connection: the process has no variables that lead there."""
     client = seeing(*ALL)
@@ -247,9 +244,7 @@ def test_pages_show_only_data_of_visible_dags(
         assert "south" not in answer.text
 
 
-def test_existence_is_revealed_only_to_users_with_access(
-    seeing: Callable[..., TestClient],
-) -> None:
+def test_existence_is_revealed_only_to_users_with_access(seeing: Callable[..., TestClient]) -> None:
     client = seeing(REPLAY_DAG, capture_dag("nowhere"))
     codes = {
         path: client.get(f"{PREFIX}{path}").status_code

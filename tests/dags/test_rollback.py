@@ -73,11 +73,7 @@ REFUSED = {
 
 
 def test_what_cannot_be_taken_back_starts_no_spark(
-    ledgers: Place,
-    submit: Any,
-    execute: Any,
-    context: Any,
-    capfd: pytest.CaptureFixture[str],
+    ledgers: Place, submit: Any, execute: Any, context: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for run, code in REFUSED.items():
         task = ledgers.bag().dags["capstan_rollback"].get_task("rollback")

@@ -207,10 +207,7 @@ def test_lineage_has_a_tape_for_each_stream() -> None:
             item.inputFacets["inputStatistics"].rowCount,
         )
         for item in actual.inputs
-    } == {
-        "/lake/streams/sold/events": ("3", 10),
-        "/lake/streams/paid/events": ("7", 5),
-    }
+    } == {"/lake/streams/sold/events": ("3", 10), "/lake/streams/paid/events": ("7", 5)}
     audit = {"passed": True, "stream": "sold+paid", "cut": 3, "cuts": {"payments": 7, "orders": 3}}
     audit |= {"target_path": "/lake/tables/joined", "kind": "pipeline", "records": 4}
     read = lineage("audit", "/lake", audit).inputs

@@ -12,10 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import (
-    AirflowRescheduleException,
-    DownstreamTasksSkipped,
-)
+from airflow.sdk.exceptions import AirflowRescheduleException, DownstreamTasksSkipped
 from airflow.sdk.types import TaskInstanceKey
 
 from capstan.airflow.lake_queries import preview_request, read_request
@@ -162,11 +159,7 @@ def claim(setting: Settings, asked: dict[str, object]) -> None:
 
 
 def test_a_cleared_run_resumes_at_its_locked_cut(
-    taped: Place,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    execute: Any,
-    context: Any,
+    taped: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, execute: Any, context: Any
 ) -> None:
     shutil.copytree(taped.lake, tmp_path / "lake")
     monkeypatch.setenv("CAPSTAN_LAKE", str(tmp_path / "lake"))

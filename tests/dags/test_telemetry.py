@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from opentelemetry import metrics as otel
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from capstan.airflow.settings import read_settings
 from capstan.storage.lake import Lake

@@ -52,9 +52,7 @@ def logged(values: Sequence[date]) -> dict[str, object]:
 
 
 @given(st.sampled_from([1, 2]).flatmap(lambda width: st.tuples(boxes(width), regions(width))))
-def test_file_bounds_decide_inside_and_outside_soundly(
-    drawn: tuple[Box, Region],
-) -> None:
+def test_file_bounds_decide_inside_and_outside_soundly(drawn: tuple[Box, Region]) -> None:
     file, region = drawn
     grid = (
         [(n,) for n in NUMBERS]
@@ -77,9 +75,7 @@ def test_of_boxes_only_a_part_is_left_open(file: Box, box: Box) -> None:
 
 
 @given(st.lists(moments, min_size=1) | st.lists(days, min_size=1))
-def test_bounds_contain_each_value_and_are_tight(
-    values: list[date],
-) -> None:
+def test_bounds_contain_each_value_and_are_tight(values: list[date]) -> None:
     kind = Kind.TIMESTAMP if isinstance(values[0], datetime) else Kind.DATE
     since, end = interval(logged(values), "at", kind)
     assert since is not None

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 
 from capstan.core.protocol import Messages
 from capstan.core.times import Antichain, Time, complete
-from capstan.pipeline import (
-    END,
-    DagBuilder,
-    DagCheckpoint,
-    DagExecutor,
-    Event,
-    plan_stages,
-)
+from capstan.pipeline import END, DagBuilder, DagCheckpoint, DagExecutor, Event, plan_stages
 from capstan.pipeline.operators import (
     Deduplicate,
     DivertLate,
@@ -144,10 +137,7 @@ def test_batches_and_watermarks_make_no_difference(spec, count, timed, data):
 def test_times_of_events_and_times_of_rows_give_the_same(spec, count, data):
     inputs = inputs_of(data, count)
     ran = [
-        run(
-            graph_of(spec, SOURCES[:count], timed=timed),
-            data.draw(feedings(inputs, timed=timed)),
-        )
+        run(graph_of(spec, SOURCES[:count], timed=timed), data.draw(feedings(inputs, timed=timed)))
         for timed in (False, True)
     ]
     assert ran[0] == ran[1]

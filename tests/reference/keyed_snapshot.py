@@ -131,9 +131,7 @@ def common_epoch(epochs: Mapping[tuple[int, int], int | None]) -> int | None:
     return next(iter(distinct), None)
 
 
-def _entries(
-    states: Mapping[int, OperatorStates],
-) -> Iterator[tuple[int, int, Hashable, Encoded]]:
+def _entries(states: Mapping[int, OperatorStates]) -> Iterator[tuple[int, int, Hashable, Encoded]]:
     for worker, operators in states.items():
         for operator, keys in operators.items():
             for key, state in keys.items():

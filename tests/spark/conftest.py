@@ -50,13 +50,9 @@ CORE = {
         "test_any_cuts_and_rollbacks_give_the_counting_rows[history-1]",
         "test_text_is_ordered_as_what_it_holds[version]",
     },
-    "change_streams": {
-        "test_the_later_change_wins_in_any_order",
-    },
+    "change_streams": {"test_the_later_change_wins_in_any_order"},
     "checks": {"test_failed_checks_publish_nothing_and_are_noted"},
-    "claims": {
-        "test_a_run_that_was_unlocked_while_it_lived_is_shut_out[merge-replay.holds]",
-    },
+    "claims": {"test_a_run_that_was_unlocked_while_it_lived_is_shut_out[merge-replay.holds]"},
     "cli": {
         "test_a_locked_range_exits_4_until_unlocked",
         "test_verify_ends_with_1_where_a_recording_is_not_valid",
@@ -72,10 +68,7 @@ CORE = {
         "test_verification_of_few_events_runs_no_job",
         "test_verification_reads_no_payload",
     },
-    "damage": {
-        "test_a_log_that_lacks_something_is_named",
-        "test_put_back_it_is_as_before",
-    },
+    "damage": {"test_a_log_that_lacks_something_is_named", "test_put_back_it_is_as_before"},
     "declared_sources": {"test_text_is_decoded_and_what_does_not_parse_is_kept"},
     "delta_features": {"test_a_replay_that_could_not_be_rolled_back_is_refused"},
     "exchange": {
@@ -91,9 +84,7 @@ CORE = {
     "kafka": {"test_each_partition_is_a_worker_with_a_watermark_of_its_own"},
     "known": {"test_what_one_run_has_left_out_is_not"},
     "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
-    "named_targets": {
-        "test_a_renamed_managed_table_keeps_its_followed_runs",
-    },
+    "named_targets": {"test_a_renamed_managed_table_keeps_its_followed_runs"},
     "nexmark": {"test_every_query_is_registered"},
     "ordered": {
         "test_what_of_a_query_depends_on_the_order_of_rows",

@@ -34,10 +34,7 @@ SETTINGS = {
     "shuffle.partitions": "3",
 }
 # A day without a zone, a text with one digit less than its format, a time of day in a zone.
-TIMES = {
-    "column": "t",
-    "expression": "to_timestamp(concat(d, ' ', h), 'yyyy-MM-dd HH:mm')",
-}
+TIMES = {"column": "t", "expression": "to_timestamp(concat(d, ' ', h), 'yyyy-MM-dd HH:mm')"}
 FUNCTION = """
 from pyspark.sql import SparkSession
 

@@ -463,8 +463,7 @@ OUTPUT_WAYS: dict[str, tuple[Change, dict[str, int]]] = {
     "moved to another worker": (lambda f: to_worker(f, ONE), {"missing": 1, "extra": 1}),
     "moved to another time": (
         lambda f: f.withColumn(
-            "the `hour`",
-            F.expr(f"IF({ONE}, `the ``hour``` + INTERVAL 1 HOUR, `the ``hour```)"),
+            "the `hour`", F.expr(f"IF({ONE}, `the ``hour``` + INTERVAL 1 HOUR, `the ``hour```)")
         ),
         {"missing": 1, "extra": 1},
     ),

@@ -307,11 +307,7 @@ def test_fail_writes_nothing_of_the_batch(spark: SparkSession, lake: Lake, sourc
 
     assert records_of(lake)["batch"].unique().to_list() == [0]
     tape = open_tape(lake, "little")
-    assert [state.label for state in index.worker_states(tape, newest_cut(tape))] == [
-        "a",
-        "b",
-        "c",
-    ]
+    assert [state.label for state in index.worker_states(tape, newest_cut(tape))] == ["a", "b", "c"]
     assert len(pl.read_delta(tape.paths.workers)) == 3
     # Nothing of it was written: what the message proposes may be done, and lets it through.
     kinder = replace(stream, late=LatePolicy.DEAD_LETTER)
@@ -622,12 +618,7 @@ class TestRefusals:
         ],
     )
     def test_bad_declarations(
-        self,
-        spark: SparkSession,
-        lake: Lake,
-        source: Path,
-        changes: dict[str, object],
-        code: str,
+        self, spark: SparkSession, lake: Lake, source: Path, changes: dict[str, object], code: str
     ) -> None:
         lay(source, "0", rows(range(4)))
         stream: Stream = little_stream(source, **changes)

@@ -58,8 +58,7 @@ CHANGES = Transform(
     name="changes", sql="SELECT id AS customer, amount AS lsn, note AS op FROM records"
 )
 OTHER = Transform(
-    name="changes",
-    sql="SELECT id AS customer, amount AS lsn, concat(note, '!') AS op FROM records",
+    name="changes", sql="SELECT id AS customer, amount AS lsn, concat(note, '!') AS op FROM records"
 )
 
 
@@ -119,9 +118,7 @@ def passes_audit(play: Play, run: str) -> bool:
     return audit_run(play.spark, play.lake, play.declarations, record).audit.passed
 
 
-def test_the_later_change_wins_in_any_order(
-    play: Play,
-) -> None:
+def test_the_later_change_wins_in_any_order(play: Play) -> None:
     into, done = "latest", []
     order = [RANGES[2], RANGES[0], RANGES[1]]
     runs = {}

@@ -247,9 +247,7 @@ def cut() -> None:
 
 
 @pytest.mark.nightly
-def test_the_next_command_records_an_unrecorded_rollback(
-    play: Play,
-) -> None:
+def test_the_next_command_records_an_unrecorded_rollback(play: Play) -> None:
     into = "cut_append"
     run = play.run(into, **MORNING, mode=Mode.APPEND)
     with meanwhile("rollback.publish", cut), pytest.raises(Cut):

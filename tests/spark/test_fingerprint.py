@@ -114,10 +114,7 @@ def test_owners_are_the_same_in_sql_and_in_python(spark: SparkSession) -> None:
         ("''", "CAST(NULL AS STRING)"),
         ("0.0D", "CAST(NULL AS DOUBLE)"),
         ("CAST(1.5 AS DECIMAL(30, 10))", "CAST(15 AS DECIMAL(30, 10))"),
-        (
-            "TIMESTAMP '2013-03-01 00:00:00.000001Z'",
-            "TIMESTAMP '2013-03-01 00:00:00.000002Z'",
-        ),
+        ("TIMESTAMP '2013-03-01 00:00:00.000001Z'", "TIMESTAMP '2013-03-01 00:00:00.000002Z'"),
     ],
 )
 def test_different_rows_differ(spark: SparkSession, one_row: str, other_row: str) -> None:
@@ -139,10 +136,7 @@ def test_different_rows_differ(spark: SparkSession, one_row: str, other_row: str
         ("CAST(12.50 AS DECIMAL(10, 2))", "CAST(12.50 AS DECIMAL(38, 2))"),
         ("map('a', 1, 'b', 2)", "map('b', 2, 'a', 1)"),
         ("array(1, NULL)", "array(1L, NULL)"),
-        (
-            "TIMESTAMP '2013-03-01 00:00:00Z'",
-            "TIMESTAMP '2013-03-01 05:00:00+05:00'",
-        ),
+        ("TIMESTAMP '2013-03-01 00:00:00Z'", "TIMESTAMP '2013-03-01 05:00:00+05:00'"),
         ("1, 'x'", "1, 'x', CAST(NULL AS STRING), CAST(NULL AS MAP<STRING, INT>)"),
         ("CAST(NULL AS INT)", "CAST(NULL AS STRING)"),
     ],
@@ -153,10 +147,7 @@ def test_equal_values_are_equal(spark: SparkSession, one_row: str, other_row: st
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [
-        ("spark.sql.session.timeZone", "America/New_York"),
-        ("spark.sql.ansi.enabled", "false"),
-    ],
+    [("spark.sql.session.timeZone", "America/New_York"), ("spark.sql.ansi.enabled", "false")],
 )
 def test_settings_of_the_session_change_nothing(spark: SparkSession, key: str, value: str) -> None:
     row = (

@@ -55,9 +55,7 @@ def test_a_table_has_the_same_contents(
         assert now[part] == kept[part]
 
 
-def test_commands_and_tables_are_the_same(
-    results: dict[str, dict[str, lake_figures.Json]],
-) -> None:
+def test_commands_and_tables_are_the_same(results: dict[str, dict[str, lake_figures.Json]]) -> None:
     now = {kind: lake_figures.comparable(actual) for kind, actual in results.items()}
     assert {kind: list(actual) for kind, actual in now.items()} == {
         kind: list(actual) for kind, actual in FIGURES.items()

@@ -162,9 +162,7 @@ def test_tables_that_do_not_fit_are_refused(
 
 
 @pytest.mark.nightly
-def test_followed_pipelines_pin_lookup_versions_per_run(
-    shop: Shop,
-) -> None:
+def test_followed_pipelines_pin_lookup_versions_per_run(shop: Shop) -> None:
     shop.customers(FIRST)
     titles = shop.spark.sql(
         "SELECT int(code) AS code, int(worker) AS worker, title FROM "

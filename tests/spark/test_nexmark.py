@@ -128,9 +128,7 @@ def captured(events: DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Cal
         stream = Stream(
             name="nexmark",
             source=Source(
-                format="delta",
-                path=str(folder / "source"),
-                options={"maxFilesPerTrigger": "1"},
+                format="delta", path=str(folder / "source"), options={"maxFilesPerTrigger": "1"}
             ),
             workers=ByKey(columns=("event",), count=2),
             time=EventTime(

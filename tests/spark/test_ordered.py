@@ -169,10 +169,7 @@ AGGREGATES = {
         "sum(id) / count(id)",
         "round(sum(DISTINCT id) FILTER (WHERE i > 1) / count(DISTINCT id) FILTER (WHERE i > 1))",
     ),
-    "round(sum(x), 2)": (
-        "CAST(x AS DECIMAL(28, 6))",
-        "round(sum(CAST(x AS DECIMAL(28, 6))), 2)",
-    ),
+    "round(sum(x), 2)": ("CAST(x AS DECIMAL(28, 6))", "round(sum(CAST(x AS DECIMAL(28, 6))), 2)"),
 }
 NUMBERED = (
     "SELECT k, x FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY at{}) AS r"
@@ -338,10 +335,7 @@ UNSEEN = (
     ),
     Transform(name="sampled", function="tests.spark.test_ordered:sampled", time="time"),
     Transform(
-        name="numbered",
-        function="tests.spark.test_ordered:numbered",
-        time="time",
-        keys=("id",),
+        name="numbered", function="tests.spark.test_ordered:numbered", time="time", keys=("id",)
     ),
 )
 

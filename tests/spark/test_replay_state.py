@@ -334,9 +334,7 @@ def test_rows_aside_become_few_files(followed: Followed) -> None:
     assert lake_contents.rows(aside.path) == before
 
 
-def test_maintenance_clears_unused_state_and_spares_runs(
-    followed: Followed,
-) -> None:
+def test_maintenance_clears_unused_state_and_spares_runs(followed: Followed) -> None:
     spark, lake = followed.spark, followed.lake
     left = parts_of(lake, "unsteady")
     assert left

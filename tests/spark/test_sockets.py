@@ -273,13 +273,7 @@ def test_a_peer_that_is_not_there_is_told(
         SystemFailureError, match=f"CAP-PEER: peer 0: no receiver at 127.0.0.1:{port}"
     ):
         serve(
-            spark,
-            lake,
-            tape,
-            form_of(CASE),
-            Address("127.0.0.1", port),
-            workers=(0,),
-            timeout=1.0,
+            spark, lake, tape, form_of(CASE), Address("127.0.0.1", port), workers=(0,), timeout=1.0
         )
 
 

@@ -141,9 +141,7 @@ def test_rows_of_another_output_are_changes_to_all_three(table: Table) -> None:
     assert table.states() == ["covered", "covered"]
 
 
-def test_foreign_columns_do_not_change_audits(
-    table: Table,
-) -> None:
+def test_foreign_columns_do_not_change_audits(table: Table) -> None:
     for day in range(DAYS):
         table.play(day)
     table.sql("ALTER TABLE {table} ADD COLUMNS (mine STRING)")

@@ -39,11 +39,7 @@ OUTSIDE = Transform(
     time="day",
     worker="_worker",
 )
-BY_WORKER: dict[str, object] = {
-    "transform": "sum_by_day",
-    "mode": Mode.MERGE,
-    "keys": ("_worker",),
-}
+BY_WORKER: dict[str, object] = {"transform": "sum_by_day", "mode": Mode.MERGE, "keys": ("_worker",)}
 
 MERGING: dict[str, object] = {"mode": Mode.MERGE, "keys": ("id",)}
 

@@ -41,10 +41,7 @@ def text_stream(folder: Path, text: str, source: Source) -> Stream:
     folder.mkdir()
     (folder / "0.txt").write_bytes(text.encode())
     return little_stream(
-        folder,
-        source=source,
-        workers=ByKey(("id",), 2),
-        time=EventTime(column="at", every=HOUR),
+        folder, source=source, workers=ByKey(("id",), 2), time=EventTime(column="at", every=HOUR)
     )
 
 
@@ -115,9 +112,7 @@ def test_a_second_document_of_a_file_is_not_lost(
     assert raw_of(lake, stream) == [f"{box(1)}\n{box(2)}"]
 
 
-def test_text_after_a_value_is_found_with_parser_options(
-    spark: SparkSession,
-) -> None:
+def test_text_after_a_value_is_found_with_parser_options(spark: SparkSession) -> None:
     cases = {
         '{"a": {"b": "} {"}} ': False,
         '{"a": [1, {"b": 2}]}': False,
@@ -176,10 +171,7 @@ def test_a_file_that_comes_while_others_are_read_loses_nothing(
     spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = Source(
-        format="json",
-        path=str(tmp_path / "in"),
-        schema=SCHEMA,
-        options={"maxFilesPerTrigger": "1"},
+        format="json", path=str(tmp_path / "in"), schema=SCHEMA, options={"maxFilesPerTrigger": "1"}
     )
     stream = text_stream(tmp_path / "in", box(1), source)
     (tmp_path / "in" / "1.txt").write_text(box(2))

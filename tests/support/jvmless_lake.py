@@ -361,9 +361,6 @@ class Books:
 def _write(path: str, table: pa.Table, properties: Mapping[str, str | None]) -> None:
     if not deltalake.DeltaTable.is_deltatable(path):
         deltalake.DeltaTable.create(
-            path,
-            table.schema,
-            configuration=properties,
-            raise_if_key_not_exists=False,
+            path, table.schema, configuration=properties, raise_if_key_not_exists=False
         )
     deltalake.write_deltalake(path, table, mode="append")

@@ -136,11 +136,7 @@ def rows_of(number: int) -> list[Row]:
     rows = [_row(number, i, _SITES[i % sites], begin + (i * 37) % (end - begin)) for i in range(80)]
     if late is not None:
         rows += [_row(number, 80 + i, _SITES[i % sites], late + i) for i in range(6)]
-    return [
-        *rows,
-        _row(number, 90, "north", None),
-        _row(number, 91, None, begin + 1),
-    ]
+    return [*rows, _row(number, 90, "north", None), _row(number, 91, None, begin + 1)]
 
 
 def _row(number: int, i: int, site: str | None, minute: int | None) -> Row:

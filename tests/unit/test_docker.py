@@ -18,14 +18,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from tests.support.compose import (
-    DOCKER,
-    FILE,
-    MissingError,
-    document,
-    find_compose,
-    made_variables,
-)
+from tests.support.compose import DOCKER, FILE, MissingError, document, find_compose, made_variables
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (DOCKER / "Dockerfile").read_text(encoding="utf-8")

@@ -98,10 +98,7 @@ def test_what_the_form_does_not_offer_is_refused_at_once(
 
 
 # One of a name, one of the tape; what else is refused is told by the tests of the plan itself.
-REFUSED = {
-    "CAP-NAME": {"into": "../t"},
-    "CAP-INCOMPLETE": {"into": "t", "until": "2013-02-01"},
-}
+REFUSED = {"CAP-NAME": {"into": "../t"}, "CAP-INCOMPLETE": {"into": "t", "until": "2013-02-01"}}
 
 
 @pytest.mark.rest

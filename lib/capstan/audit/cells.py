@@ -109,10 +109,7 @@ def view_cells(
 
 
 def _summed(
-    view: View,
-    records: Column,
-    hashes: Mapping[str, Column],
-    checks: Sequence[PreparedCheck] = (),
+    view: View, records: Column, hashes: Mapping[str, Column], checks: Sequence[PreparedCheck] = ()
 ) -> DataFrame:
     rows = view.frame.select(
         *view.place,

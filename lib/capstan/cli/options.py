@@ -30,8 +30,7 @@ Since = Annotated[
     typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; default: the start."),
 ]
 Until = Annotated[
-    str | None,
-    typer.Option(help="First time after the range; default: all complete times."),
+    str | None, typer.Option(help="First time after the range; default: all complete times.")
 ]
 AsOf = Annotated[
     int | None,

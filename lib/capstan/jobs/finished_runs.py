@@ -118,12 +118,7 @@ def require_reversible(lake: Lake, run: str) -> History:
     history = read_history(lake, run)
     if history.rolled_back:
         return history
-    unpublished = history.last.step in (
-        Step.FAILED,
-        Step.REJECTED,
-        Step.AUDITED,
-        Step.APPROVED,
-    )
+    unpublished = history.last.step in (Step.FAILED, Step.REJECTED, Step.AUDITED, Step.APPROVED)
     unpublished = (
         unpublished and not history.published and target_table.find_landed(history) is None
     )

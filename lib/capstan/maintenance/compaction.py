@@ -61,9 +61,7 @@ def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = Fal
             group
             for part in sorted({file.partition for file in files})
             for group in worth_writing(
-                runs_of(file for file in files if file.partition == part),
-                table.sizes,
-                ended=ended,
+                runs_of(file for file in files if file.partition == part), table.sizes, ended=ended
             )
         ]
         for group in groups:

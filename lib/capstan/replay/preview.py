@@ -155,10 +155,7 @@ class Preview:
 
 
 def preview(
-    lake: Lake,
-    config: ProjectConfig,
-    request: Request,
-    session: Later | None = None,
+    lake: Lake, config: ProjectConfig, request: Request, session: Later | None = None
 ) -> Preview:
     """Preview a replay, without changes, and without a JVM unless a catalog must be asked."""
     plan = make_plan(lake, config, request, session=session)

@@ -58,11 +58,7 @@ class TapeProgress:
 
 
 def read_progress(
-    tape: Tape,
-    cut: Cut,
-    *,
-    points: int = POINTS,
-    events: OpenedTable | None = None,
+    tape: Tape, cut: Cut, *, points: int = POINTS, events: OpenedTable | None = None
 ) -> TapeProgress:
     """The frontiers of a tape's workers at up to `points` evenly sampled commits of a cut."""
     labels, opened = worker_labels(tape, cut), opened_commits(tape, cut)

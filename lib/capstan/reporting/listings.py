@@ -69,10 +69,7 @@ def _tape(view: StreamView | NoView) -> dict[str, object]:
 
 def _frontier(view: StreamView) -> dict[str, object]:
     render = view.tape.time_type.render
-    return {
-        "frontier": [render(time) for time in view.antichain.elements],
-        "closed": view.closed,
-    }
+    return {"frontier": [render(time) for time in view.antichain.elements], "closed": view.closed}
 
 
 def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:

@@ -187,10 +187,7 @@ def view_streams(
 
 
 def _each(
-    lake: Lake,
-    config: ProjectConfig,
-    names: Sequence[str],
-    read: Callable[[str, str], _View],
+    lake: Lake, config: ProjectConfig, names: Sequence[str], read: Callable[[str, str], _View]
 ) -> list[_View | NoView]:
     def one(name: str) -> _View | NoView:
         paths = lake.stream(name)

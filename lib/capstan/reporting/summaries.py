@@ -115,10 +115,7 @@ def _stream_facts(
     stream: object, workers: object, parts: Sequence[Json] | None, commit: str, show: Show
 ) -> list[Fact]:
     if not parts:
-        return [
-            ("stream", f"{stream}, at commit {commit}"),
-            ("workers", workers_text(workers)),
-        ]
+        return [("stream", f"{stream}, at commit {commit}"), ("workers", workers_text(workers))]
     facts: list[Fact] = []
     for part in parts:
         at, records = show(part["cut"]), show(part["records"])

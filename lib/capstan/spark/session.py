@@ -72,10 +72,7 @@ _EXECUTORS = {"spark.executorEnv.TZ": "UTC"}
 
 
 def build_session(
-    app_name: str = "capstan",
-    *,
-    master: str | None = None,
-    extra: Mapping[str, str] | None = None,
+    app_name: str = "capstan", *, master: str | None = None, extra: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Build the Spark session of this process, or return the existing one.
 

@@ -101,13 +101,7 @@ class JobAttempt:
         """The text of the declarations in the lake; None if there are none."""
         return self._read("streams.yaml")
 
-    def end(
-        self,
-        verb: str,
-        exit_code: int,
-        result: Json | None,
-        error: Json | None,
-    ) -> None:
+    def end(self, verb: str, exit_code: int, result: Json | None, error: Json | None) -> None:
         """Write the result, atomically."""
         self.lake.require()
         at = datetime.now(UTC).isoformat(timespec="milliseconds")

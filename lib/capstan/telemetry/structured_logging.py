@@ -86,12 +86,7 @@ class Log:
 
 
 def format_line(
-    form: LogFormat,
-    at: datetime,
-    level: str,
-    event: str,
-    context: LogContext,
-    facts: Facts,
+    form: LogFormat, at: datetime, level: str, event: str, context: LogContext, facts: Facts
 ) -> str:
     """One log line with its newline."""
     belonging = context.to_json()

@@ -253,10 +253,7 @@ def q18() -> DagBuilder:
 @_query(19, unbounded=True)
 def q19() -> DagBuilder:
     """The ten highest bids of each auction."""
-    order: tuple[tuple[str, Direction], ...] = (
-        ("price", "descending"),
-        ("dateTime", "ascending"),
-    )
+    order: tuple[tuple[str, Direction], ...] = (("price", "descending"), ("dateTime", "ascending"))
     highest = TopN(10, order, by=("auction",), rank="rank_number")
     columns = "auction bidder price channel url dateTime extra rank_number"
     return then(events_of("bid"), "bids", highest=highest, shown=picked(columns))

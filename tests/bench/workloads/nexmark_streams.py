@@ -12,10 +12,7 @@ from capstan.pipeline.operators import Filter, IntervalJoin
 from tests.bench.workloads.nexmark_graphs import joined, streams_of
 from tests.bench.workloads.nexmark_queries import new_sellers, sellers_nearby
 
-_MODULES: Final = [
-    "tests.bench.workloads.nexmark_graphs",
-    "tests.bench.workloads.nexmark_queries",
-]
+_MODULES: Final = ["tests.bench.workloads.nexmark_graphs", "tests.bench.workloads.nexmark_queries"]
 _TEN_SECONDS: Final = timedelta(seconds=10)
 _FOR_EVER: Final = timedelta(days=36_525)
 

@@ -45,12 +45,7 @@ class RunningTotals(StatefulProcessor):
         """Name the state."""
         self._totals = handle.getValueState(STATE, TOTALS)
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[Row],
-        timerValues: Any,
-    ) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         """The new totals of one airport."""
         departures, delay = self._totals.get() or (0, 0)
         until = None

@@ -12,13 +12,7 @@ from collections.abc import Mapping, Sequence
 from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
 from capstan.pipeline.state.errors import Misplaced, NotWhole
 from tests.reference.errors import Stuck, UnknownWorker
-from tests.reference.keyed_snapshot import (
-    KeyedSnapshot,
-    OperatorStates,
-    Proof,
-    common_epoch,
-    prove,
-)
+from tests.reference.keyed_snapshot import KeyedSnapshot, OperatorStates, Proof, common_epoch, prove
 from tests.reference.live.agenda import Agenda
 from tests.reference.live.coordinator import Coordinator, Operation, Running
 from tests.reference.live.job import Job

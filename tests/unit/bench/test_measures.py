@@ -102,10 +102,7 @@ def test_a_worker_that_has_ended_counts_on() -> None:
         ("", 0),
         ("45.3 KiB", 46387),
         ("1,023.0 B", 1023),
-        (
-            "total (min, med, max)\n1.5 MiB (1.0 KiB, 2.0 KiB, 9.0 KiB)",
-            1572864,
-        ),
+        ("total (min, med, max)\n1.5 MiB (1.0 KiB, 2.0 KiB, 9.0 KiB)", 1572864),
     ],
 )
 def test_sizes_are_read_from_metrics(text: str, size: int) -> None:

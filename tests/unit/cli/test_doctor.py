@@ -56,9 +56,7 @@ def test_an_unsupported_version_is_wrong(
     assert diagnosis.remedy
 
 
-def test_a_missing_package_is_wrong_except_airflow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_missing_package_is_wrong_except_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 

@@ -21,14 +21,7 @@ from capstan.core.times import Coordinate, Kind
 from capstan.reporting import formatting
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell
-from capstan.reporting.html import (
-    STATIC,
-    frontier_plot,
-    furthest_behind,
-    lag_plot,
-    render,
-    static,
-)
+from capstan.reporting.html import STATIC, frontier_plot, furthest_behind, lag_plot, render, static
 from capstan.reporting.html_report import report_policy, run_report
 from capstan.reporting.listings import run_rows
 from capstan.reporting.run_view import list_runs, view_run
@@ -60,7 +53,7 @@ DIFFERENCE = {
             "time": "2024-05-01T00:00:00.000000Z",
             "before": {"note": "OLD"},
             "after": {"note": HOSTILE},
-        },
+        }
     ],
 }
 VOID = {"meta", "link", "input", "br", "img"}

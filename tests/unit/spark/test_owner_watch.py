@@ -57,9 +57,7 @@ def test_a_job_ends_with_any_of_its_owners(sleeper: subprocess.Popen[bytes]) -> 
     process.stdout.close()  # type: ignore[union-attr]
 
 
-def test_a_job_whose_owner_is_gone_already_ends_at_once(
-    sleeper: subprocess.Popen[bytes],
-) -> None:
+def test_a_job_whose_owner_is_gone_already_ends_at_once(sleeper: subprocess.Popen[bytes]) -> None:
     named = name_owner([sleeper.pid])
     sleeper.kill()
     sleeper.wait()

@@ -11,12 +11,7 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.tape.index import opened_commits
 from capstan.storage.tape.tape import Cut, newest_cut, open_tape
-from capstan.verify.verified_ledger import (
-    LOOK_BACK,
-    load_verified,
-    newest_rows,
-    record_verified,
-)
+from capstan.verify.verified_ledger import LOOK_BACK, load_verified, newest_rows, record_verified
 from tests.support.bulk_tapes import counting, lay_index, lay_verified
 
 MANY = [100, pytest.param(10_000, marks=pytest.mark.nightly)]

@@ -26,11 +26,7 @@ _CODES = (
         "another run holds that range",
         "No retry. Wait for the named run, then clear the task; `capstan unlock` if it is dead.",
     ),
-    (
-        "4, `CAP-CONFLICT`",
-        "others were committing to the same table",
-        "Retried, like exit code 5.",
-    ),
+    ("4, `CAP-CONFLICT`", "others were committing to the same table", "Retried, like exit code 5."),
     (
         "5, or none",
         "something broke, or the job was killed",

@@ -138,10 +138,7 @@ def _output_choices(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def _choice(none: str, described: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "enum": [None, *described],
-        "values_display": {"None": none, **_shown(described)},
-    }
+    return {"enum": [None, *described], "values_display": {"None": none, **_shown(described)}}
 
 
 def _shown(described: Mapping[str, str]) -> dict[str, str]:

@@ -12,19 +12,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from capstan.airflow.settings import (
-    Settings,
-    connection_id,
-    environment_pool,
-    named_config,
-)
+from capstan.airflow.settings import Settings, connection_id, environment_pool, named_config
 from capstan.airflow.tasks.asset_events import Render
-from capstan.airflow.tasks.failures import (
-    TaskBrokenError,
-    as_task,
-    log_error_last,
-    set_usual,
-)
+from capstan.airflow.tasks.failures import TaskBrokenError, as_task, log_error_last, set_usual
 from capstan.airflow.tasks.job_results import JobResults
 from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_master, try_folder

@@ -86,12 +86,7 @@ def _page(
     """Render a page with the values that all pages need."""
     base = str(request.scope.get("root_path", ""))
     text = render(
-        template,
-        base=base,
-        airflow=base.rsplit("/", 1)[0],
-        here=here,
-        lake=lake.root,
-        **values,
+        template, base=base, airflow=base.rsplit("/", 1)[0], here=here, lake=lake.root, **values
     )
     return HTMLResponse(text)
 

@@ -29,13 +29,7 @@ from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Consumed
 from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of, records_schema
-from capstan.storage.tape.tape import (
-    Tape,
-    append_events,
-    append_few_events,
-    fenced,
-    replaced,
-)
+from capstan.storage.tape.tape import Tape, append_events, append_few_events, fenced, replaced
 from capstan.telemetry.instrumentation import emit
 
 

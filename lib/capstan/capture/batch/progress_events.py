@@ -72,10 +72,7 @@ def numbered_events(
 
 
 def progress_frame(
-    spark: SparkSession,
-    statements: list[Statement],
-    tape: Tape,
-    positions: Mapping[int, int],
+    spark: SparkSession, statements: list[Statement], tape: Tape, positions: Mapping[int, int]
 ) -> DataFrame:
     """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`.
 

@@ -224,9 +224,7 @@ class Roster:
         """The roster after a commit with this number of events per worker."""
         moved = tuple(
             replace(
-                worker,
-                next_seq=worker.next_seq + events.get(worker.number, 0),
-                on_tape=worker.held,
+                worker, next_seq=worker.next_seq + events.get(worker.number, 0), on_tape=worker.held
             )
             for worker in self.workers
         )

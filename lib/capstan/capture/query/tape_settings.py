@@ -95,11 +95,7 @@ def first_difference(stored: object, declared: object, path: str = "") -> str:
 
 
 def start_tape(
-    spark: SparkSession,
-    lake: Lake,
-    stream: Stream,
-    payload: StructType | None,
-    rescale: int | None,
+    spark: SparkSession, lake: Lake, stream: Stream, payload: StructType | None, rescale: int | None
 ) -> Tape:
     """Open or create the tape of a stream, as its captures begin.
 

@@ -46,11 +46,7 @@ HIDDEN = "capstan's {}"
 _ROW_BY_ROW = frozenset({"Project", "Generate", "Filter"})
 _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "InSubquery", "ListQuery", "LateralSubquery"})
 # Generators that make no row of an empty value, and those that make a row of nulls instead.
-_OUTER = {
-    "Explode": F.explode_outer,
-    "PosExplode": F.posexplode_outer,
-    "Inline": F.inline_outer,
-}
+_OUTER = {"Explode": F.explode_outer, "PosExplode": F.posexplode_outer, "Inline": F.inline_outer}
 _OPENED = re.compile(r"(?P<value>.*\S)\s*\.\s*\*", re.DOTALL)
 _PART = r"(?:\w+|`[^`]*`)"
 _NAME = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
@@ -314,10 +310,7 @@ def _height(plan: Any) -> int:
 
 
 _LENGTH = 16
-_REST = {
-    "name": "rest",
-    "type": {"type": "fixed", "name": "capstan_rest", "size": _LENGTH},
-}
+_REST = {"name": "rest", "type": {"type": "fixed", "name": "capstan_rest", "size": _LENGTH}}
 
 
 def is_avro(node: Any) -> bool:

@@ -75,9 +75,7 @@ def _called(spark: SparkSession, stream: Stream) -> DataFrame:
         return frame
     what = "a DataFrame that is not streaming" if isinstance(frame, DataFrame) else _named(frame)
     raise _refused(
-        stream,
-        f"returns {what}",
-        "return a streaming DataFrame, as spark.readStream makes it",
+        stream, f"returns {what}", "return a streaming DataFrame, as spark.readStream makes it"
     )
 
 

@@ -123,11 +123,7 @@ def _apply_idle(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
         if old.on_tape != new.held
     ]
     events = numbered(
-        tape.time_type,
-        statements,
-        roster.positions(),
-        batch=entry.batch,
-        commit=cut.commit + 1,
+        tape.time_type, statements, roster.positions(), batch=entry.batch, commit=cut.commit + 1
     )
     note = {"stream": tape.name, "batch": entry.batch, "idle": len(numbers)}
     append_few_events(tape, events, cut.commit + 1, note)

@@ -86,8 +86,7 @@ def late(
     context: typer.Context,
     stream: Stream,
     put_back: Annotated[
-        bool,
-        typer.Option("--put-back", help="Put late records back, at the frontier, once each."),
+        bool, typer.Option("--put-back", help="Put late records back, at the frontier, once each.")
     ] = False,
 ) -> int:
     """List records that are not on tape, by reason; or put the late ones back."""
@@ -126,8 +125,7 @@ def verify(
     workers: Workers = None,
     as_of: AsOf = None,
     deep: Annotated[
-        bool,
-        typer.Option("--deep", help="Also compare all records with their counts and hashes."),
+        bool, typer.Option("--deep", help="Also compare all records with their counts and hashes.")
     ] = False,
     source: Annotated[
         bool,

@@ -33,8 +33,7 @@ FormatOption = Annotated[
     typer.Option("--format", help="jsonl (transcripts) or timely (frames).", metavar="F"),
 ]
 TimeTypeOption = Annotated[
-    str | None,
-    typer.Option("--time-type", help="The type of times, such as u64.", metavar="TYPE"),
+    str | None, typer.Option("--time-type", help="The type of times, such as u64.", metavar="TYPE")
 ]
 RecordTypeOption = Annotated[
     str | None,
@@ -48,8 +47,7 @@ def import_(
     place: Annotated[
         str,
         typer.Argument(
-            help="A folder with one file per worker; or kafka://HOST:PORT/PREFIX.",
-            metavar="PLACE",
+            help="A folder with one file per worker; or kafka://HOST:PORT/PREFIX.", metavar="PLACE"
         ),
     ],
     form: FormatOption = None,
@@ -236,8 +234,7 @@ def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
     received = f"{result.events:,} events, {result.records:,} records"
     new = "nothing new" if result.unchanged else received
     shell.output.result(
-        result.to_json(),
-        f"{stream}: {new}; at commit {result.cut}, {result.workers:,} workers",
+        result.to_json(), f"{stream}: {new}; at commit {result.cut}, {result.workers:,} workers"
     )
     return 0
 
@@ -263,9 +260,7 @@ def _format_of(text: str | None) -> Format:
     except ValueError as error:
         problem = f"unknown format {text[:80]!r}" if text else "files need a format"
         raise InvalidRequestError(
-            "CAP-FORMAT-NAME",
-            problem,
-            f"give --format {' or '.join(Format)}",
+            "CAP-FORMAT-NAME", problem, f"give --format {' or '.join(Format)}"
         ) from error
 
 

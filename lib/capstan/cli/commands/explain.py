@@ -39,10 +39,7 @@ def explain(
                 ("about", pipeline.description),
                 ("function", pipeline.function),
                 ("code", pipeline.code_hash[:16]),
-                (
-                    "reads back",
-                    "to the first record" if pipeline.unbounded else _back(pipeline),
-                ),
+                ("reads back", "to the first record" if pipeline.unbounded else _back(pipeline)),
                 ("reads ahead", str(pipeline.lookahead) if pipeline.lookahead else "nothing"),
                 ("tables", [table.source for table in pipeline.tables]),
                 ("lookups", [f"{each.name} in {each.table}" for each in pipeline.lookups]),

@@ -28,8 +28,7 @@ AllSinks = Annotated[
     ),
 ]
 Diff = Annotated[
-    bool,
-    typer.Option("--diff", help="Also compare with the target: rows added, removed, changed."),
+    bool, typer.Option("--diff", help="Also compare with the target: rows added, removed, changed.")
 ]
 
 

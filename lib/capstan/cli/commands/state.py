@@ -60,11 +60,7 @@ def state(
     shown = ("snapshot", "is", "peers", "keys", "rows", "bytes", "frontier")
     shell.output.result(
         {"pipeline": name, "snapshots": rows},
-        table(
-            f"state of {name}",
-            columns,
-            [[row[name] for name in shown] for row in rows],
-        ),
+        table(f"state of {name}", columns, [[row[name] for name in shown] for row in rows]),
         *([] if rows else ["none: only runs with --follow keep state"]),
     )
     return 0

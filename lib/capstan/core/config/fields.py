@@ -14,13 +14,7 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Annotated, ClassVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    ConfigDict,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema, model_validator
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, PydanticCustomError
 

@@ -103,10 +103,7 @@ class Box:
 
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
         """The bounds as JSON, each written like a time, with null for unbounded."""
-        return {
-            "since": _render(time_type, self.since),
-            "until": _render(time_type, self.until),
-        }
+        return {"since": _render(time_type, self.since), "until": _render(time_type, self.until)}
 
 
 def _tighter(choose: Callable[[int, int], int], a: int | None, b: int | None) -> int | None:

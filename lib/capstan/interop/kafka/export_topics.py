@@ -56,13 +56,7 @@ def message(columns: StructType) -> StructType:
 
 
 def export_topics(
-    spark: SparkSession,
-    lake: Lake,
-    tape: Tape,
-    topics: Topics,
-    *,
-    workers: Iterable[int],
-    cut: Cut,
+    spark: SparkSession, lake: Lake, tape: Tape, topics: Topics, *, workers: Iterable[int], cut: Cut
 ) -> TopicTransfer:
     """Write workers' recordings to topics, repeatably; the broker must create missing topics."""
     chosen = sorted(workers)

@@ -38,13 +38,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.settings import TapeSettings
-from capstan.storage.tape.tape import (
-    Tape,
-    append_events,
-    create_tape,
-    newest_cut,
-    stored_payload,
-)
+from capstan.storage.tape.tape import Tape, append_events, create_tape, newest_cut, stored_payload
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:

@@ -67,10 +67,7 @@ def case_beside(path: Path) -> Mapping[str, object]:
 
 
 def types_of(
-    path: Path,
-    time_type: str | None = None,
-    record_type: str | None = None,
-    minimum: object = None,
+    path: Path, time_type: str | None = None, record_type: str | None = None, minimum: object = None
 ) -> EventTypes:
     """The types of a recording: the given ones, else those of `case.json` beside it.
 

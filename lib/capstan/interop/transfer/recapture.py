@@ -21,11 +21,7 @@ from capstan.core.parallelism import check_parallelism
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
-from capstan.interop.transfer.destination_tape import (
-    add_workers,
-    existing_tape,
-    interrupted_commit,
-)
+from capstan.interop.transfer.destination_tape import add_workers, existing_tape, interrupted_commit
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake

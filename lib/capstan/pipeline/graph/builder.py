@@ -73,11 +73,7 @@ class DagBuilder:
         return self.declare(DeclaredNode(name, NodeKind.OPERATOR, operator, schema, key))
 
     def stateless_operator(
-        self,
-        name: str,
-        operator: OperatorSpec | None = None,
-        *,
-        schema: pa.Schema | None = None,
+        self, name: str, operator: OperatorSpec | None = None, *, schema: pa.Schema | None = None
     ) -> Self:
         """Declare an operator without state.
 

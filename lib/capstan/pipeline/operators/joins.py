@@ -188,10 +188,7 @@ class _IntervalJoinOperator(_JoinOperator):
         new_left = self._waiting[0].take_before(watermark)
         new_right = self._waiting[1].take_before(watermark)
         # Old left rows have already been matched with the old right ones.
-        parts = [
-            self._match(self._matched, new_right),
-            self._match(self._single, new_right),
-        ]
+        parts = [self._match(self._matched, new_right), self._match(self._single, new_right)]
         self._right.add(new_right)
         new = RowBuffer(self._sides.left)
         new.add(new_left)

@@ -12,14 +12,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkTypeError
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StructType,
-)
+from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapType, StructType
 
 from capstan.core.sql_names import quoted
 from capstan.pipeline.definition import Pipeline

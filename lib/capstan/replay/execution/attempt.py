@@ -20,18 +20,10 @@ from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
 from capstan.replay.order.order_dependence import require_comparable
 from capstan.replay.output.certificate import draft_certificate
-from capstan.replay.output.change_rows import (
-    require_rule_fits,
-    require_sequence,
-    table_schema,
-)
+from capstan.replay.output.change_rows import require_rule_fits, require_sequence, table_schema
 from capstan.replay.output.latest_rows import require_latest, rows_to_publish
 from capstan.replay.output.row_times import require_own_times, require_times_of_rows
-from capstan.replay.output.rows import (
-    Output,
-    expected_rows,
-    playing,
-)
+from capstan.replay.output.rows import Output, expected_rows, playing
 from capstan.replay.output.state_resume import keep_state, snapshot_of_run
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.planner import require_cursor
@@ -209,11 +201,7 @@ def _hold(
     job.write(Step.AUDITED, detail)
     emit("replay.audited", run=job.run.name)
     certificate = replace(
-        draft,
-        run=job.run.name,
-        attempt=job.attempt,
-        generation=job.run.generation,
-        **detail,
+        draft, run=job.run.name, attempt=job.attempt, generation=job.run.generation, **detail
     )
     return ReplayResult(certificate)
 
@@ -241,11 +229,7 @@ def _stage(job: Job, rows: DataFrame, staging: str) -> tuple[DataFrame, dict[str
 
 
 def publish_staged(
-    job: Job,
-    staged: DataFrame,
-    staging: str,
-    audit: Mapping[str, object],
-    draft: Certificate,
+    job: Job, staged: DataFrame, staging: str, audit: Mapping[str, object], draft: Certificate
 ) -> Certificate:
     """Publish staged and audited rows under the attempt's claim, and delete their folder."""
     commit = _commit(job, staged, staging, {"audit": audit})

@@ -181,12 +181,7 @@ def located(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) ->
 
 
 def restore(
-    spark: SparkSession,
-    lake: Lake,
-    config: ProjectConfig,
-    history: History,
-    *,
-    undo: bool = False,
+    spark: SparkSession, lake: Lake, config: ProjectConfig, history: History, *, undo: bool = False
 ) -> Job:
     """The job of a run, as its last intent pinned it.
 

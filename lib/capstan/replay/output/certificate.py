@@ -39,9 +39,7 @@ _FORMAT_OF_SEVERAL = 3
 
 
 def draft_certificate(
-    plan: Plan,
-    contents: Sequence[ContentSummary],
-    counters: Mapping[str, object] | None = None,
+    plan: Plan, contents: Sequence[ContentSummary], counters: Mapping[str, object] | None = None
 ) -> Certificate:
     """The certificate, as far as it is known before anything is written."""
     time_type, content = plan.inputs.tape.time_type, total_content(contents)

@@ -27,11 +27,7 @@ from capstan.core.config.change_rules import (
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.replay.output.partial_rows import (
-    is_partial,
-    require_readable,
-    resolved,
-)
+from capstan.replay.output.partial_rows import is_partial, require_readable, resolved
 from capstan.replay.output.sequence_order import (
     moment_type,
     orders,

@@ -97,11 +97,7 @@ def keep_state(spark: SparkSession, lake: Lake, snapshot: Snapshot, rows: DataFr
 
 
 def rescale_state(
-    spark: SparkSession,
-    lake: Lake,
-    config: ProjectConfig,
-    taken: Taken,
-    peers: int,
+    spark: SparkSession, lake: Lake, config: ProjectConfig, taken: Taken, peers: int
 ) -> Snapshot:
     """Rescale the newest snapshot of a followed pipeline to other replay workers, for its next run.
 

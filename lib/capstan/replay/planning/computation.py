@@ -16,11 +16,7 @@ from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, translation
 from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.lookup_input import LookupInput, Pin
-from capstan.replay.planning.stream_input import (
-    Inputs,
-    require_all_workers,
-    require_same_workers,
-)
+from capstan.replay.planning.stream_input import Inputs, require_all_workers, require_same_workers
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.snapshots.ledger import Snapshot
 from capstan.storage.lake import Lake

@@ -41,12 +41,7 @@ class PipelineComputation(Computation):
 
     @classmethod
     def over(
-        cls,
-        pipeline: Pipeline,
-        sink: Sink,
-        time_type: TimeType,
-        box: Box,
-        frontier: Antichain,
+        cls, pipeline: Pipeline, sink: Sink, time_type: TimeType, box: Box, frontier: Antichain
     ) -> Self:
         """A sink of a pipeline over a range."""
         suffix = f" at {sink.node}" if len(pipeline.sinks) > 1 else ""

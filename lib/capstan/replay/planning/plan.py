@@ -13,11 +13,7 @@ from capstan.errors import IncompleteError
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.cursor import follow_identity
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import (
-    Inputs,
-    StreamInput,
-    common_times,
-)
+from capstan.replay.planning.stream_input import Inputs, StreamInput, common_times
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope

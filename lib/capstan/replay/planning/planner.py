@@ -23,12 +23,7 @@ from capstan.replay.planning.requested import (
     kept_source,
     requested_box,
 )
-from capstan.replay.planning.stream_input import (
-    Inputs,
-    common_times,
-    meet,
-    open_inputs,
-)
+from capstan.replay.planning.stream_input import Inputs, common_times, meet, open_inputs
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.target_places import locate, locate_again, target_path
 from capstan.storage.lake import Lake

@@ -186,8 +186,7 @@ class Request:
     truncate_when: Annotated[
         str | None,
         Help(
-            "With `sequence_by`: a change that meets this removes all rows before it",
-            metavar="SQL",
+            "With `sequence_by`: a change that meets this removes all rows before it", metavar="SQL"
         ),
     ] = None
     unchanged: Annotated[

@@ -8,11 +8,7 @@ from capstan.core.config import ProjectConfig, Target, source_of, transforms
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Sink, pipelines
-from capstan.replay.planning.computation import (
-    Computation,
-    CopyComputation,
-    TransformComputation,
-)
+from capstan.replay.planning.computation import Computation, CopyComputation, TransformComputation
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.request import Request
 from capstan.storage.tape.grains import require_multiples, require_whole_steps

@@ -120,10 +120,7 @@ class Inputs:
 
 
 def open_inputs(
-    lake: Lake,
-    request: Request,
-    cuts: Mapping[str, int] | None = None,
-    kept: str | None = None,
+    lake: Lake, request: Request, cuts: Mapping[str, int] | None = None, kept: str | None = None
 ) -> tuple[StreamInput, ...]:
     """The streams of a request, in the order of their sources' names, without a JVM.
 

@@ -7,13 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DataType,
-    DateType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import DataType, DateType, StringType, StructType, TimestampType
 
 from capstan.core.sql_names import quoted, text_literal
 from capstan.core.times import Box, Coordinate, Kind, TimeType

@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def record_findings(
-    plan: Plan,
-    audit: Audit,
-    run: str = "",
-    attempt: int = 0,
-    target_version: int | None = None,
+    plan: Plan, audit: Audit, run: str = "", attempt: int = 0, target_version: int | None = None
 ) -> None:
     """Record the findings of an audit of a run, or of none; a passed audit leaves no rows."""
     if audit.passed:

@@ -43,10 +43,7 @@ def rows_to_merge(
 
 
 def after_images(
-    rule: ChangeRule,
-    changes: DataFrame,
-    moved: DataFrame,
-    present: DataFrame,
+    rule: ChangeRule, changes: DataFrame, moved: DataFrame, present: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
     """The wanted and the present rows of keys of which other changes are in effect than before.
 

@@ -48,12 +48,7 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
 
 
 def publish(
-    plan: Plan,
-    run: RunId,
-    attempt: int,
-    rows: DataFrame,
-    staging: str,
-    note: Mapping[str, object],
+    plan: Plan, run: RunId, attempt: int, rows: DataFrame, staging: str, note: Mapping[str, object]
 ) -> Commit:
     """Publish staged rows in one commit, under the caller's claim."""
     txn = run.change(attempt)

@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.audit import (
-    Audit,
-    AuditScope,
-    Computed,
-    Shape,
-    audit_computed,
-    audit_copy,
-    shape_of,
-)
+from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, audit_copy, shape_of
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.json_object import Json

@@ -74,11 +74,7 @@ def make_archive(say: Callable[[str], None] = print) -> Path:
 
 def _train(java: Java, archive: Path) -> None:
     options = jvm.driver_options(f"-XX:ArchiveClassesAtExit={archive}", _QUIET)
-    settings = {
-        **local_settings("local[2]"),
-        jvm.OPTIONS: options,
-        "spark.driver.memory": "1g",
-    }
+    settings = {**local_settings("local[2]"), jvm.OPTIONS: options, "spark.driver.memory": "1g"}
     # A configuration folder would be on the class path, where an archive accepts only jars.
     inherited = {name: value for name, value in os.environ.items() if name != "SPARK_CONF_DIR"}
     with tempfile.TemporaryDirectory(prefix="capstan-classes-") as folder:

@@ -101,9 +101,7 @@ _RULES = {
     "DELTA_CANNOT_MODIFY_APPEND_ONLY": "the table only accepts appends (delta.appendOnly)",
 }
 
-_MESSAGE = re.compile(
-    rf"\[(?P<condition>{'|'.join(_RULES)})\]\s*(?P<text>[^\n]*(?:\n - [^\n]*)*)",
-)
+_MESSAGE = re.compile(rf"\[(?P<condition>{'|'.join(_RULES)})\]\s*(?P<text>[^\n]*(?:\n - [^\n]*)*)")
 
 # Delta checks the range of a replacement by an anonymous constraint.
 _RANGE_CHECK = "CHECK constraint EXPRESSION("

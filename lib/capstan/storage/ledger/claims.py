@@ -148,11 +148,7 @@ def _held_claim(lake: Lake, run: str, attempt: int) -> Claim | None:
 
 
 def _append(
-    lake: Lake,
-    run: str,
-    stream: str,
-    scope: Scope,
-    attempt: int | None = None,
+    lake: Lake, run: str, stream: str, scope: Scope, attempt: int | None = None
 ) -> tuple[int, int]:
     """Append a claim for an attempt, by default a new one; returns ordinal and attempt."""
     while True:
@@ -243,11 +239,7 @@ def _read(lake: Lake, target: str, *, finished: bool = True) -> list[tuple[Claim
 
 
 def _claim_states(
-    rows: list[LedgerRow],
-    steps: list[LedgerRow],
-    moment: datetime,
-    *,
-    finished: bool = True,
+    rows: list[LedgerRow], steps: list[LedgerRow], moment: datetime, *, finished: bool = True
 ) -> list[tuple[Claim, ClaimState]]:
     """Claims by ordinal with their states at a moment, from rows of `claims` and `runs`."""
     last_steps = {(row["run"], row["attempt"]): row["step"] for row in steps}

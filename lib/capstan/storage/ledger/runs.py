@@ -292,14 +292,7 @@ def read_history(lake: Lake, run: str) -> History:
 
 
 def write_step(
-    lake: Lake,
-    run: RunId,
-    attempt: int,
-    step: Step,
-    *,
-    stream: str,
-    target: str,
-    detail: Json,
+    lake: Lake, run: RunId, attempt: int, step: Step, *, stream: str, target: str, detail: Json
 ) -> None:
     """Append a row to the ledger."""
     row = {

@@ -55,11 +55,7 @@ def write_side_outputs(
 
 
 def write_metrics(
-    lake: Lake,
-    run: RunId,
-    attempt: int,
-    pipeline: str,
-    nodes: Iterable[LedgerRow],
+    lake: Lake, run: RunId, attempt: int, pipeline: str, nodes: Iterable[LedgerRow]
 ) -> None:
     """Append the counters of all nodes on all replay workers to the ledger, in one commit.
 

@@ -225,11 +225,7 @@ def make_ledger(lake: Lake, ledger: str) -> str:
 
 
 def append_rows(
-    lake: Lake,
-    ledger: str,
-    rows: Sequence[LedgerRow],
-    txn: Txn | None = None,
-    **note: object,
+    lake: Lake, ledger: str, rows: Sequence[LedgerRow], txn: Txn | None = None, **note: object
 ) -> bool:
     """Append rows to a ledger, created if needed, in one commit; False if it already has `txn`.
 

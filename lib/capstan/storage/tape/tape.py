@@ -189,12 +189,7 @@ def shut_out(spark: SparkSession, tape: Tape, checkpoint: str) -> None:
 
 
 def append_workers(
-    tape: Tape,
-    labels: Mapping[int, str],
-    commit: int,
-    *,
-    number: int,
-    unless: Txn | None = None,
+    tape: Tape, labels: Mapping[int, str], commit: int, *, number: int, unless: Txn | None = None
 ) -> bool:
     """Record workers in one commit, before the events that refer to them.
 
@@ -211,11 +206,7 @@ def append_workers(
 
 
 def append_events(
-    tape: Tape,
-    frame: DataFrame,
-    commit: int,
-    note: Note,
-    unless: Txn | None = None,
+    tape: Tape, frame: DataFrame, commit: int, note: Note, unless: Txn | None = None
 ) -> int:
     """Append the events of one commit as ordinal `commit`, the point of no return.
 
@@ -230,11 +221,7 @@ def append_events(
 
 
 def append_few_events(
-    tape: Tape,
-    events: pa.Table,
-    commit: int,
-    note: Note,
-    unless: Txn | None = None,
+    tape: Tape, events: pa.Table, commit: int, note: Note, unless: Txn | None = None
 ) -> None:
     """Append events as `append_events` does, from Arrow and without a JVM."""
     ordinal = Txn(f"tape:{tape.name}", commit)

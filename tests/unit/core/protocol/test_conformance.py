@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import (
-    StreamChecker,
-    check_all,
-    read_transcript,
-    transcript_minimum,
-)
+from capstan.core.protocol import StreamChecker, check_all, read_transcript, transcript_minimum
 from capstan.core.times import Antichain, MutableAntichain
 from tests.support.reference_checker import check
 

@@ -2,15 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from capstan.core.protocol import (
-    Fault,
-    Messages,
-    Progress,
-    Rule,
-    StreamChecker,
-    Verdict,
-    check_all,
-)
+from capstan.core.protocol import Fault, Messages, Progress, Rule, StreamChecker, Verdict, check_all
 from capstan.core.times import Antichain, Kind, Time, TimeType
 from tests.support.reference_checker import check
 
@@ -128,11 +120,7 @@ def test_two_recordings_start_with_two(judged):
 
 
 def test_times_of_another_type_have_no_shape(judged):
-    for event in (
-        progress(((0, 0), 1)),
-        progress((0, 1), ((1, 1), 0), (0, -1)),
-        messages(1, 2),
-    ):
+    for event in (progress(((0, 0), 1)), progress((0, 1), ((1, 1), 0), (0, -1)), messages(1, 2)):
         violation = judged([event]).violation
         assert violation is not None
         assert (violation.seq, violation.rule, violation.time) == (0, Rule.SHAPE, None)

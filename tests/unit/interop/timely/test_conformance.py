@@ -11,13 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import (
-    Fault,
-    Messages,
-    StreamChecker,
-    check_all,
-    transcript_minimum,
-)
+from capstan.core.protocol import Fault, Messages, StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Antichain, MutableAntichain, complete
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (

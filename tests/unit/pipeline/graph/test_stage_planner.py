@@ -50,10 +50,7 @@ def test_without_state_there_is_one_stage():
 def test_operators_with_one_key_share_one_shuffle():
     assert stages(
         line(DEAR, count("auction"), TopN(1, (("n", "ascending"),), by=("auction",)))
-    ) == [
-        (("bids", "n0"), None),
-        (("n1", "n2", "out"), (("auction",),)),
-    ]
+    ) == [(("bids", "n0"), None), (("n1", "n2", "out"), (("auction",),))]
 
 
 def test_rows_that_lie_by_some_of_the_key_columns_stay():

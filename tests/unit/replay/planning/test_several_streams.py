@@ -466,10 +466,7 @@ def test_intervals_of_several_streams_are_surveyed_and_filled(two: Two) -> None:
     # Another stream's rows are not these.
     other = Replay(name="o", streams={**STREAMS, "orders": "payments"}, target="t", pipeline="paid")  # type: ignore[call-arg]
     elsewhere = survey(
-        two.lake,
-        replace(two.declarations, replays={"o": other}),
-        "o",
-        every=timedelta(hours=1),
+        two.lake, replace(two.declarations, replays={"o": other}), "o", every=timedelta(hours=1)
     )
     assert elsewhere.counts["covered"] == 0
 

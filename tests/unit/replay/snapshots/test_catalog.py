@@ -123,9 +123,7 @@ def test_a_snapshot_comes_back_from_json_as_it_was(followed: Followed) -> None:
     assert Snapshot.from_json(dealt).before == 3
 
 
-def test_snapshots_with_missing_rows_are_not_read(
-    followed: Followed,
-) -> None:
+def test_snapshots_with_missing_rows_are_not_read(followed: Followed) -> None:
     taken, other = followed.publish(), followed.publish()
     path = followed.lake.state("places")
 

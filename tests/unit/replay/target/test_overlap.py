@@ -94,8 +94,7 @@ runs = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(runs)
 def test_every_cell_is_counted_once_as_one_by_one(
-    tmp_path_factory: pytest.TempPathFactory,
-    published: Sequence[tuple[int, int, set[int], bool]],
+    tmp_path_factory: pytest.TempPathFactory, published: Sequence[tuple[int, int, set[int], bool]]
 ) -> None:
     place = told(tmp_path_factory.mktemp("plan"))
     plan = place.plan()

@@ -87,9 +87,7 @@ def test_hours_with_gaps_are_found_by_halving(plan: Plan) -> None:
     assert depth(reported) < 20
 
 
-def test_predicates_of_many_workers_nest_logarithmically(
-    plan: Plan,
-) -> None:
+def test_predicates_of_many_workers_nest_logarithmically(plan: Plan) -> None:
     own = [covered(plan, hours([2 * n]), (0, n + 1))[0] for n in range(1000)]
     reported = owned_rows_sql(plan, COPY, own)
     assert reported.count("IN (") == 1000

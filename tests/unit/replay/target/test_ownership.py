@@ -155,9 +155,7 @@ OTHERS: list[tuple[str, Callable[[Target], object], list[tuple[str, tuple[str, .
     ("act", "states"), [each[1:] for each in OTHERS], ids=[each[0] for each in OTHERS]
 )
 def test_what_others_have_touched_is_told_and_filled(
-    target: Target,
-    act: Callable[[Target], object],
-    states: list[tuple[str, tuple[str, ...]]],
+    target: Target, act: Callable[[Target], object], states: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     assert target.states() == [COVERED] * 3
     act(target)

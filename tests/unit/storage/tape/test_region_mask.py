@@ -33,11 +33,7 @@ TYPES = {
     "day": TimeType.of(event=Kind.DATE),
     "epoch, event": TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP),
 }
-ARROW = {
-    Kind.BIGINT: pa.int64(),
-    Kind.DATE: pa.date32(),
-    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
-}
+ARROW = {Kind.BIGINT: pa.int64(), Kind.DATE: pa.date32(), Kind.TIMESTAMP: pa.timestamp("us", "UTC")}
 bounds = st.none() | st.integers(-2, 7)
 
 

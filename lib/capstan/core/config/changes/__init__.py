@@ -10,11 +10,7 @@ from capstan.core.config.changes.presets import Preset, delta_feed_preset, kafka
 
 __all__ = ["Changes", "Preset", "preset_of"]
 
-_PRESETS = {
-    "debezium": debezium_preset,
-    "delta": delta_feed_preset,
-    "kafka": kafka_topic_preset,
-}
+_PRESETS = {"debezium": debezium_preset, "delta": delta_feed_preset, "kafka": kafka_topic_preset}
 
 
 def preset_of(changes: Changes, *, kafka: bool) -> Preset:

@@ -95,10 +95,7 @@ def test_the_projects_own_file_is_in_order() -> None:
     assert flights.source.options == {"maxFilesPerTrigger": "12"}
     assert flights.workers == ByColumn(by="column", column="origin", labels=("EWR", "JFK", "LGA"))
     assert isinstance(flights.time, EventTime)
-    assert (flights.time.every, flights.time.lateness) == (
-        timedelta(hours=1),
-        timedelta(hours=3),
-    )
+    assert (flights.time.every, flights.time.lateness) == (timedelta(hours=1), timedelta(hours=3))
     assert flights.late is LatePolicy.DEAD_LETTER
     march = declared.replay("march_departures")
     assert march.workers == ("EWR", "LGA")
