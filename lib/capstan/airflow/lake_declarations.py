@@ -32,11 +32,7 @@ def remember_declarations(settings: Settings) -> None:
 
 
 def read_page_settings(dag_folder: Path) -> Settings:
-    """The settings of the page: of the declaration file, or else of its copy in the lake.
-
-    Args:
-        dag_folder: Airflow's DAG folder, which need not exist.
-    """
+    """The settings of the page: of the declaration file, or else of its copy in the lake."""
     settings = read_settings(dag_folder / "any.py")
     if settings.config.exists():
         return settings

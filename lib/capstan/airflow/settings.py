@@ -40,33 +40,19 @@ _File = TypeVar("_File", bound=str | Path)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of Capstan under Airflow.
+    """Settings of Capstan under Airflow."""
 
-    Attributes:
-        lake: The lake's folder or URI.
-        config: The declaration file.
-        declarations: Its contents.
-        work: A local folder for requests and results of running tasks.
-        pool: The pool of tasks that start Spark; None for the DAG's own, or Airflow's default.
-        connection: The Airflow connection of Spark.
-        notify: Notifiers, or other callbacks, of every failed task.
-        keep: How long to keep staged output that can no longer be published.
-        prefix: What the ids of all DAGs begin with.
-        tags: Tags of all DAGs, besides Capstan's own.
-        default_args: Arguments of all tasks, such as `owner` and `queue`.
-    """
-
-    lake: str
-    config: Path
-    declarations: ProjectConfig
-    work: Path
-    pool: str | None
-    connection: str
-    notify: tuple[str, ...] = ()
-    keep: str = KEEP
-    prefix: str = PREFIX
-    tags: tuple[str, ...] = ()
-    default_args: Mapping[str, Any] = field(default_factory=dict)
+    lake: str  # a folder or URI
+    config: Path  # the declaration file
+    declarations: ProjectConfig  # the contents of `config`
+    work: Path  # for requests and results of running tasks
+    pool: str | None  # of tasks that start Spark; None for the DAG's own, or Airflow's default
+    connection: str  # the Airflow connection of Spark
+    notify: tuple[str, ...] = ()  # notifiers, or other callbacks, of every failed task
+    keep: str = KEEP  # how long to keep staged output that can no longer be published
+    prefix: str = PREFIX  # what the ids of all DAGs begin with
+    tags: tuple[str, ...] = ()  # of all DAGs, besides Capstan's own
+    default_args: Mapping[str, Any] = field(default_factory=dict)  # of all tasks
 
     def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot run, with file, line and keys."""

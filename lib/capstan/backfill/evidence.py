@@ -41,16 +41,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The state of a target with regard to one replay.
+    """The state of a target with regard to one replay."""
 
-    Attributes:
-        written: Regions published in it, and later changes by others, in the order of versions.
-        retired: Times of the streams whose records were deleted.
-    """
-
-    written: tuple[WrittenRegion, ...]
+    written: tuple[WrittenRegion, ...]  # and later changes by others, in the order of versions
     attempts: tuple[Attempt, ...]
-    retired: tuple[Box, ...] = ()
+    retired: tuple[Box, ...] = ()  # times of the streams whose records were deleted
 
     def failed(self, scope: Scope) -> str | None:
         """The run of the last attempt that overlaps `scope`, if that attempt failed."""

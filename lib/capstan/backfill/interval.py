@@ -31,27 +31,19 @@ class IntervalState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A part of a replay's range, half-open in the last coordinate of its times.
+    """A part of a replay's range, half-open in the last coordinate of its times."""
 
-    Attributes:
-        since: Its first time, as text in the stream's format.
-        runs: The runs whose rows it holds, in the order of publication; followed by the failed run
-            if the state is `failed`, or the waiting runs if it is `waiting`.
-        missing: Labels of the workers for which it is not fully covered.
-        stale: Labels of the workers for which some of it was written with other code.
-        partly: Labels of the missing workers for which some of it is covered.
-        workers: Labels of the workers that can have records in it, not those opened later.
-        changes: Commits by others that changed written rows, with version and time.
-    """
-
-    since: str
+    since: str  # its first time, as text in the stream's format
     until: str
     state: IntervalState
+    # Whose rows it holds, as published; then the failed or waiting runs, if that is the state.
     runs: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    stale: tuple[str, ...] = ()
-    partly: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()  # labels of the workers for which it is not fully covered
+    stale: tuple[str, ...] = ()  # labels of those for which some of it was written with other code
+    partly: tuple[str, ...] = ()  # labels of the missing ones for which some of it is covered
+    # Labels of those that can have records in it, not those opened later.
     workers: tuple[str, ...] = ()
+    # Commits by others that changed written rows, with version and time.
     changes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, object]:

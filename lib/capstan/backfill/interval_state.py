@@ -143,21 +143,13 @@ def whole_target(classifier: IntervalClassifier) -> tuple[Interval, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RegionOwner:
-    """The owners of a region.
+    """The owners of a region."""
 
-    Attributes:
-        covered: Whether all of it was written, and nobody else has changed it since.
-        touched: Whether some of it was written.
-        stale: Whether other code than the present was last to write some of it.
-        runs: The runs that were last to write some of it, in input order.
-        changes: Later changes to it by others, in input order.
-    """
-
-    covered: bool
-    touched: bool
-    stale: bool
-    runs: tuple[str, ...]
-    changes: tuple[str, ...] = ()
+    covered: bool  # all of it was written, and nobody else has changed it since
+    touched: bool  # some of it was written
+    stale: bool  # other code than the present was last to write some of it
+    runs: tuple[str, ...]  # that were last to write some of it, in input order
+    changes: tuple[str, ...] = ()  # later ones by others, in input order
 
 
 def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> RegionOwner:

@@ -24,14 +24,10 @@ from capstan.telemetry.structured_logging import owns_standard_error
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A piece of work whose progress is shown.
-
-    Attributes:
-        points: The named points it will pass, when known; their count is the progress total.
-    """
+    """A piece of work whose progress is shown."""
 
     title: str
-    points: tuple[str, ...] = ()
+    points: tuple[str, ...] = ()  # that it will pass, when known; their count is the total
 
 
 _REPLAY = ("verify", "claim", "intent", "staging", "audit", "publish", "coverage", "certificate")

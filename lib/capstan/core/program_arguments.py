@@ -12,9 +12,5 @@ class ArgumentParser(argparse.ArgumentParser):
     """Raises what it cannot read, instead of ending the process."""
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the arguments.
-
-        Raises:
-            InvalidRequestError: `CAP-USAGE`.
-        """
+        """Refuse the arguments."""
         raise InvalidRequestError("CAP-USAGE", message, f"see `{self.prog} --help`")

@@ -25,21 +25,16 @@ TRIES = 12
 
 @dataclass(slots=True)
 class TableResult:
-    """The result of maintaining a table.
-
-    Attributes:
-        vacuumed: The number of deleted files, which no retained version uses.
-        damaged: Ranges of batches (first and last) whose records differ from the index; they were
-            left unchanged.
-    """
+    """The result of maintaining a table."""
 
     table: str
     files_before: int = 0
     files: int = 0
     bytes: int = 0
     rewritten: int = 0
-    vacuumed: int = 0
+    vacuumed: int = 0  # deleted files, which no retained version uses
     checkpoint: bool = False
+    # Ranges of batches whose records differ from the index; they were left unchanged.
     damaged: list[tuple[int, int]] = field(default_factory=list)
 
     def observe(self, files: Sequence[TapeFile]) -> None:

@@ -23,25 +23,16 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Thresholds for rewriting files, and target sizes, in bytes and counts.
-
-    Attributes:
-        share: The size that each worker should have in a full run.
-        least: A worker with less than this in a run shares its file with others.
-        many: This many files are rewritten, however small they are.
-        fan: A run is merged only into one at least this many times its size.
-        most: The most bytes written in one commit.
-        count: The most files removed in one commit.
-    """
+    """Thresholds for rewriting files, and target sizes, in bytes and counts."""
 
     file: int = 128 * MIB
     full: int = 64 * MIB
-    share: int = 4 * MIB
-    least: int = MIB
-    many: int = 64
-    fan: int = 16
-    most: int = 8192 * MIB
-    count: int = 4096
+    share: int = 4 * MIB  # that each worker should have in a full run
+    least: int = MIB  # a worker with less than this in a run shares its file with others
+    many: int = 64  # this many files are rewritten, however small they are
+    fan: int = 16  # a run is merged only into one at least this many times its size
+    most: int = 8192 * MIB  # bytes written in one commit
+    count: int = 4096  # files removed in one commit
 
     def whole(self, workers: int) -> int:
         """The size from which on a run with this number of workers is never rewritten."""
@@ -54,20 +45,15 @@ INDEX = Sizes(many=32, fan=4)
 
 @dataclass(frozen=True, slots=True)
 class TapeFile:
-    """A data file of a table, as described by its log.
-
-    Attributes:
-        workers: Its least and greatest worker; None if rows have no worker.
-        partition: The number of its partition, from 0; rows stay in their partition.
-    """
+    """A data file of a table, as described by its log."""
 
     path: str
     bytes: int
     rows: int
     low: int
     high: int
-    workers: tuple[int, int] | None = None
-    partition: int = 0
+    workers: tuple[int, int] | None = None  # its least and greatest; None if rows have no worker
+    partition: int = 0  # from 0; rows stay in theirs
 
     @property
     def mixed(self) -> bool:

@@ -22,16 +22,11 @@ _ALL = 2**64
 
 @dataclass(frozen=True, slots=True)
 class ExpectedContent:
-    """The expected records of some batches.
+    """The expected records of some batches."""
 
-    Attributes:
-        hashes: The sums of both content hashes, modulo 2^64.
-        cells: A row per worker and time: `worker`, a column per coordinate, `records`.
-    """
-
-    records: Mapping[int, int]
-    hashes: tuple[int, int]
-    cells: pa.Table = field(repr=False)
+    records: Mapping[int, int]  # by worker
+    hashes: tuple[int, int]  # the sums of both content hashes, modulo 2^64
+    cells: pa.Table = field(repr=False)  # a row per worker and time, with `records`
 
     @property
     def content(self) -> tuple[int, int, int]:

@@ -15,15 +15,10 @@ Cells = Sequence[tuple[tuple[int, ...], int]]
 
 @dataclass(frozen=True, slots=True)
 class FileAssignment:
-    """Files of a run, numbered from 0.
+    """Files of a run, numbered from 0."""
 
-    Attributes:
-        first: The file of each worker's first records.
-        starts: The first time of each later file of a worker with several files.
-    """
-
-    first: Mapping[int, int]
-    starts: Mapping[int, tuple[tuple[int, ...], ...]]
+    first: Mapping[int, int]  # the file of each worker's first records
+    starts: Mapping[int, tuple[tuple[int, ...], ...]]  # first times of the later files of a worker
     count: int
 
 

@@ -15,17 +15,12 @@ from capstan.storage.tape.tape import Tape
 
 @dataclass(frozen=True, slots=True)
 class GrowingTable:
-    """A table that grows by appends.
-
-    Attributes:
-        key: The column in whose order rows arrive, an integer or a timestamp.
-        order: The columns by which rows of a file are sorted.
-    """
+    """A table that grows by appends."""
 
     name: str
     path: str
-    key: str
-    order: tuple[str, ...]
+    key: str  # the column in whose order rows arrive, an integer or a timestamp
+    order: tuple[str, ...]  # of the rows of a file
     sizes: Sizes = INDEX
 
 

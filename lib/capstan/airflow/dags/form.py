@@ -77,11 +77,7 @@ def peers_field() -> Param:
 
 
 def _param(field: Field, section: str | None, choices: Mapping[str, Any]) -> Param:
-    """The field of a form for a field of a request.
-
-    Args:
-        choices: What it offers, by the names of JSON Schema; with its own `type` and default.
-    """
+    """The field of a form for a field of a request; `choices` has names of JSON Schema."""
     kind, value = field.kind, field.default
     if kind is bool:
         return switch(field.title, field.form, section)

@@ -26,12 +26,7 @@ Callback = Callable[[Any], None]
 def on_failure(
     settings: Settings, notify: Sequence[str] = (), declared_at: Sequence[str] = ()
 ) -> list[Callback]:
-    """The callbacks of a task that fails for good; the error's own line comes last.
-
-    Args:
-        notify: Notifiers of this task: `package.module:name`.
-        declared_at: The keys in `streams.yaml` that declare them, for messages.
-    """
+    """The callbacks of a task that fails for good; `declared_at` names keys of `streams.yaml`."""
     callbacks: list[Callback] = []
     for name in (*settings.notify, *notify):
         try:

@@ -23,11 +23,7 @@ def task_defaults(
 ) -> dict[str, Any]:
     """Retries and failure callbacks, as keyword arguments of an operator.
 
-    Args:
-        notify: Notifiers of this task, besides those of all tasks.
-        declared_at: The keys in `streams.yaml` that declare them, for messages.
-        over_all: Whether the task covers all declarations: then a failure also reaches the
-            notifiers of the streams and replays that it names.
+    Failures of a task `over_all` declarations also reach the notifiers of those that they name.
     """
     callbacks = on_failure(settings, notify, declared_at)
     if over_all:

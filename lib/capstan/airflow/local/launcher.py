@@ -35,16 +35,13 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class Launcher:
-    """One Airflow from start to stop.
-
-    Attributes:
-        stopping: Set from outside to stop it.
-        hurry: Set from outside as well to stop it at once.
-    """
+    """One Airflow from start to stop."""
 
     setup: Setup
     say: Callable[[str], None]
+    # Set from outside to stop it.
     stopping: threading.Event = field(default_factory=threading.Event)
+    # Set from outside as well to stop it at once.
     hurry: threading.Event = field(default_factory=threading.Event)
     _components: list[Component] = field(init=False, default_factory=list)
     _servers: list[Component] = field(init=False, default_factory=list)

@@ -30,23 +30,14 @@ _PINNED = "capstan_request"
 
 
 class ReplayArguments(Protocol):
-    """An operator with the arguments of a replay, rendered.
+    """An operator with the arguments of a replay, rendered."""
 
-    Attributes:
-        stream: The stream; by default that of `replay`.
-        target: A table of the lake or of a catalog, a declared target, or a Delta path.
-        replay: The declared replay that this is a run of.
-        workers: Labels or numbers.
-        since: The first time.
-        until: The first time no longer played.
-    """
-
-    stream: str | None
-    target: str
-    replay: str | None
-    workers: Sequence[str] | str | None
+    stream: str | None  # by default that of `replay`
+    target: str  # a table of the lake or of a catalog, a declared target, or a Delta path
+    replay: str | None  # the declared replay that this is a run of
+    workers: Sequence[str] | str | None  # labels or numbers
     since: str | None
-    until: str | None
+    until: str | None  # the first time no longer played
 
     @property
     def fields(self) -> GivenFields:
@@ -67,11 +58,7 @@ def replay_fields(operator: ReplayArguments) -> dict[str, object]:
 
 
 def preview_run(operator: CapstanSubmitOperator, context: Context, fields: GivenFields) -> Preview:
-    """The preview of a run, at the cut that an interrupted try has pinned if there is one.
-
-    Raises:
-        CapstanError: The request is invalid; see `resolve` and `preview_request`.
-    """
+    """The preview of a run, at the cut that an interrupted try has pinned if there is one."""
     from capstan.airflow.lake_queries import interrupted_request, preview_request, resolve
 
     settings, store = operator.settings, context.get("task_state_store")
@@ -89,11 +76,7 @@ def preview_run(operator: CapstanSubmitOperator, context: Context, fields: Given
 def require_complete(
     operator: CapstanSubmitOperator, context: Context, previewed: Preview, *, wait: bool
 ) -> None:
-    """Check that the range is complete; if it is worth waiting for, reschedule the task.
-
-    Raises:
-        IncompleteError: `CAP-INCOMPLETE`.
-    """
+    """Check that the range is complete; if it is worth waiting for, reschedule the task."""
     try:
         previewed.plan.require_complete()
     except IncompleteError as error:

@@ -99,15 +99,11 @@ def tell_rollback(task: Teller, context: Context, result: Json) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobKind:
-    """What tasks do with the result of a kind of job.
-
-    Attributes:
-        partly: Whether a job that has failed may have a result all the same.
-    """
+    """What tasks do with the result of a kind of job."""
 
     tell: Callable[[Teller, Context, Json], None] = tell_outlets
     render: Render | None = None
-    partly: bool = True
+    partly: bool = True  # whether a job that has failed may have a result
 
 
 KINDS: Mapping[str, JobKind] = {

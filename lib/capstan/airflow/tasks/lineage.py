@@ -76,17 +76,11 @@ class FrontierDatasetFacet(DatasetFacet):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use of a table by a task.
-
-    Attributes:
-        version: Its version, or the cut of a tape; None if unknown.
-        rows: The number of rows read or written; None if not counted.
-        tests: The assertions tested on it.
-    """
+    """The use of a table by a task."""
 
     path: str
-    version: object = None
-    rows: int | None = None
+    version: object = None  # of the table, or the cut of a tape; None if unknown
+    rows: int | None = None  # read or written; None if not counted
     tests: tuple[data_quality_assertions_dataset.Assertion, ...] = ()
 
     def and_then(self, later: Use) -> Use:

@@ -111,23 +111,19 @@ def selection_failed(stream: str, source: Source, error: Exception) -> InvalidRe
 
 @dataclass(slots=True)
 class _Selection:
-    """The expressions of a source over its rows.
-
-    Attributes:
-        hidden: Columns beside those of the source, by name: carried ones, structs that an
-            expression opens with `.*`, and what a generator takes, so that each is computed once.
-        kept: The parsers whose text is in `raw`, and their texts, as SQL.
-        raw: For each text that is parsed, the text if it cannot be; else null.
-        no_row: Whether a record makes no row, by the source or by a generator.
-    """
+    """The expressions of a source over its rows."""
 
     frame: DataFrame
     stream: str
     source: Source
+    # Columns beside those of the source: carried ones, structs that an expression opens with `.*`,
+    # and what a generator takes, so that each is computed once.
     hidden: dict[str, Column]
+    # Each parsed text if it cannot be parsed; else null.
     raw: list[Column] = field(default_factory=list)
-    no_row: list[Column] = field(default_factory=list)
+    no_row: list[Column] = field(default_factory=list)  # whether a record makes no row
     generates: bool = False
+    # The parsers whose text is in `raw`, and their texts, as SQL.
     kept: set[str] = field(default_factory=set)
 
     def rows(self) -> DataFrame:

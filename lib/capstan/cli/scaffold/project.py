@@ -36,11 +36,7 @@ class FileStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProjectFile:
-    """A file of the project.
-
-    Attributes:
-        status: Whether it was created, is unchanged, or was kept as it is.
-    """
+    """A file of the project."""
 
     path: Path
     status: FileStatus
@@ -49,13 +45,7 @@ class ProjectFile:
 def write_project(folder: Path, *, airflow: Path | None = None) -> list[ProjectFile]:
     """Write the files of a new project; files that exist are never changed.
 
-    Args:
-        folder: The project's folder. Declarations and DAG files go into `dags` in it, the sample
-            data into `sample_data`.
-        airflow: An Airflow DAG folder that takes declarations and DAG files in place of `dags`.
-
-    Returns:
-        Every file, in the order of writing.
+    Declarations and DAG files go into the Airflow DAG folder, if one is given, else into `dags`.
     """
     dags = airflow if airflow is not None else folder / "dags"
     sample = folder / "sample_data" / "orders"

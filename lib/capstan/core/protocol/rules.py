@@ -54,22 +54,15 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The first event where a recording breaks a rule, at position `seq` from 0.
-
-    Attributes:
-        time: The offending time, the first in listing order; None if the rule is not about times.
-        held: The capabilities held before the event: `(time, count)` in listing order.
-        count: For `increment` the total increase at the time; for `negative` the count it would
-            fall to; else None.
-        detail: For `shape`, `seq` and `content` a description; else empty.
-    """
+    """The first event where a recording breaks a rule, at position `seq` from 0."""
 
     seq: int
     rule: Rule
-    time: Time | None
-    held: tuple[tuple[Time, int], ...]
+    time: Time | None  # the first in listing order; None if the rule is not about times
+    held: tuple[tuple[Time, int], ...]  # before the event: `(time, count)` in listing order
+    # For `increment` the total increase at the time; for `negative` what it would fall to.
     count: int | None = None
-    detail: str = ""
+    detail: str = ""  # for `shape`, `seq` and `content` a description
 
     def describe(self, time_type: TimeType) -> str:
         """One sentence with the violation and the capabilities held."""

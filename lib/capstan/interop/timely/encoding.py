@@ -177,17 +177,12 @@ class Frames(Encoding):
 
 @dataclass(frozen=True, slots=True)
 class Lines(Encoding):
-    """Transcripts: one event per line; see `capstan.core.protocol.transcript`.
+    """Transcripts: one event per line; see `capstan.core.protocol.transcript`."""
 
-    Attributes:
-        minimum: Minimum time as JSON; all times are written in the same form.
-        types: A reader converts to them; without them, any JSON is accepted and kept as it is.
-        worker: Worker of the recording; a reader with None takes it from the first line.
-    """
-
-    minimum: object
+    minimum: object  # as JSON; all times are written in the same form
+    # A reader converts to them; without them, any JSON is kept as it is.
     types: EventTypes | None = None
-    worker: int | None = 0
+    worker: int | None = 0  # of the recording; a reader with None takes it from the first line
     longest: int = MAX_FRAME
 
     @classmethod

@@ -40,8 +40,6 @@ class BarrierAligner(Generic[Held]):
         inputs: Number of inputs.
     """
 
-    __slots__ = ("_arrived", "_barrier", "_held", "_time", "inputs")
-
     def __init__(self, inputs: int, time: Callable[[Held], int] = attrgetter("time")) -> None:
         self.inputs = inputs
         self._time = time
@@ -113,19 +111,14 @@ class SourceGate:
 
     An executor runs each event to completion before the next. So the graph is empty when its
     sources are aligned, and its inner nodes need no alignment.
-
-    Attributes:
-        last: Id of the last barrier that all sources have reached.
     """
-
-    __slots__ = ("_aligned", "_aligner", "_capacity", "_count", "_sources", "last")
 
     def __init__(self, sources: Sequence[NodeId], capacity: int) -> None:
         self._sources = tuple(sources)
         self._capacity = capacity
         self._count = 0
         self._aligned: tuple[BufferedItem, ...] = ()
-        self.last = 0
+        self.last = 0  # the last barrier that all sources have reached
         # By arrival: only a watermark that arrived before an event may make it late.
         self._aligner: BarrierAligner[BufferedItem] = BarrierAligner(
             len(self._sources), time=attrgetter("arrival")

@@ -41,8 +41,6 @@ class DagExecutor:
             reader has made room, which counts as a stall.
     """
 
-    __slots__ = ("_engine", "_gate", "capacity", "dag", "worker")
-
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
         if capacity < 1:
             message = f"a queue needs a capacity of at least 1, not {capacity}"

@@ -20,56 +20,24 @@ Route = Callable[["NodeContext", Event], None]
 
 
 class NodeContext:
-    """A running node, and the `Context` of its operator.
-
-    Attributes:
-        time: Time of the current event or timer, or the current watermark.
-        watermark: Its watermark, or None.
-        operator: Its operator, or None when it forwards events.
-        aside: Its late rows and side outputs.
-        raised: Watermark declared by its operator that the executor has not taken yet.
-        due: Whether a timer was set for a time that has already been reached.
-    """
-
-    __slots__ = (
-        "_changelog",
-        "_firing",
-        "_late_key",
-        "_route",
-        "_schema",
-        "_set",
-        "_timers",
-        "aside",
-        "data",
-        "due",
-        "id",
-        "metrics",
-        "node",
-        "operator",
-        "port",
-        "queue",
-        "raised",
-        "targets",
-        "time",
-        "watermark",
-        "worker",
-    )
+    """A running node, and the `Context` of its operator."""
 
     def __init__(self, node: Node, worker: int, route: Route, changelog: Changelog) -> None:
         self.node = node.name
         self.worker = worker
         self.port = 0
-        self.time = 0
+        self.time = 0  # of the current event or timer, or the current watermark
         self.watermark: int | None = None
         self.id = node.id
-        self.operator: Operator | None = None
+        self.operator: Operator | None = None  # None when it forwards events
         self.targets: tuple[tuple[NodeContext, int], ...] = ()
         self.queue: deque[tuple[int, Event]] = deque()
         self.metrics = OperatorNodeMetrics()
         self.data: list[Event] = []
-        self.aside: dict[OutputKey, list[Event]] = {}
+        self.aside: dict[OutputKey, list[Event]] = {}  # late rows and side outputs
+        # Watermark declared by its operator that the executor has not taken yet.
         self.raised: int | None = None
-        self.due = False
+        self.due = False  # whether a timer was set for a time that has already been reached
         self._schema = node.schema if node.schema.names else None
         self._late_key = OutputKey(node.name, OutputKind.LATE)
         self._route = route

@@ -17,17 +17,6 @@ from capstan.pipeline.graph.operator import Operator
 class Engine:
     """The running nodes of a graph in order of execution; unusable after a failure."""
 
-    __slots__ = (
-        "_capacity",
-        "_moving",
-        "changelog",
-        "counters",
-        "failure",
-        "nodes",
-        "order",
-        "tracker",
-    )
-
     def __init__(self, dag: Dag, worker: int, capacity: int) -> None:
         self._capacity = capacity
         self._moving = False

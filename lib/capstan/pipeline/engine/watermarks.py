@@ -16,8 +16,6 @@ class WatermarkTracker:
     holds it back.
     """
 
-    __slots__ = ("_dag", "_holds", "_inputs", "_marks")
-
     def __init__(self, dag: Dag) -> None:
         self._dag = dag
         self._inputs = [tuple(e.source for e in dag.inputs(n.id)) for n in dag.nodes]

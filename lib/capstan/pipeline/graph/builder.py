@@ -25,8 +25,6 @@ class DagBuilder:
     Every method returns the builder.
     """
 
-    __slots__ = ("_nodes", "_pairs")
-
     def __init__(self) -> None:
         self._nodes: dict[str, DeclaredNode] = {}
         self._pairs: list[tuple[str, str]] = []

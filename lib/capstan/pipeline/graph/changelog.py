@@ -35,8 +35,6 @@ class Change:
 class Changelog:
     """A bounded buffer of changes per node."""
 
-    __slots__ = ("_buffers", "_disabled", "capacity", "enabled")
-
     def __init__(self, nodes: Iterable[str], capacity: int = CAPACITY) -> None:
         if capacity < 1:
             message = f"a changelog needs a capacity of at least 1, not {capacity}"

@@ -78,8 +78,7 @@ def signature_of(
 def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = False) -> None:
     """Check saved signatures against the current ones, where both are known.
 
-    Args:
-        whole: Whether both cover whole graphs; then each must have the operators of the other.
+    If both cover `whole` graphs, each must have the operators of the other.
     """
     for name in sorted({*saved, *current}):
         before, after = saved.get(name), current.get(name)

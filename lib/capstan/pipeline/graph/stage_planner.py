@@ -133,15 +133,11 @@ class _Place:
 
 @dataclass(slots=True)
 class _Placement:
-    """The stage of each node, and the partitioning of its output.
-
-    Attributes:
-        by: Columns that partition each node's rows among workers: empty when all rows are on one
-            worker, None when the partitioning is unknown.
-    """
+    """The stage of each node, and the partitioning of its output."""
 
     dag: Dag
     places: dict[NodeId, _Place] = field(default_factory=dict)
+    # Columns that partition a node's rows: empty when one worker has all, None when unknown.
     by: dict[NodeId, tuple[str, ...] | None] = field(default_factory=dict)
 
     def place(self, node: Node) -> None:

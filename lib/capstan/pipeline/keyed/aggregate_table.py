@@ -35,29 +35,7 @@ class AggregateTable:
     Rows are collected, and folded in when there are twice as many as keys. So the cost per row
     does not depend on the number of keys. A fold puts states before rows, so sums of floats
     continue in the order of the rows.
-
-    Attributes:
-        widens: Whether its checkpoint has sums in a wider type than their result.
-        least: Least time of any row, or None.
     """
-
-    __slots__ = (
-        "_aggregates",
-        "_by",
-        "_count",
-        "_distinct",
-        "_forms",
-        "_keys",
-        "_schema",
-        "_sorting",
-        "_state",
-        "_values",
-        "_waiting",
-        "least",
-        "rows",
-        "tables",
-        "widens",
-    )
 
     def __init__(
         self,
@@ -66,12 +44,7 @@ class AggregateTable:
         aggregates: Sequence[Aggregate],
         ties: Sequence[str],
     ) -> None:
-        """Create an empty table.
-
-        Args:
-            schema: Columns of the rows, including `_time`.
-            ties: Columns that order rows with the same time.
-        """
+        """Create an empty table; `schema` includes `_time`, and `ties` order rows of one time."""
         self._schema = schema
         self._by = list(by)
         self._aggregates = tuple(aggregates)
@@ -90,13 +63,14 @@ class AggregateTable:
         self.tables = 1 + len(self._values)
         forms = sum_forms(self._aggregates, schema)
         self._forms = {f"#sum:{name}": form for name, form in forms.items()}
+        # Whether its checkpoint has wider sums than results.
         self.widens = any(form.widens for form in forms.values())
         self._keys = [self.rows.field(name) for name in by]
         self._state: pa.Table = self._parts(self.rows.empty_table())
         self._distinct = [self._pairs(self.rows.empty_table(), name) for name in self._values]
         self._waiting: list[pa.Table] = []
         self._count = 0
-        self.least: int | None = None
+        self.least: int | None = None  # of any row
 
     def add(self, rows: pa.Table) -> None:
         """Add rows with the columns `rows`; none may be before a row that was added earlier."""
@@ -112,11 +86,7 @@ class AggregateTable:
             self._fold()
 
     def results(self, keys: pa.Table | None = None) -> pa.Table:
-        """Return the key columns, the results, and the time of each key's last row.
-
-        Args:
-            keys: Rows that restrict the result to their keys; by default all keys.
-        """
+        """Return key columns, results, and time of the last row of each key, or of these keys."""
         self._fold()
         state = self._state if keys is None else self._states_of(keys)
         arrays = [state.column(name) for name in self._by]

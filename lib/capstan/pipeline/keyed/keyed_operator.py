@@ -27,8 +27,6 @@ State = TypeVar("State")
 class StateStore(Generic[State]):
     """The states of one operator."""
 
-    __slots__ = ("_logic", "name", "states")
-
     def __init__(self, name: str, logic: StatefulLogic[object, State, object]) -> None:
         self.name = name
         self._logic = logic
@@ -90,13 +88,7 @@ class StateStore(Generic[State]):
 
 
 class KeyedOperator(Generic[State]):
-    """Applies a logic to messages and to its states.
-
-    Attributes:
-        epoch: The last epoch that was passed on, or None.
-    """
-
-    __slots__ = ("_handling", "_key", "_logic", "_send", "epoch", "operator_id", "store")
+    """Applies a logic to messages and to its states."""
 
     def __init__(
         self,
@@ -105,14 +97,10 @@ class KeyedOperator(Generic[State]):
         send: Callable[[Message], None],
         name: str = "",
     ) -> None:
-        """Create an operator without states.
-
-        Args:
-            name: Name for errors; by default the number.
-        """
+        """Create an operator without states; errors name it by `name`, or its number."""
         self.operator_id = operator_id
         self.store: StateStore[State] = StateStore(name or f"operator {operator_id}", logic)
-        self.epoch: int | None = None
+        self.epoch: int | None = None  # the last that was passed on
         self._logic = logic
         self._send = send
         self._key: Hashable = None

@@ -17,23 +17,15 @@ Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Reply:
-    """Collects the operators' answers to one request.
-
-    Attributes:
-        waiting: Operators that have not answered.
-        keys: Keys in the answers, in order and without duplicates.
-        states: State of one key by operator, or an operator's state beside its keys.
-        epochs: Last epoch passed on by each operator, or None.
-    """
-
-    __slots__ = ("epochs", "keys", "snapshots", "states", "waiting")
+    """Collects the operators' answers to one request."""
 
     def __init__(self, operators: Iterable[int] = ()) -> None:
-        self.waiting = set(operators)
-        self.keys: dict[Hashable, None] = {}
+        self.waiting = set(operators)  # operators that have not answered
+        self.keys: dict[Hashable, None] = {}  # in order and without duplicates
+        # Of one key by operator, or an operator's state beside its keys.
         self.states: dict[int, Encoded] = {}
         self.snapshots: dict[int, Mapping[Hashable, Encoded]] = {}
-        self.epochs: dict[int, int | None] = {}
+        self.epochs: dict[int, int | None] = {}  # last one passed on by each operator
 
     @property
     def complete(self) -> bool:
@@ -62,26 +54,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Data(Generic[Value_co]):
-    """A record.
-
-    Attributes:
-        time: Time of the record, or None in a stream without times.
-    """
+    """A record."""
 
     key: Hashable
     value: Value_co
-    time: int | None = None
+    time: int | None = None  # None in a stream without times
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """Declares that only later times follow; the watermark is one unit later.
+    """Declares that only later times follow; the watermark is one unit later."""
 
-    Attributes:
-        time: The time; `END` when nothing follows.
-    """
-
-    time: int
+    time: int  # `END` when nothing follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +78,10 @@ class AbsBarrier:
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Assigns the keys to other workers from now on.
-
-    Attributes:
-        version: Number of the rescale, from 1.
-    """
+    """Assigns the keys to other workers from now on."""
 
     workers: tuple[int, ...]
-    version: int
+    version: int  # of the rescale, from 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,15 +151,7 @@ class _DeduplicateOperator(Operator):
 
 
 def _spaced_rows(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
-    """Select the first row of each id, and each next one at least `least` after the last selected.
-
-    Args:
-        ids: Id of each row, from 0.
-        least: Minimum distance between selected rows of one id, at least 1.
-
-    Returns:
-        Positions of the selected rows, ascending.
-    """
+    """Return positions of each id's first row, and of each next one at least `least` after that."""
     rows, id_of_row = len(ids), ids.to_numpy()
     later = np.searchsorted(times.to_numpy(), pc.add_checked(times, least).to_numpy())
     # One number combines id and position; it grows with the position within an id.

@@ -24,15 +24,10 @@ _WORD: Final = 2**64
 
 @dataclass(frozen=True, slots=True)
 class SumForm:
-    """Types of the partial sums of a column.
+    """Types of the partial sums of a column."""
 
-    Attributes:
-        narrow: Type of the result, used as long as sums fit.
-        wide: Type used when they may not fit, and in checkpoints.
-    """
-
-    narrow: pa.DataType
-    wide: pa.DataType
+    narrow: pa.DataType  # of the result, used as long as sums fit
+    wide: pa.DataType  # used when they may not fit, and in checkpoints
 
     @classmethod
     def of(cls, narrow: pa.DataType, column: pa.DataType) -> Self:

@@ -37,13 +37,7 @@ class Reducer:
 
     If all aggregates can be merged from partial results, rows are reduced to one part per group
     as they arrive. Otherwise the rows are kept until their group is complete.
-
-    Attributes:
-        partial: Whether rows are reduced as they arrive.
-        widens: Whether checkpointed parts have sums in a wider type than their result.
     """
-
-    __slots__ = ("_aggregates", "_columns", "_forms", "_schema", "_sorting", "partial", "widens")
 
     def __init__(
         self, schema: pa.Schema, aggregates: Sequence[Aggregate], ties: Sequence[str] = ()
@@ -59,9 +53,11 @@ class Reducer:
         check_sortable(schema, ties)
         self._schema = schema
         self._aggregates = tuple(aggregates)
+        # Whether rows are reduced as they arrive.
         self.partial = all(_partial(aggregate, schema) for aggregate in aggregates)
         forms = sum_forms(self._aggregates, schema) if self.partial else {}
         self._forms = {f"#{name}:sum": form for name, form in forms.items()}
+        # Whether checkpointed parts have wider sums than results.
         self.widens = any(form.widens for form in forms.values())
         ordering = [a.column for a in aggregates if by_order(a, schema) and a.column is not None]
         self._sorting = list(dict.fromkeys([TIME, *ties, *ordering])) if ordering else []
@@ -73,12 +69,7 @@ class Reducer:
         return [pa.field(a.name, a.result_type(self._schema)) for a in self._aggregates]
 
     def accumulate(self, rows: pa.Table, by: Sequence[str]) -> pa.Table:
-        """Convert rows to their stored form: parts of groups, or only the required columns.
-
-        Args:
-            rows: Rows with the columns of the schema and of `by`.
-            by: Columns that define a group; stored rows keep `_time` as well.
-        """
+        """Convert rows to their stored form: parts of groups, or only the required columns."""
         if self.partial:
             return reduce_groups(rows, by, [step for a in self._aggregates for step in _parts(a)])
         return rows.select(list(dict.fromkeys([*by, *self._columns, TIME])))

@@ -25,22 +25,14 @@ How = Literal["inner", "left"]
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Columns of a join's inputs and output.
-
-    Attributes:
-        left: Columns of the left input, including `_time`.
-        right: Columns of the right input, including `_time`.
-        right_on: Key columns of the right input, in the same order.
-        prefix: Prefix of the right columns' names in the output.
-        timed: Whether output rows have times of their own.
-    """
+    """Columns of a join's inputs and output; both inputs include `_time`."""
 
     left: pa.Schema
     right: pa.Schema
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
-    prefix: str
-    timed: bool
+    prefix: str  # of the right columns' names in the output
+    timed: bool  # whether output rows have times of their own
 
     @classmethod
     def of(
@@ -83,10 +75,9 @@ class Sides:
         return [name for name in self.right.names if name not in keys and name != TIME]
 
     def pairs(self, left: pa.Table, right: pa.Table, extra: Sequence[str]) -> pa.Table:
-        """Return positions `l` and `r` of all pairs of rows with equal keys; nulls match nothing.
+        """Return positions `l` and `r` of all pairs of rows with equal keys and `extra` columns.
 
-        Args:
-            extra: Further columns of both sides that must be equal too.
+        Nulls match nothing.
         """
         names = [str(number) for number in range(len(self.left_on) + len(extra))]
         sides = []

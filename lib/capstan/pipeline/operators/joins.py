@@ -37,7 +37,6 @@ def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> No
 class _Join:
     """Base of joins: rows of two inputs, matched by equal key columns."""
 
-    __slots__ = ()
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
     prefix: str

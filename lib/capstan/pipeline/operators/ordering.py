@@ -26,13 +26,10 @@ def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
 def ordered(
     rows: pa.Table, first: Sequence[tuple[str, Direction]], then: Sequence[str] | None = None
 ) -> pa.Table:
-    """Order rows by `first`, then by the values of `then`.
+    """Order rows by `first`, then ascending by the values of `then`, by default all columns.
 
     Nulls come last. The order is total on the named columns: floats that are equal but not
     identical (-0.0 and 0.0, NaNs) are ordered by their bits.
-
-    Args:
-        then: Columns that break ties, ascending; by default all columns.
     """
     if rows.num_rows < 2:
         return rows

@@ -156,18 +156,11 @@ def emit_timed(rows: pa.Table, context: OperatorContext, *, timed: bool) -> None
 
 
 class RowBuffer:
-    """Rows that wait until their times are complete.
-
-    Attributes:
-        schema: Columns of the rows, including `_time`.
-        least: Least time of the rows, or None when there are none.
-    """
-
-    __slots__ = ("_batches", "least", "schema")
+    """Rows that wait until their times are complete; the schema includes `_time`."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self.least: int | None = None
+        self.least: int | None = None  # time of the rows
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:

@@ -23,14 +23,7 @@ if TYPE_CHECKING:
 def completed(
     pipeline: Pipeline, lookup: Lookup, records: DataFrame, table: DataFrame
 ) -> DataFrame:
-    """Records with the columns of a lookup table's row that has their key, else with nulls.
-
-    Args:
-        table: The rows of its table, at the pinned version; see `require_single`.
-
-    Returns:
-        The records' columns, then those of the lookup.
-    """
+    """Records with the columns of a lookup table's row that has their key, else with nulls."""
     subject = f"has lookup {lookup.name}"
     _require_columns(pipeline, f"{subject} by", lookup.left_on, records, "records")
     wanted = (*lookup.right_on, *lookup.columns)

@@ -49,16 +49,12 @@ def require_headers(plan: StagePlan, headers: Headers, peers: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rescaling:
-    """A rescale of a pipeline's state.
-
-    Attributes:
-        headers: Merged header of all workers before, by stage.
-    """
+    """A rescale of a pipeline's state."""
 
     plan: StagePlan
     before: int
     after: int
-    headers: Mapping[int, StateHeader]
+    headers: Mapping[int, StateHeader]  # by stage, each merged of all workers before
 
     @classmethod
     def create(cls, plan: StagePlan, headers: Headers, before: int, after: int) -> Rescaling:
@@ -88,11 +84,7 @@ class Rescaling:
                 yield StateRow.from_header(number, worker, header)
 
     def arrive(self, rows: Iterable[StateRow]) -> Iterator[StateRow]:
-        """Yield the rows of workers after checking their owner; then the workers' headers.
-
-        Args:
-            rows: Results of `split` and `seeds`; all rows of a worker must be included.
-        """
+        """Yield all rows of workers after checking their owner; then the workers' headers."""
         arrivals: dict[tuple[int, int], Arrivals] = {}
         headers: dict[tuple[int, int], StateHeader] = {}
         for row in rows:
@@ -118,13 +110,9 @@ class Rescaling:
 
 
 def rescale(frame: DataFrame, plan: StagePlan, before: int, after: int) -> DataFrame:
-    """Rescale rows of state to other replay workers, and verify that none is lost.
+    """Rescale rows of a run's final state to other replay workers, and verify that none is lost.
 
-    Args:
-        frame: Final state of one run, rows of `state_rows.COLUMNS`.
-
-    Returns:
-        Rows of state, each worker's in its own partition; persisted, for the caller to unpersist.
+    Each worker's rows are in their own partition; the caller unpersists the result.
     """
     rescaling = Rescaling.create(plan, headers_of(_collect_headers(frame)), before, after)
     schema = frame.schema

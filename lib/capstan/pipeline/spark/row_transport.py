@@ -46,16 +46,11 @@ class Notes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """An input of a stage.
+    """An input of a stage."""
 
-    Attributes:
-        number: Number of its part, among those that the stage's tasks read.
-        key: Fields of the struct that partition the rows: empty when all rows go to one worker,
-            None when rows stay where they are.
-    """
-
-    number: int
+    number: int  # of its part, among those that the stage's tasks read
     column: str
+    # Fields that partition the rows: empty when all go to one worker, None when they stay.
     key: tuple[str, ...] | None
 
 
@@ -63,9 +58,8 @@ class Reader:
 class Rows:
     """A frame that a stage reads once for all of its inputs from there.
 
-    Attributes:
-        frame: Has the column `time BIGINT`, structs of rows, and `kind` and `note` when notes are
-            passed on. Optional `o_worker`, `o_batch` and `o_pos` order rows of the same time.
+    It has the column `time BIGINT`, structs of rows, and `kind` and `note` when notes pass.
+    Optional `o_worker`, `o_batch` and `o_pos` order rows of the same time.
     """
 
     frame: DataFrame
@@ -133,16 +127,11 @@ def from_all(
 def incoming(
     inputs: Sequence[Rows], schema: pa.Schema, peers: int, state: DataFrame | None = None
 ) -> DataFrame:
-    """Build the frame that the tasks of a stage read.
+    """Build the frame that the tasks of a stage read, and continue from rows of `state`.
 
     With a key, rows are partitioned among `peers` tasks and sorted by time, worker, batch and
     position, then by their values. So their order does not depend on their way through Spark.
     Notes come before all rows; notes about watermarks go to every task.
-
-    Args:
-        peers: Number of tasks, if the stage has a key.
-        state: Rows of state (`state_rows.COLUMNS`) that the tasks continue from, each for its
-            worker.
     """
     types = from_arrow_schema(schema)
     keyed = any(reader.key is not None for rows in inputs for reader in rows.readers)

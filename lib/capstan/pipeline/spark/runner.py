@@ -42,11 +42,7 @@ def sink_columns(pipeline: Pipeline, node: str, reach: Reach) -> StructType:
 
 
 def require_fit(records: Records, pipeline: Pipeline, sink: str, reach: Reach) -> None:
-    """Check that streams have the columns that a pipeline reads, without running anything.
-
-    Args:
-        records: The streams' records, as for `play`.
-    """
+    """Check that streams have the columns that a pipeline reads, without running anything."""
     plan = pipeline.plan([sink])
     for name, frames in _streams(pipeline, plan, records).items():
         for frame in frames:

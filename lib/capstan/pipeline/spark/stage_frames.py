@@ -39,39 +39,27 @@ _ASIDE = "node STRING, output STRING, name STRING, worker INT, time BIGINT, row 
 
 @dataclass(frozen=True, slots=True)
 class CarriedState:
-    """State that one run of a pipeline passes to the next.
+    """State that one run of a pipeline passes to the next."""
 
-    Attributes:
-        state: Final state of an earlier run with the same number of replay workers: rows of
-            `state_rows.COLUMNS`. None starts without state.
-        keeps: Whether to return the final state of this run.
-    """
-
+    # `state_rows.COLUMNS` of an earlier run with as many replay workers; None starts without.
     state: DataFrame | None = None
-    keeps: bool = False
+    keeps: bool = False  # whether to return the final state
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineRun:
-    """Result of a pipeline's run.
+    """Result of a pipeline's run."""
 
-    Attributes:
-        sinks: Rows of each chosen sink: the time, then the sink's own columns.
-        aside: Rows that operators diverted: `node`, `output` (`late`, `side` or `change`), `name`
-            (of a side output), `worker`, `time` (an integer), and the `row` as JSON.
-        nodes: Counters of every node on every replay worker, for display and the ledger.
-        trimmed: Number of rows of each sink that were dropped because their times are outside the
-            range.
-        put_aside: Number of diverted rows, by node and output.
-        state: If requested, the final state of the replay workers, and output for a later run to
-            write: rows of `state_rows.COLUMNS`.
-    """
-
+    # Rows of each chosen sink: the time, then the sink's own columns.
     sinks: Mapping[str, DataFrame]
+    # Diverted rows: `node`, `output` (`late`, `side`, `change`), `name` (of a side output),
+    # `worker`, `time` (an integer), and the `row` as JSON.
     aside: DataFrame
-    nodes: tuple[NodeMetrics, ...]
+    nodes: tuple[NodeMetrics, ...]  # counters of every node on every replay worker
+    # Rows of each sink dropped because their times are outside the range.
     trimmed: Mapping[str, int]
-    put_aside: Mapping[tuple[str, str], int]
+    put_aside: Mapping[tuple[str, str], int]  # number of diverted rows, by node and output
+    # If requested: `state_rows.COLUMNS`, with output for a later run to write.
     state: DataFrame | None = None
     _kept: tuple[DataFrame, ...] = field(default=(), repr=False)
 
@@ -262,14 +250,9 @@ _STORED = {Kind.BIGINT: pa.int64(), Kind.DATE: pa.date32(), Kind.TIMESTAMP: pa.t
 
 
 def side_rows(pipeline: Pipeline, table: SideTable, schema: pa.Schema, reach: Reach) -> pa.Table:
-    """Return the rows of a side table that a run reads, with the columns of its source.
+    """Return the rows of a side table that a run reads: column `time`, and the rows as struct `p0`.
 
-    Args:
-        schema: Columns that the source declares; `_time` is the table's time as an integer.
-        reach: Times to read; rows at other times are left out.
-
-    Returns:
-        A column `time`, and the rows as a struct `p0`.
+    In the source's `schema`, `_time` is the table's time as an integer.
     """
     result = resolve(pipeline, table.function)()
     if not isinstance(result, pa.Table):

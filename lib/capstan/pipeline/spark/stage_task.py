@@ -36,29 +36,17 @@ _TASK_NOTES = pa.array([kind.value for kind in (NoteKind.WORKER, NoteKind.STATE,
 
 @dataclass(frozen=True, slots=True)
 class StageWork:
-    """Everything that the tasks of a stage need to know.
+    """Everything that the tasks of a stage need to know."""
 
-    Attributes:
-        stage: The stage, whose sub-graph the tasks run.
-        inputs: Sources of the sub-graph, in order of the parts of incoming rows.
-        ordered: Whether rows arrive in order of time; otherwise watermarks wait until the end.
-        last: The watermark after the last row, unless the inputs promise less.
-        since: First time of the results to keep; None for no bound.
-        until: First time after the results to keep; None for no bound.
-        peers: Number of replay workers of the stage, if it has a key.
-        resumes: Whether the tasks continue from a saved state.
-        keeps: Whether the tasks emit their final state, and early output, at the end.
-    """
-
-    stage: Stage
-    inputs: tuple[str, ...]
-    ordered: bool
-    last: int
-    since: int | None = None
-    until: int | None = None
-    peers: int = 1
-    resumes: bool = False
-    keeps: bool = False
+    stage: Stage  # its sub-graph is what the tasks run
+    inputs: tuple[str, ...]  # sources of the sub-graph, in order of the parts of incoming rows
+    ordered: bool  # whether rows arrive in order of time; otherwise watermarks wait until the end
+    last: int  # the watermark after the last row, unless the inputs promise less
+    since: int | None = None  # first time of the results to keep; None for no bound
+    until: int | None = None  # first time after them; None for no bound
+    peers: int = 1  # replay workers of the stage, if it has a key
+    resumes: bool = False  # from a saved state
+    keeps: bool = False  # final state and early output are emitted at the end
 
     @classmethod
     def create(
@@ -95,12 +83,9 @@ class StageWork:
         return self.outputs.index(self.stage.exits.get(node, node))
 
     def run(self, batches: Iterable[pa.RecordBatch], worker: int) -> Iterator[pa.RecordBatch]:
-        """Run the stage for one worker.
+        """Run the stage for one worker, unless a note states another.
 
-        Args:
-            batches: Rows with the columns `incoming`. Notes come first; those for other stages are
-                forwarded.
-            worker: The replay worker, unless a note states it.
+        In batches of columns `incoming` notes come first; those for other stages are forwarded.
         """
         task = _Task(self, worker)
         for batch in batches:

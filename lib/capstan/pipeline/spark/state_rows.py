@@ -35,20 +35,13 @@ class StateKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StateRow:
-    """A row of state.
-
-    Attributes:
-        node: Operator of the state, or sink of the rows; None for a header.
-        part_of: The table of the operator's state.
-        hashes: Sum of the hashes of their keys; see `Chunk`.
-        digest: Digest of `data`.
-    """
+    """A row of state; see `Chunk`."""
 
     stage: int
     worker: int
     kind: StateKind
-    node: str | None = None
-    part_of: int | None = None
+    node: str | None = None  # of the state, or sink of the rows; None for a header
+    part_of: int | None = None  # the table of the operator's state
     part: int | None = None
     rows: int = 0
     hashes: int = 0
@@ -143,11 +136,7 @@ def final_state(
 
 @dataclass(slots=True)
 class Resumption:
-    """The state that a task continues from.
-
-    Attributes:
-        peers: Number of replay workers of the stage.
-    """
+    """The state that a task continues from."""
 
     stage: Stage
     peers: int

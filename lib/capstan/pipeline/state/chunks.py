@@ -38,26 +38,18 @@ WHOLE: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows of one table of an operator's state on one worker.
-
-    Attributes:
-        table: Position of the table, or `WHOLE` for a state that does not consist of tables.
-        part: Position of the chunk in the table; chunks of several workers can have the same
-            position.
-        hashes: Sum of the hashes of their keys, modulo 2^64 and signed. For rows that are the same
-            on every worker, the digest of their content.
-        data: The rows as an Arrow stream, or the state.
-        digest: First 8 bytes of the BLAKE2b hash of `data`, signed.
-    """
+    """Rows of one table of an operator's state on one worker."""
 
     worker: int
     node: str
-    table: int
-    part: int
+    table: int  # its position, or `WHOLE` for a state that does not consist of tables
+    part: int  # position in the table; chunks of several workers can have the same
     rows: int
+    # Sum of the hashes of their keys, modulo 2^64 and signed. For rows that are the same on every
+    # worker, the digest of their content.
     hashes: int
-    data: bytes
-    digest: int
+    data: bytes  # the rows as an Arrow stream, or the state
+    digest: int  # first 8 bytes of the BLAKE2b hash of `data`, signed
 
     @classmethod
     def create(cls, place: tuple[int, str, int, int], rows: int, hashes: int, data: bytes) -> Chunk:

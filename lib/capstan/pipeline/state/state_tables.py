@@ -57,15 +57,11 @@ PLACEMENT: Final = Modulo()
 
 @dataclass(frozen=True, slots=True)
 class StateTables:
-    """Description of the tables of an operator's state.
-
-    Attributes:
-        ports: For each table the port whose key columns partition it; None for a table that is the
-            same on every worker.
-    """
+    """Description of the tables of an operator's state."""
 
     node: str
     key: Key
+    # Whose key columns partition each table; None if all workers have the same.
     ports: tuple[int | None, ...]
 
     @classmethod

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The state that every step of a run needs.
-
-    Attributes:
-        played: The attempt whose output is published, when another one claims for it.
-    """
+    """The state that every step of a run needs."""
 
     spark: SparkSession
     lake: Lake
@@ -47,6 +43,7 @@ class Job:
     run: RunId
     started: float  # Its start on the monotonic clock, in seconds.
     attempt: int = 0  # The attempt's number; 0 before it has claimed anything.
+    # The attempt whose output is published, when another one claims for it.
     played: int | None = None
 
     @property

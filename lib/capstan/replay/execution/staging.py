@@ -44,16 +44,12 @@ _ENDED = frozenset({Why.REJECTED, Why.FAILED, Why.LEFT})
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The staged output of one attempt.
-
-    Attributes:
-        at: The time of its last step; None for an attempt that the ledger does not know.
-    """
+    """The staged output of one attempt."""
 
     name: str  # The folder's name: run and attempt.
     run: str
     why: Why
-    at: datetime | None
+    at: datetime | None  # Of its last step; None for an attempt that the ledger does not know.
     bytes: int
 
     def is_over(self, now: datetime, keep: timedelta) -> bool:

@@ -40,14 +40,10 @@ _PARTITION = "_seat"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The output of a replay.
-
-    Attributes:
-        played: The run of the pipeline, whose rows can be read repeatedly; None for others.
-    """
+    """The output of a replay."""
 
     rows: DataFrame  # The rows for the target.
-    played: PipelineRun | None = None
+    played: PipelineRun | None = None  # Its rows can be read repeatedly; None for others.
     sink: PipelineComputation | None = None  # The pipeline that was run; None for others.
 
     @property

@@ -46,27 +46,16 @@ _KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The changes of a replay to the present rows of its target.
-
-    Attributes:
-        changed: The number of rows replaced by others: in a cell, or with declared keys by key in a
-            cell.
-        cells: The number of cells (worker, time) with rows before or after.
-        differing: The number of cells that change; for `append` and `merge`, of the replayed ones.
-        new_columns: Columns that the target does not have yet; they are not compared.
-        foreign: The number of rows of other outputs that it would replace or merge over; that needs
-            --adopt.
-        findings: A sample of the rows: new as `expected`, present as `actual`.
-    """
+    """The changes of a replay to the present rows of its target."""
 
     added: int
     removed: int
-    changed: int
-    cells: int
-    differing: int
-    new_columns: tuple[str, ...]
-    foreign: int
-    findings: tuple[Finding, ...]
+    changed: int  # rows replaced by others: in a cell, or with declared keys by key in a cell
+    cells: int  # (worker, time) with rows before or after
+    differing: int  # cells that change; for `append` and `merge`, of the replayed ones
+    new_columns: tuple[str, ...]  # that the target does not have yet; they are not compared
+    foreign: int  # rows of other outputs that it would replace or merge over; that needs --adopt
+    findings: tuple[Finding, ...]  # a sample of the rows: new as `expected`, present as `actual`
 
     def to_json(self, time_type: TimeType) -> dict[str, object]:
         """The difference as the object that `--json` prints."""

@@ -14,19 +14,12 @@ MAX_FRAME: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Torn:
-    """The unfinished last frame of a recording.
+    """The unfinished last frame of a recording."""
 
-    Attributes:
-        offset: Its start, in bytes.
-        bytes: Number of bytes present.
-        missing: Number of bytes missing; None if unknown.
-        about: The same in words.
-    """
-
-    offset: int
-    bytes: int
-    missing: int | None
-    about: str
+    offset: int  # its start, in bytes
+    bytes: int  # that are present
+    missing: int | None  # number of bytes; None if unknown
+    about: str  # the same in words
 
     def to_json(self) -> dict[str, object]:
         """The tail as reports show it."""
