@@ -29,8 +29,7 @@ from capstan.pipeline import (
     OperatorSpec,
     StatefulLogic,
 )
-from capstan.pipeline.keyed.messages import Data
-from capstan.pipeline.keyed.stateful_functions import LogicOutput
+from capstan.pipeline.keyed.stateful_functions import Data, LogicOutput
 from capstan.pipeline.operators import SessionWindow, sum_of
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench

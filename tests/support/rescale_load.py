@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from capstan.pipeline import END, stateful_map
-from capstan.pipeline.keyed.messages import Data, Epoch
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import PLAIN
 from tests.reference.keyed_snapshot import KeyedSnapshot, OperatorStates
 from tests.reference.live import Cluster, Exchange, Job, Keyed
+from tests.reference.live.messages import Epoch
 
 _GROUPS = 5
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 
-from capstan.pipeline.keyed.messages import Data, Epoch, Message
+from capstan.pipeline.keyed.stateful_functions import Data
 from tests.reference.errors import MixedAlignment
+from tests.reference.live.messages import Epoch, Message
 
 
 class AlignedInput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from capstan.pipeline.keyed.messages import AbsBarrier
+from tests.reference.live.messages import AbsBarrier
 
 
 @dataclass(slots=True)

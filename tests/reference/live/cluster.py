@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.errors import Misplaced, NotWhole
 from tests.reference.errors import Stuck, UnknownWorker
 from tests.reference.keyed_snapshot import KeyedSnapshot, OperatorStates, Proof, common_epoch, prove
 from tests.reference.live.agenda import Agenda
 from tests.reference.live.coordinator import Coordinator, Operation, Running
 from tests.reference.live.job import Job
+from tests.reference.live.messages import AbsBarrier, Epoch, Message
 from tests.reference.live.wire import Wire
 from tests.reference.live.worker import Worker
 
@@ -150,7 +151,7 @@ class Cluster:
     def states(self) -> Mapping[int, OperatorStates]:
         """Return the current states of all keys, by worker and operator."""
         return {
-            number: {op: operator.store.snapshot() for op, operator in worker.operators.items()}
+            number: {op: operator.snapshot() for op, operator in worker.operators.items()}
             for number, worker in sorted(self._workers.items())
         }
 
@@ -191,12 +192,15 @@ class Cluster:
             )
             raise Misplaced.create(text)
         read = [
-            (operator, operator.store.decode_all(snapshot.states[number].get(op, {})))
+            (
+                operator,
+                {k: operator.decode(k, s) for k, s in snapshot.states[number].get(op, {}).items()},
+            )
             for number, worker in self._workers.items()
             for op, operator in worker.operators.items()
         ]
         for operator, states in read:
-            operator.store.states = states
+            operator.states = states
             operator.epoch = snapshot.epoch
         for worker in self._workers.values():
             for end in worker.exchanges.values():

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from capstan.pipeline.keyed.messages import AbsBarrier, Message, Reply, Rescale, SuspendMarker
 from tests.reference.errors import ConcurrentOperation
+from tests.reference.live.messages import AbsBarrier, Message, Reply, Rescale, SuspendMarker
 
 
 class Operation(StrEnum):

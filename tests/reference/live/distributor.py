@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from capstan.pipeline.keyed.messages import (
+from capstan.pipeline.keyed.stateful_functions import Data
+from tests.reference.errors import ConcurrentOperation
+from tests.reference.key_placement import KeyPlacement
+from tests.reference.live.alignment import Alignment
+from tests.reference.live.messages import (
     AbsBarrier,
     Acquire,
     Collect,
-    Data,
     Epoch,
     Interrogate,
     Message,
     Rescale,
     SuspendMarker,
 )
-from tests.reference.errors import ConcurrentOperation
-from tests.reference.key_placement import KeyPlacement
-from tests.reference.live.alignment import Alignment
 from tests.reference.live.rescaling import WINDOW, Rescaling
 from tests.reference.live.routing import Phase, Router
 from tests.reference.live.wire import (

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from capstan.pipeline.graph.events import END
-from capstan.pipeline.keyed.messages import AbsBarrier, Data, Epoch, Message
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import PLAIN, Encoded
+from tests.reference.live.messages import AbsBarrier, Epoch, Message
 
 EpochRule = Callable[[Data[object], int | None], int | None]
 """Returns the epoch that follows a record, given the last epoch; or None."""

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from capstan.pipeline.graph.graph import operator_id
-from capstan.pipeline.keyed.messages import Data, Message
-from capstan.pipeline.keyed.stateful_functions import SomeLogic
+from capstan.pipeline.keyed.stateful_functions import Data, SomeLogic
 from tests.reference.errors import DuplicateOperator
 from tests.reference.key_placement import KeyPlacement, Rendezvous
+from tests.reference.live.messages import Message
 from tests.reference.live.rescaling import WINDOW
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from capstan.pipeline.keyed.messages import Data, Epoch, Message, SuspendMarker
+from capstan.pipeline.keyed.stateful_functions import Data
 from tests.reference.errors import Suspended
 from tests.reference.key_placement import KeyPlacement, Rendezvous
+from tests.reference.live.messages import Epoch, Message, SuspendMarker
 
 
 class Partitioner(Protocol):

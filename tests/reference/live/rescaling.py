@@ -18,15 +18,8 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final
 
-from capstan.pipeline.keyed.messages import (
-    Acquire,
-    Collect,
-    Data,
-    Interrogate,
-    Message,
-    Reply,
-    Rescale,
-)
+from capstan.pipeline.keyed.stateful_functions import Data
+from tests.reference.live.messages import Acquire, Collect, Interrogate, Message, Reply, Rescale
 from tests.reference.live.routing import Phase, Router
 from tests.reference.live.wire import AckUpgrade, Bye, Done, Prepared, Sent, Upgrade, Wire
 

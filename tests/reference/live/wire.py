@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capstan.pipeline.keyed.messages import Acquire, Data, Epoch, SuspendMarker
+from capstan.pipeline.keyed.stateful_functions import Data
+from tests.reference.live.messages import Acquire, Epoch, SuspendMarker
 
 
 @dataclass(frozen=True, slots=True)

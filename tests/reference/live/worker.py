@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from capstan.pipeline.keyed.keyed_operator import KeyedOperator
-from capstan.pipeline.keyed.messages import Acquire, Collect, Data, Interrogate, Message
+from capstan.pipeline.keyed.stateful_functions import Data
 from tests.reference.live.agenda import Agenda, Port
 from tests.reference.live.distributor import Distributor
 from tests.reference.live.job import Apply, Exchange, Job, Keyed
+from tests.reference.live.keyed_operator import KeyedOperator
+from tests.reference.live.messages import Acquire, Collect, Interrogate, Message
 from tests.reference.live.wire import Wire
 
 Network = Callable[[int, int, int, Wire], None]
@@ -101,7 +102,7 @@ class Worker:
     @property
     def held(self) -> Mapping[int, int]:
         """Number of keys with state, by keyed operator."""
-        return {number: len(op.store.states) for number, op in self.operators.items()}
+        return {number: len(op.states) for number, op in self.operators.items()}
 
     def _exchange(
         self,

@@ -35,8 +35,7 @@ from capstan.pipeline import (
 from capstan.pipeline.definition import register
 from capstan.pipeline.graph.errors import LateOutput, OperatorFailed, RestoreFailed, StateChanged
 from capstan.pipeline.input_range import resuming
-from capstan.pipeline.keyed.messages import Data
-from capstan.pipeline.keyed.stateful_functions import LogicOutput
+from capstan.pipeline.keyed.stateful_functions import Data, LogicOutput
 from capstan.pipeline.operators import (
     Deduplicate,
     DivertLate,

@@ -12,18 +12,7 @@ import pytest
 
 from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map, ttl_map
-from capstan.pipeline.keyed.keyed_operator import KeyedOperator
-from capstan.pipeline.keyed.messages import (
-    AbsBarrier,
-    Acquire,
-    Collect,
-    Data,
-    Epoch,
-    Interrogate,
-    Reply,
-    Rescale,
-    SuspendMarker,
-)
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.state_tables import Modulo
 from tests.reference.key_placement import Rendezvous
@@ -45,6 +34,17 @@ from tests.reference.live import (
 )
 from tests.reference.live.aligned_input import AlignedInput
 from tests.reference.live.epochs import EpochGenerator, limit_out_of_orderness, monotonic
+from tests.reference.live.keyed_operator import KeyedOperator
+from tests.reference.live.messages import (
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Epoch,
+    Interrogate,
+    Reply,
+    Rescale,
+    SuspendMarker,
+)
 from tests.reference.live.snapshot_store import MemorySnapshots
 
 CASES = json.loads(

@@ -10,11 +10,9 @@ import pyarrow as pa
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.graph import operator_id
 from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
 from capstan.pipeline.keyed.keyed_operator import KeyedOperator
-from capstan.pipeline.keyed.messages import Data, Epoch, Message
-from capstan.pipeline.keyed.stateful_functions import SomeLogic, StatefulLogic
+from capstan.pipeline.keyed.stateful_functions import Data, SomeLogic, StatefulLogic
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
     RowBuffer,
@@ -107,10 +105,10 @@ class _KeyedLogicOperator(Operator):
         self._rows = RowBuffer(_used(schema, spec))
         self._keys = pa.schema([schema.field(name) for name in spec.by])
         self._uses_epochs = type(spec.logic).on_epoch is not StatefulLogic.on_epoch
-        self._emitted: list[Message] = []
+        self._emitted: list[Data[object]] = []
         name = f"logic {type(spec.logic).__name__}"
         self._operator: KeyedOperator[object] = KeyedOperator(
-            operator_id(name), spec.logic, self._emitted.append, name
+            name, spec.logic, self._emitted.append
         )
 
     @property
@@ -124,16 +122,15 @@ class _KeyedLogicOperator(Operator):
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         rows = self._rows.take_before(watermark)
-        handle = self._operator.handle
         if rows.num_rows:
             rows = ordered(rows, [(name, "ascending") for name in (TIME, *self._spec.ties)])
             keys, values = _records(rows, self._spec.by), _records(rows, self._spec.columns)
             times = rows.column(TIME).to_pylist()
             records = map(Data, keys, values, times)
             for record in self._with_epochs(records) if self._uses_epochs else records:
-                handle(record)
-        handle(Epoch(END if watermark == END else watermark - 1))
-        emitted = [message for message in self._emitted if isinstance(message, Data)]
+                self._operator.handle_record(record)
+        self._operator.handle_epoch(END if watermark == END else watermark - 1)
+        emitted = self._emitted.copy()
         self._emitted.clear()
         if emitted:
             emit_timed(self._to_table(emitted), context, timed=self._timed)
@@ -145,11 +142,11 @@ class _KeyedLogicOperator(Operator):
             key, time = record.key, record.time
             if time is not None and last.get(key) != time:
                 last[key] = time
-                self._operator.handle_epoch(key, time - 1)
+                self._operator.handle_epoch_of(key, time - 1)
             yield record
 
     def checkpoint(self) -> bytes:
-        states = self._operator.store.snapshot()
+        states = self._operator.snapshot()
         encoded = list(states.values())
         columns = [
             *_columns(list(states), self._keys),
@@ -167,8 +164,7 @@ class _KeyedLogicOperator(Operator):
         keys = _records(stored, self._spec.by)
         fields = zip(*(stored.column(f.name).to_pylist() for f in _STATE_FIELDS), strict=True)
         states = {key: Encoded(*values) for key, values in zip(keys, fields, strict=True)}
-        self._operator.store.states = self._operator.store.decode_all(states)
-        self._operator.epoch = edge.column("epoch")[0].as_py()
+        self._operator.restore(states, edge.column("epoch")[0].as_py())
         self._rows.replace(rows)
 
     def _to_table(self, records: list[Data[object]]) -> pa.Table:

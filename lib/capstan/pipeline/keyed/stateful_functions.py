@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, MutableMapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from capstan.pipeline.keyed.messages import Data
 from capstan.pipeline.state.codec import PLAIN, Codec
 
 In = TypeVar("In")
@@ -18,6 +18,16 @@ State = TypeVar("State")
 Out = TypeVar("Out")
 Entry = TypeVar("Entry")
 Put_contra = TypeVar("Put_contra", contravariant=True)
+Value_co = TypeVar("Value_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Data(Generic[Value_co]):
+    """A record."""
+
+    key: Hashable
+    value: Value_co
+    time: int | None = None  # None in a stream without times
 
 
 class LogicOutput(Protocol[Put_contra]):

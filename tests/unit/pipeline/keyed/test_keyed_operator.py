@@ -5,18 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.pipeline import END, StatefulLogic, stateful_map, ttl_map
-from capstan.pipeline.keyed.keyed_operator import KeyedOperator
-from capstan.pipeline.keyed.messages import (
-    AbsBarrier,
-    Acquire,
-    Collect,
-    Data,
-    Epoch,
-    Interrogate,
-    Reply,
-    Rescale,
-    SuspendMarker,
-)
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import (
     KeyChanged,
@@ -34,6 +23,17 @@ from tests.reference.live.epochs import (
     assign_timestamps,
     limit_out_of_orderness,
     monotonic,
+)
+from tests.reference.live.keyed_operator import KeyedOperator
+from tests.reference.live.messages import (
+    AbsBarrier,
+    Acquire,
+    Collect,
+    Epoch,
+    Interrogate,
+    Reply,
+    Rescale,
+    SuspendMarker,
 )
 from tests.reference.live.partitioned_output import Output, by_key, round_robin
 from tests.reference.live.snapshot_store import MemorySnapshots

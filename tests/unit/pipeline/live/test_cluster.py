@@ -9,7 +9,7 @@ import pytest
 
 from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map
-from capstan.pipeline.keyed.messages import Data, Epoch, Rescale
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
 from tests.reference.errors import ConcurrentOperation, DuplicateOperator, Stuck, UnknownWorker
 from tests.reference.key_placement import Rendezvous
@@ -25,6 +25,7 @@ from tests.reference.live import (
     routing,
 )
 from tests.reference.live import distributor as distributing
+from tests.reference.live.messages import Epoch, Rescale
 from tests.support.rescale_load import found_totals, run_load
 
 RUNS = 300

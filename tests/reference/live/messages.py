@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
+from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import Encoded
-
-Value_co = TypeVar("Value_co", covariant=True)
 
 
 class Reply:
@@ -50,15 +48,6 @@ class Reply:
         self.epochs[operator] = epoch
         self.snapshots[operator] = states
         self.waiting.discard(operator)
-
-
-@dataclass(frozen=True, slots=True)
-class Data(Generic[Value_co]):
-    """A record."""
-
-    key: Hashable
-    value: Value_co
-    time: int | None = None  # None in a stream without times
 
 
 @dataclass(frozen=True, slots=True)
