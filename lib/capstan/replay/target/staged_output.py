@@ -6,7 +6,7 @@ yet; the audit reads just those, and the publish adds them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from capstan.core.config import Mode
@@ -57,10 +57,8 @@ def publish(
         commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
     else:
         commit = _write(plan, rows, staging, txn, note)
-    if (
-        commit is None
-        or target_table.txn_version(delta.open_table(plan.target), run) != txn.version
-    ):
+    newest = target_table.txn_version(delta.open_table(plan.target), run)
+    if commit is None or newest != txn.version:
         raise target_table.fenced(run, attempt)
     return commit
 
@@ -68,16 +66,22 @@ def publish(
 def _write(
     plan: Plan, rows: DataFrame, staging: str, txn: Txn, note: Mapping[str, object]
 ) -> Commit | None:
-    path, rows = plan.target, with_defaults(rows, plan.target)
-    files = staged_files(path, staging)
+    path, replaces, files = plan.target, _replaces(plan), _files_to_add(plan, staging)
+    rows = with_defaults(rows, path)
     if files:
         rows = rows.sparkSession.createDataFrame([], rows.schema)
-    if _replaces(plan):
+    if replaces:
         where = target_table.predicate(plan, rows.schema)
-        return delta.replace(
-            rows, path, where, txn=txn, note=note, merge_schema=True, files=files or ()
-        )
-    return delta.append(rows, path, txn=txn, note=note, merge_schema=True, files=files or ())
+        return delta.replace(rows, path, where, txn=txn, note=note, merge_schema=True, files=files)
+    return delta.append(rows, path, txn=txn, note=note, merge_schema=True, files=files)
+
+
+def _files_to_add(plan: Plan, staging: str) -> Sequence[str]:
+    """The staged files that the publish can add as they are; none if it has to write the rows."""
+    # Looked at again: somebody may have altered the target, or written into it when it was empty.
+    if not can_stage(plan.target, replaces=_replaces(plan)):
+        return ()
+    return staged_files(plan.target, staging)
 
 
 def _replaces(plan: Plan) -> bool:
@@ -90,7 +94,7 @@ def _replaces(plan: Plan) -> bool:
 
 def require_staged_files(plan: Plan, staging: str) -> None:
     """Check that the staged files of a run that has waited are still there."""
-    missing = missing_file(plan.target, staged_files(plan.target, staging) or [])
+    missing = missing_file(plan.target, staged_files(plan.target, staging))
     if missing is not None:
         raise InvalidRequestError(
             "CAP-GONE",

@@ -58,18 +58,18 @@ def stage_rows(rows: DataFrame, path: str, listing: str) -> DataFrame:
     return staged.select(*(quoted(name) for name in rows.columns))
 
 
-def staged_files(path: str, listing: str) -> list[str] | None:
+def staged_files(path: str, listing: str) -> list[str]:
     """The listed files, as actions of a log entry, if a commit can add them to the table as it is.
 
-    None if they lie elsewhere, or if the table was altered since, so that its rules may be others.
+    None of them if they lie elsewhere, or if the table was altered since: its rules may be others.
     """
     if not _fits(delta.open_table(path), delta.open_table(listing)):
-        return None
+        return []
     base, files = f"{_base(path, listing)}/", []
     for action in delta.read_commit(listing, 0):
         if "add" in action:
             if not action["add"]["path"].startswith(base):
-                return None
+                return []
             action["add"]["path"] = action["add"]["path"].removeprefix(base)
             files.append(json.dumps(action))
     return files
