@@ -82,10 +82,8 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
 def _attempts(
     lake: Lake, plan: Plan, histories: Mapping[str, History], published_runs: Collection[str]
 ) -> Iterable[Attempt]:
-    """Attempts by their locks, since an attempt may fail before it writes anything else.
-
-    Locks taken for a rollback are excluded: they are no attempt to write and may be wider.
-    """
+    """Attempts by their locks, since an attempt may fail before it writes anything else."""
+    # Locks taken for a rollback are excluded: they are no attempt to write and may be wider.
     steps = {
         (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
     }

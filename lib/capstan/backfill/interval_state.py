@@ -179,12 +179,10 @@ def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]
 
 
 def _last_writer(time: Time, written: Sequence[WrittenRegion]) -> tuple[int | None, set[int]]:
-    """The index of the last run to write a time, and the indexes of what others changed there.
-
-    A run that merged or appended leaves rows of other outputs that were there before, and an
-    appending one all that others had changed. Without a run of this output, one that has mixed its
-    rows with others counts as the last one.
-    """
+    """The index of the last run to write a time, and the indexes of what others changed there."""
+    # A run that merged or appended leaves rows of other outputs that were there before, and an
+    # appending one all that others had changed. Without a run of this output, one that has mixed
+    # its rows with others counts as the last one.
     last: int | None = None
     mixed: int | None = None
     changes: set[int] = set()

@@ -172,10 +172,8 @@ def _capture(
 def _without_source(
     spark: SparkSession, lake: Lake, stream: Stream, reseat: bool, rescale: int | None
 ) -> CaptureResult:
-    """Capture nothing, but rescale the tape if asked to.
-
-    Idle workers stay where they are: only the query knows whether records are waiting.
-    """
+    """Capture nothing, but rescale the tape if asked to."""
+    # Idle workers stay where they are: only the query knows whether records are waiting.
     if reseat:
         raise InvalidRequestError(
             "CAP-REQUEST",

@@ -248,11 +248,9 @@ def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch
 
 
 def _doubling(declared: Replay) -> Doubling:
-    """The rule by which a replay would duplicate rows; only an append does.
-
-    It does so when rows are already published there, or when a followed replay will still cover
-    them.
-    """
+    """The rule by which a replay would duplicate rows; only an append does."""
+    # It does so when rows are already published there, or when a followed replay will still cover
+    # them.
     if declared.mode is not Mode.APPEND:
         return lambda _: False
     if declared.follow is not None:

@@ -53,10 +53,8 @@ def masked_logs(spark: SparkSession, options: Collection[str]) -> Iterator[None]
 
 
 def _mask_lines(spark: SparkSession) -> None:
-    """Give each appender a layout that replaces the values in a whole line, exception included.
-
-    Reading the configuration again would also do, but would reset levels that were set meanwhile.
-    """
+    """Give each appender a layout that replaces the values in a whole line, exception included."""
+    # Reading the configuration again would also do, but would reset levels that were set meanwhile.
     jvm: Any = spark.sparkContext._jvm
     values = "|".join(map(re.escape, concealed()))
     if not values:

@@ -151,10 +151,8 @@ def _entry(settings: Settings, replay: Replay, chunk: int | None) -> dict[str, o
 
 
 def _fills(survey: Survey, chunk: int | None) -> tuple[list[dict[str, object]], list[str]]:
-    """Requests of the job `backfill` for a replay, and the problems that rule out others.
-
-    The cut is pinned, so that a retry of the job is the next attempt of the same runs.
-    """
+    """Requests of the job `backfill` for a replay, and the problems that rule out others."""
+    # The cut is pinned, so that a retry of the job is the next attempt of the same runs.
     from capstan.backfill.planner import BackfillMode, BackfillRequest, plan_replays
     from capstan.errors import InvalidRequestError
 

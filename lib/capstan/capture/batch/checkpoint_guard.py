@@ -149,10 +149,8 @@ def _shut_out(spark: SparkSession, tape: Tape, writer: Checkpoint | None) -> Non
 
 
 def _placed(tape: Tape, query: Checkpoint, batch: int, number: int) -> Checkpoint:
-    """A query whose batch gets a number on the tape.
-
-    A query that has run before may place its batch 0 before batches that were inserted earlier.
-    """
+    """A query whose batch gets a number on the tape."""
+    # A query that has run before may place its batch 0 before batches that were inserted earlier.
     base = number - batch
     while (excess := base + _inserted(tape, base) + batch - number) > 0:
         base -= excess

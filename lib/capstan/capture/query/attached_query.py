@@ -199,10 +199,8 @@ class CaptureInto:
         return True
 
     def _require_lake(self, batch: int) -> None:
-        """Check that there is a lake for a query with a past: it may not be mounted.
-
-        A new lake would lack what the query has recorded before.
-        """
+        """Check that there is a lake for a query with a past: it may not be mounted."""
+        # A new lake would lack what the query has recorded before.
         if not exists(self.lake.root):
             raise InvalidRequestError(
                 "CAP-LAKE",

@@ -172,10 +172,8 @@ class _Selection:
         return rows.where(reduce(Column.__or__, [*stay, self._sql(self.source.where)]))
 
     def _made(self, item: str, before: Sequence[Column]) -> list[Column]:
-        """The columns of an expression, which may name those `before` it.
-
-        Of a generator, also for a record that makes no row.
-        """
+        """The columns of an expression, which may name those `before` it."""
+        # Of a generator, also for a record that makes no row.
         value = self._sql(item)
         if self.generates:  # Spark takes one generator.
             return [value]

@@ -160,10 +160,8 @@ def verify(
 
 
 def _with_source(shell: Shell, name: str) -> Declared:
-    """The declaration of a stream, which names its source.
-
-    A stream that a query records needs none, and could not be compared with one.
-    """
+    """The declaration of a stream, which names its source."""
+    # A stream that a query records needs none, and could not be compared with one.
     if name not in shell.declarations().streams and name in shell.lake.streams():
         from capstan.capture.query.source_reconciliation import require_known_source
         from capstan.storage.tape.tape import open_tape

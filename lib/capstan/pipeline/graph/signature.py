@@ -93,11 +93,9 @@ def require_unchanged(saved: Signatures, current: Signatures, *, whole: bool = F
 
 
 def _change(before: Signature, after: Signature) -> str:
-    """Describe the change between two signatures; empty when the state can be used.
-
-    Code does not matter when the format of the state differs: then the operator itself
-    migrates the state, or refuses it.
-    """
+    """Describe the change between two signatures; empty when the state can be used."""
+    # Code does not matter when the format of the state differs: then the operator itself migrates
+    # the state, or refuses it.
     migrates = before.get(FORM) != after.get(FORM)
     for name in sorted({*before, *after} - {FORM, CODE}):
         if before.get(name) != after.get(name):

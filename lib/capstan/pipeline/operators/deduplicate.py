@@ -151,7 +151,7 @@ class _DeduplicateOperator(Operator):
 
 
 def _spaced_rows(ids: pa.Array, times: pa.ChunkedArray, least: int) -> pa.Array:
-    """Return positions of each id's first row, and of each next one at least `least` after that."""
+    """Positions, ascending, of the first row of each id and of each next one `least` after it."""
     rows, id_of_row = len(ids), ids.to_numpy()
     later = np.searchsorted(times.to_numpy(), pc.add_checked(times, least).to_numpy())
     # One number combines id and position; it grows with the position within an id.

@@ -171,11 +171,9 @@ def _write_output(job: Job, output: Output, contents: Sequence[ContentSummary]) 
 
 
 def _record_side_outputs(job: Job, computation: PipelineComputation, played: PipelineRun) -> None:
-    """Write the side outputs of a run, if it has any, and the counters of its nodes.
-
-    Both name run and attempt. After a kill, the next attempt writes the rows again under its own
-    number, and the certificate names the attempt that has published.
-    """
+    """Write the side outputs of a run, if it has any, and the counters of its nodes."""
+    # Both name run and attempt. After a kill, the next attempt writes the rows again under its own
+    # number, and the certificate names the attempt that has published.
     pipeline, sink = computation.pipeline, computation.sink.node
     nodes = pipeline.plan([sink]).dag.nodes
     # The changes of a view are not counted, so they are written even when no other row is.

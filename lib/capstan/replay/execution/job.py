@@ -215,10 +215,8 @@ def restore(
 
 
 def _require_same_source(plan: Plan, intent: Intent, run: str) -> None:
-    """Check that the rows still keep the workers of the source that a run has recorded.
-
-    Others would have the run's rows looked for among other workers.
-    """
+    """Check that the rows still keep the workers of the source that a run has recorded."""
+    # Others would have the run's rows looked for among other workers.
     recorded = None if intent.placed is None else intent.placed.source
     if plan.computation.worker_source != recorded:
         raise InvalidRequestError(

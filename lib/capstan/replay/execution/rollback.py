@@ -109,11 +109,9 @@ def _carry_out(job: Job, version: int) -> int:
 
 
 def _require_last(job: Job, version: int) -> None:
-    """Check that no later run wrote over part of this one's range, or resumed from it.
-
-    A merge by sequence can be taken back under later ones, except those of the same followed
-    replay, which continue from it.
-    """
+    """Check that no later run wrote over part of this one's range, or resumed from it."""
+    # A merge by sequence can be taken back under later ones, except those of the same followed
+    # replay, which continue from it.
     for run in runs_published_since(job.lake, job.plan.scope, version, job.run.name):
         if job.plan.change_rule is not None and not have_same_identity(run, job.run.name):
             continue
@@ -164,10 +162,8 @@ def _insertable(job: Job, rows: DataFrame) -> DataFrame:
 
 
 def _require_as_merged(job: Job, version: int, merged: DataFrame, now: DataFrame) -> None:
-    """Check that every row is as the run has merged it, and that its key is unique.
-
-    Keys are not bound to a range, so any run that has published since may have changed them.
-    """
+    """Check that every row is as the run has merged it, and that its key is unique."""
+    # Keys are not bound to a range, so any run that has published since may have changed them.
     if (
         except_all(merged, now).isEmpty()
         and except_all(rows_with_keys(now, merged, job.plan.keys), merged).isEmpty()

@@ -143,11 +143,9 @@ def _(
 def _inputs(
     spark: SparkSession, plan: Plan, pipe: PipelineComputation, *, again: bool = False
 ) -> DataFrame | dict[str, list[DataFrame]]:
-    """The records that a pipeline reads: of one stream a frame, of several lists by source.
-
-    Only times that are complete in all streams are read. Lookups complete the records of their
-    sources.
-    """
+    """The records that a pipeline reads: of one stream a frame, of several lists by source."""
+    # Only times that are complete in all streams are read. Lookups complete the records of their
+    # sources.
     frames: dict[str, list[DataFrame]] = {}
     for stream in plan.inputs:
         records = played_records(

@@ -69,11 +69,9 @@ def clear_old(
 
 
 def _undecided(lake: Lake, identity: str) -> set[str]:
-    """Attempts that have published, or still may, without a row in the ledger.
-
-    An attempt that was killed after its commit is no longer active once its claim ends. The next
-    attempt finds the commit; then the run counts, and so does the snapshot that it took.
-    """
+    """Attempts that have published, or still may, without a row in the ledger."""
+    # An attempt that was killed after its commit is no longer active once its claim ends. The next
+    # attempt finds the commit; then the run counts, and so does the snapshot that it took.
     undecided = set()
     for name, history in runs.read_histories(lake, identity=identity).items():
         intents = [row for row in history.rows if row.step is Step.INTENT]

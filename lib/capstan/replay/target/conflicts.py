@@ -145,20 +145,16 @@ def _goes_beyond(region: Region, other: Region) -> bool:
 
 
 def _shares_keys(plan: Plan, other: _Published) -> bool:
-    """Whether a row of a plan can have the key of a row that a run has merged.
-
-    A key with the column of the worker separates the workers. A worker by hash does not, since a
-    rescaled stream may assign the key to another worker.
-    """
+    """Whether a row of a plan can have the key of a row that a run has merged."""
+    # A key with the column of the worker separates the workers. A worker by hash does not, since a
+    # rescaled stream may assign the key to another worker.
     column = plan.computation.worker_column(plan.inputs.tape, plan.layout)
     return column not in plan.keys or other.has_workers_of(plan)
 
 
 def _meets(plan: Plan, other: _Published) -> bool:
-    """Whether a run may have written rows that a plan writes.
-
-    When the target keeps worker and time, the scopes decide; else the intent of the run does.
-    """
+    """Whether a run may have written rows that a plan writes."""
+    # When the target keeps worker and time, the scopes decide; else the intent of the run does.
     region = other.region
     if region is None:
         return True

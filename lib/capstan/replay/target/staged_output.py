@@ -85,10 +85,8 @@ def _files_to_add(plan: Plan, staging: str) -> Sequence[str]:
 
 
 def _replaces(plan: Plan) -> bool:
-    """Whether a publish looks for rows to replace: not in an empty table.
-
-    Rows that others add meanwhile are foreign.
-    """
+    """Whether a publish looks for rows to replace: not in an empty table."""
+    # Rows that others add meanwhile are foreign.
     return plan.request.mode is Mode.REPLACE and not is_empty(plan.target)
 
 

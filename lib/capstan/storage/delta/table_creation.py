@@ -67,10 +67,8 @@ def create_table(
 
 
 def _write_checksum(path: str) -> None:
-    """Write the checksum of an empty table's first version, as defined by Delta's protocol.
-
-    Without it Spark rebuilds the table's state in a job before its first commit.
-    """
+    """Write the checksum of an empty table's first version, as defined by Delta's protocol."""
+    # Without it Spark rebuilds the table's state in a job before its first commit.
     entry = f"{path}/_delta_log/{0:020}"
     actions = [json.loads(line) for line in read_text(f"{entry}.json").splitlines()]
     fields = {name: value for action in actions for name, value in action.items()}

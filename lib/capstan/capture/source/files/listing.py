@@ -280,10 +280,8 @@ def _files_in(paths: Sequence[str] | None, detail: str | None) -> Iterator[tuple
 def _local_files(
     folder: str, above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, SourceFile | None]]:
-    """The files below a local folder, and None for each symbolic link to nothing.
-
-    A link back to its own folder is refused, as it would never end.
-    """
+    """The files below a local folder, and None for each symbolic link to nothing."""
+    # A link back to its own folder is refused, as it would never end.
     here = realpath(folder)
     if here in above:
         raise InvalidRequestError(

@@ -114,10 +114,8 @@ def _require_closed_quotes(
 
 
 def _whole_line(quote: str, options: Mapping[str, str], end: str | None = None) -> str:
-    """A pattern, in Java's syntax, for lines in which every quoted field ends.
-
-    `end` ends a record where it is not quoted; None if lines are already taken apart.
-    """
+    """A pattern, in Java's syntax, for lines in which every quoted field ends."""
+    # `end` ends a record where it is not quoted; None if lines are already taken apart.
     separator = options.get("sep", options.get("delimiter", ",")).replace("\\t", "\t")
     escape = options.get("escape", "\\")
     sep, q, e = map(_java_literal, (separator, quote, escape))

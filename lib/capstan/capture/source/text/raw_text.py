@@ -143,11 +143,9 @@ class Text:
         return found.select(*columns, *kept, record.isNull().alias(NO_ROW))
 
     def _lost(self, raw: Column) -> Column:
-        """Whether a field of a CSV line was not parsed.
-
-        Spark also calls a line malformed that ends early. That is normal in a file written before
-        the stream gained a column. With odd quotes it is a part of a record with a line break.
-        """
+        """Whether a field of a CSV line was not parsed."""
+        # Spark also calls a line malformed that ends early. That is normal in a file written before
+        # the stream gained a column. With odd quotes it is a part of a record with a line break.
         names = [f"c{place}" for place in range(len(self.parsed) + 1)]
         options = {k: v for k, v in self.source.options.items() if k.lower() not in _FILE_OPTIONS}
         fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
