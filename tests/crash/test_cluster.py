@@ -91,7 +91,7 @@ def _kill_one(at: Cluster, lake: Lake) -> None:
     """Kill an executor while tasks write what is staged: both are held, one does not come back."""
 
     def staging() -> bool | None:
-        return True if any(Path(lake.root, "staging").rglob("*.parquet")) else None
+        return True if any(Path(lake.table("piped")).rglob("*.parquet")) else None
 
     until(staging, PATIENCE, every=0.02)
     executors = at.executors()

@@ -336,7 +336,7 @@ def cut(captured: World) -> Cut:
     run = captured.rest.trigger(REPLAY, {"stream": STREAM, **requested})
 
     def staged() -> bool:
-        return any(Path(captured.lake.staging("")).glob("whole-*/**/*.parquet"))
+        return any(Path(captured.lake.table("whole")).rglob("*.parquet"))
 
     def waits() -> bool | None:
         return captured.rest.task(REPLAY, run, "replay")["state"] == "up_for_retry" or None

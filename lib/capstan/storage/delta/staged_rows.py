@@ -81,6 +81,15 @@ def missing_file(path: str, files: list[str]) -> str | None:
     return next((file for file, size in sizes_of(paths).items() if size is None), None)
 
 
+def listed_bytes(listing: str) -> int:
+    """The size of the files that are listed and lie elsewhere; 0 without a list."""
+    actions = delta.read_commit(listing, 0) if is_table(listing) else ()
+    files = [action["add"] for action in actions if "add" in action]
+    return sum(
+        file["size"] for file in files if file["path"].startswith("..") or ":" in file["path"]
+    )
+
+
 def discard(path: str, listing: str) -> None:
     """Delete the listed files of a writer that has ended, but for those that the table has."""
     if not (is_table(path) and is_table(listing)):
