@@ -126,6 +126,9 @@ def test_what_a_killed_attempt_left_is_cleared(play: Play, point: str) -> None:
         play(into, since=DAY2, until=DAY3)
     later = datetime.now(UTC) + 2 * claims.LEASE
     left = list_staged(play.lake, later)
+    if point == "replay.staging":
+        waiting = parquet(table) - committed(table)
+        assert left[0].bytes > sum((Path(table) / file).stat().st_size for file in waiting)
     clear_staged(play.lake, left, later, timedelta())
     # Those that nobody has listed yet are left to VACUUM, as those of any writer that was killed.
     unlisted = parquet(table) - committed(table)

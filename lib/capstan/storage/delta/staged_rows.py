@@ -86,7 +86,7 @@ def listed_bytes(listing: str) -> int:
     actions = delta.read_commit(listing, 0) if is_table(listing) else ()
     files = [action["add"] for action in actions if "add" in action]
     return sum(
-        file["size"] for file in files if file["path"].startswith("..") or ":" in file["path"]
+        file["size"] for file in files if file["path"].startswith("../") or "://" in file["path"]
     )
 
 

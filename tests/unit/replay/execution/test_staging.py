@@ -40,7 +40,7 @@ RUNS = {name: f"t-{number:08x}-1" for number, name in enumerate(STEPS)}
 def stage(lake: Lake, name: str) -> None:
     folder = Path(lake.staging(name)) / "_delta_log"
     folder.mkdir(parents=True)
-    (folder / "00000000000000000000.json").write_text("12345", encoding="utf-8")
+    (folder / "00000000000000000000.json").write_text("{}\n{}", encoding="utf-8")
 
 
 @pytest.fixture
