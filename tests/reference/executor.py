@@ -40,8 +40,14 @@ class ScenarioExecutor(DagExecutor):
 
     def fire_timers(self, up_to: int) -> None:
         """Fire the timers of all nodes up to a time, whatever their watermarks, and run."""
-        self._engine.check()
-        self._engine.fire(up_to)
+        engine = self._engine
+        engine.check()
+        for node in engine.order:
+            engine._drain(node)
+            engine._fire(node, up_to)
+            if engine._moving:
+                engine._advance(node)
+        engine._moving = False
 
     def inject_events(self, node: NodeRef, events: Iterable[Event], port: int = 0) -> None:
         """Queue events at a node; they are processed before the next event given to it."""

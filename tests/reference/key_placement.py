@@ -6,9 +6,10 @@ from collections.abc import Hashable, Sequence
 from typing import ClassVar, Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from capstan.pipeline.state.key_hash import hash_long, key_hash, mix, signed
+from capstan.pipeline.state.key_hash import _hash_words, hash_long, key_hash, signed
 from capstan.pipeline.state.state_tables import required
 
 _SEED: Final = 42
@@ -44,9 +45,15 @@ class Rendezvous:
         """Return the owners (int64) of keys with these hashes (int64)."""
         numbers = hashes.to_numpy(zero_copy_only=False)
         first, *others = sorted(required(workers))
-        best, owner = mix(numbers, first), np.full(len(numbers), first, np.int64)
+        best, owner = _mixed(numbers, first), np.full(len(numbers), first, np.int64)
         for worker in others:
-            weight = mix(numbers, worker)
+            weight = _mixed(numbers, worker)
             better = weight >= best
             best, owner = np.where(better, weight, best), np.where(better, worker, owner)
         return pa.array(owner)
+
+
+def _mixed(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
+    """Return for each hash the SQL `xxhash64(hash, cast(number AS BIGINT))`."""
+    chained = _hash_words(hashes.view(np.uint64), np.full(len(hashes), _SEED, np.uint64))
+    return _hash_words(np.full(len(hashes), number, np.uint64), chained).view(np.int64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from capstan.core.json_object import Json
@@ -50,19 +50,6 @@ class Finding:
             "check": self.check or None,
         }
 
-    @classmethod
-    def from_json(cls, value: Json, time_type: TimeType) -> Finding:
-        """The finding that `to_json` wrote."""
-        return cls(
-            value["worker"],
-            parse_time(time_type, value["time"]),
-            value["kind"],
-            value["expected"],
-            value["actual"],
-            value.get("where", TARGET),
-            value.get("check") or "",
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
@@ -76,12 +63,6 @@ class CheckResult:
     def to_json(self) -> dict[str, object]:
         """The result as a JSON object; its rows are among the audit's findings."""
         return {"name": self.name, "rule": self.rule, "failing": self.failing}
-
-    @classmethod
-    def from_json(cls, value: Json, findings: Iterable[Finding] = ()) -> CheckResult:
-        """The result that `to_json` wrote, with its rows among the audit's findings."""
-        rows = (row for row in findings if row.check == value["name"])
-        return cls(value["name"], value["rule"], value["failing"], tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +78,6 @@ class Near:
     tolerance: float = 0.0  # `a` equals `b` up to `tolerance * max(1, |a|, |b|)`
     cells: int = 0  # equal only within the tolerance
     unsure: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, value: Json) -> Near:
-        """The value that `dataclasses.asdict` wrote."""
-        columns, unsure = tuple(value["columns"]), tuple(value["unsure"])
-        return cls(columns, value["tolerance"], value["cells"], unsure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,22 +123,6 @@ class Audit:
             **({"near": asdict(self.near)} if self.near != Near() else {}),
         }
 
-    @classmethod
-    def from_json(cls, value: Json, time_type: TimeType) -> Audit:
-        """The audit that `to_json` wrote; `first` is not stored and stays empty."""
-        findings = [Finding.from_json(finding, time_type) for finding in value["findings"]]
-        return cls(
-            value["kind"],
-            value["passed"],
-            value["cells"],
-            value["differing"],
-            tuple(finding for finding in findings if not finding.check),
-            value["records"],
-            value["totals"],
-            checks=tuple(CheckResult.from_json(c, findings) for c in value.get("checks", ())),
-            near=Near.from_json(value["near"]) if "near" in value else Near(),
-        )
-
     def require_passed(self, where: str, *, staged: bool = False) -> None:
         """Check that the audit passed; `staged` rows are new and were never changed."""
         if self.passed:
@@ -206,15 +165,6 @@ def render(time_type: TimeType, time: CellTime) -> TimesJson:
         except (OverflowError, ValueError):
             values.append(value)  # A table may hold years beyond 9999, which no stream can.
     return values[0] if len(values) == 1 else values
-
-
-def parse_time(time_type: TimeType, time: TimesJson) -> CellTime:
-    """The cell's time that `render` wrote."""
-    values = time if isinstance(time, list) else [time]
-    return tuple(
-        coordinate.parse(value) if isinstance(value, str) else value
-        for coordinate, value in zip(time_type.coordinates, values, strict=True)
-    )
 
 
 def place(time_type: TimeType, worker: int | None, time: CellTime) -> str:

@@ -73,15 +73,6 @@ class Engine:
         self._moving = False
         return moved
 
-    def fire(self, up_to: int) -> None:
-        """Fire the timers of all nodes up to a time, and run."""
-        for node in self.order:
-            self._drain(node)
-            self._fire(node, up_to)
-            if self._moving:
-                self._advance(node)
-        self._moving = False
-
     def settle(self) -> None:
         """Query all operators again for their holds, after a restore of their states."""
         self._moving = False

@@ -90,14 +90,6 @@ def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     return pa.array(seeds.view(np.int64))
 
 
-def mix(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:
-    """Return for each hash the SQL `xxhash64(hash, cast(number AS BIGINT))`."""
-    seeds = np.full(len(hashes), _SEED, np.uint64)
-    chained = _hash_words(hashes.view(np.uint64), seeds)
-    numbers = np.full(len(hashes), number & _MASK, np.uint64)
-    return _hash_words(numbers, chained).view(np.int64)
-
-
 def signed(value: int) -> int:
     """Return an unsigned 64-bit number as a signed one, as in SQL."""
     return value - 2**64 if value >= 2**63 else value
