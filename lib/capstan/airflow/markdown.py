@@ -96,10 +96,8 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> 
 
 
 def markdown_cell(value: object) -> str:
-    """A value as the text of a table cell: one line, with markup escaped.
-
-    Unescaped data could end the cell, or be an image that a browser fetches.
-    """
+    """A value as the text of a table cell: one line, with markup escaped."""
+    # Unescaped data could end the cell, or be an image that a browser fetches.
     listed = isinstance(value, list | tuple | Mapping)
     text = cell_text(value) if listed else "" if value is None else str(value)
     text = " ".join(text.split())

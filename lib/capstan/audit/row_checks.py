@@ -141,10 +141,8 @@ def _misfit(
 def aggregate_with_checks(
     rows: DataFrame, checks: Sequence[PreparedCheck], measures: Mapping[str, Column]
 ) -> DataFrame:
-    """Aggregate rows to cells, with failing rows per check as `c0, c1, ...`, in one scan.
-
-    Rows that share a key are counted in the row without a place, which may have no records.
-    """
+    """Aggregate rows to cells, with failing rows per check as `c0, c1, ...`, in one scan."""
+    # Rows that share a key are counted in the row without a place, which may have no records.
     place = place_of(rows)
     unique = [check for check in checks if check.keys]
     counts = [F.sum(check.column).alias(check.column) for check in checks if not check.keys]

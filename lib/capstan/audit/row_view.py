@@ -123,10 +123,8 @@ def played_records(
 
 
 def in_another_order(records: DataFrame) -> DataFrame:
-    """The records in other partitions, in each of them from the last position to the first.
-
-    Output that depends on the order of its input, or on how it is divided, then differs. The
-    partition is a hash of the position, so that a second time the order is the same.
-    """
+    """The records in other partitions, in each of them from the last position to the first."""
+    # Output that depends on the order of its input, or on how it is divided, then differs. The
+    # partition is a hash of the position, so that a second time the order is the same.
     placed = records.repartition(*_POSITION)
     return placed.sortWithinPartitions(*_POSITION, ascending=False)

@@ -153,12 +153,10 @@ class RegionOwner:
 
 
 def region_owner(region: Region, minimum: Time, written: Sequence[WrittenRegion]) -> RegionOwner:
-    """The owners of a region; of overlapping writers, in the order of commits, the last counts.
-
-    A region is defined by comparing single coordinates with the numbers in its bounds and
-    frontiers. Between two such numbers the result is constant, so it is evaluated cell by cell, at
-    the least time of each cell: exact even for partially ordered times.
-    """
+    """The owners of a region; of overlapping writers, in the order of commits, the last counts."""
+    # A region is defined by comparing single coordinates with the numbers in its bounds and
+    # frontiers. Between two such numbers the result is constant, so it is evaluated cell by cell,
+    # at the least time of each cell: exact even for partially ordered times.
     last_writers: set[int] = set()
     changed: set[int] = set()
     covered = True

@@ -114,13 +114,11 @@ def survey_range(
 
 
 def plan_replays(survey: Survey, request: BackfillRequest) -> list[Request]:
-    """The replays of a backfill, in the order in which to run them.
-
-    Adjacent intervals that lack the same workers form a stretch, and only those workers are
-    replayed. If the replay requires approval, each run stops after its audit. A stretch is cut into
-    chunks from the end where work starts. So after a kill the rest is cut in the same places, and
-    its first run is the interrupted one.
-    """
+    """The replays of a backfill, in the order in which to run them."""
+    # Adjacent intervals that lack the same workers form a stretch, and only those workers are
+    # replayed. If the replay requires approval, each run stops after its audit. A stretch is cut
+    # into chunks from the end where work starts. So after a kill the rest is cut in the same
+    # places, and its first run is the interrupted one.
     selected = [i for i in survey.intervals if i.state in _STATES[request.what]]
     _check_append(survey, request, selected)
     replays = [

@@ -76,10 +76,8 @@ class Shell:
 
     @contextmanager
     def working(self, work: Work) -> Iterator[CommandContext]:
-        """Show the progress of some work, and stop the Spark session that it starts.
-
-        The work's own prints go to standard error: standard output is for the result.
-        """
+        """Show the progress of some work, and stop the Spark session that it starts."""
+        # The work's own prints go to standard error: standard output is for the result.
         with redirect_stdout(sys.stderr), watching(self.output, work) as watch, self.context:
             self.context.watch = watch
             yield self.context

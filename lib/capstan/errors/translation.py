@@ -192,10 +192,8 @@ _RAISED = re.compile(r"^([A-Za-z_][\w.]*: .*)$", re.MULTILINE)
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether an exception tells that something failed, unlike an interrupt or an exit.
-
-    A panic of a library in Rust (delta-rs, Polars) is one, and no `Exception`.
-    """
+    """Whether an exception tells that something failed, unlike an interrupt or an exit."""
+    # A panic of a library in Rust (delta-rs, Polars) is one, and no `Exception`.
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
@@ -308,11 +306,9 @@ def to_capstan_error(error: BaseException, hint: str = _UNKNOWN_HINT) -> Capstan
 
 
 def root_message(error: BaseException) -> str:
-    """The line of an exception's message that states the cause, shortened if it is very long.
-
-    Java and Python stack frames surround it. For an exception that a query raised in Python, the
-    whole traceback precedes it.
-    """
+    """The line of an exception's message that states the cause, shortened if it is very long."""
+    # Java and Python stack frames surround it. For an exception that a query raised in Python, the
+    # whole traceback precedes it.
     text = masked(str(error))
     _, _, traceback = text.partition(_PYTHON_TRACEBACK)
     raised = _RAISED.findall(traceback)

@@ -109,11 +109,9 @@ class RollbackRequest:
 
 
 def require_reversible(lake: Lake, run: str) -> History:
-    """Check without a JVM that a run can be rolled back, or already was.
-
-    After an interrupted publish, only the target shows how far it got; the rollback itself
-    completes the ledgers.
-    """
+    """Check without a JVM that a run can be rolled back, or already was."""
+    # After an interrupted publish, only the target shows how far it got; the rollback itself
+    # completes the ledgers.
     lake.require()
     history = read_history(lake, run)
     if history.rolled_back:

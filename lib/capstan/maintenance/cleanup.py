@@ -50,11 +50,9 @@ def clear_snapshots(spark: SparkSession, lake: Lake, pipeline: str) -> list[str]
 
 
 def vacuum(spark: SparkSession, name: str, path: str) -> int:
-    """Delete files that no retained version of a table uses; returns their number.
-
-    Includes leftovers of killed writers. Nothing is deleted if the retention is shorter than a run
-    may take, because a run's input must stay until its end.
-    """
+    """Delete files that no retained version of a table uses; returns their number."""
+    # Includes leftovers of killed writers. Nothing is deleted if the retention is shorter than a
+    # run may take, because a run's input must stay until its end.
     if retention_of(path, FILES) < LEASE:
         return 0
     table = delta.open_table(path)
@@ -67,10 +65,8 @@ def vacuum(spark: SparkSession, name: str, path: str) -> int:
 
 
 def checkpoint(spark: SparkSession, name: str, path: str) -> bool:
-    """Write a checkpoint of a table's log unless its newest version has one; True if written.
-
-    Delta then deletes log entries older than the table's log retention.
-    """
+    """Write a checkpoint of a table's log unless its newest version has one; True if written."""
+    # Delta then deletes log entries older than the table's log retention.
     pointer = f"{path}/_delta_log/_last_checkpoint"
     last = int(json.loads(read_text(pointer))["version"]) if exists(pointer) else -1
     if last >= delta.open_table(path).version():

@@ -111,10 +111,9 @@ def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box] = ()) -> i
 
 
 def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: int) -> int:
-    """The last settled batch: no more records can arrive at the times of batches up to it.
+    """The last settled batch: no more records can arrive at the times of batches up to it."""
+    # Each worker's times are compared with its own frontier, so a stalled worker holds up no other.
 
-    Each worker's times are compared with its own frontier, so a stalled worker holds up no other.
-    """
     # An invalid recording may have only negative counts; then it holds nothing.
     frontiers = {state.worker: state.frontier for state in states if state.frontier}
     last = cut.batch

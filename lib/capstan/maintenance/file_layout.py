@@ -23,11 +23,9 @@ class FileAssignment:
 
 
 def row_bytes(files: Sequence[TapeFile], workers: Iterable[int]) -> dict[int, float]:
-    """The estimated size of a record of each worker, from the files that may hold its records.
-
-    If a worker's records are larger than its neighbours', their shared file exceeds its intended
-    size, and the next estimate for its workers is larger.
-    """
+    """The estimated size of a record of each worker, from the files that may hold its records."""
+    # If a worker's records are larger than its neighbours', their shared file exceeds its intended
+    # size, and the next estimate for its workers is larger.
     order = sorted(workers)
     # Prefix sums: an entry at a worker counts from that worker on.
     size, rows = [0] * (len(order) + 1), [0] * (len(order) + 1)

@@ -8,11 +8,9 @@ from capstan.core.config.sql_rules import moments
 
 
 def clock_literal(sql: str, frame: DataFrame) -> str | None:
-    """The first literal of `sql` whose value depends on the clock; None without one.
-
-    Only types decide which literals become times: `name = 'today'` compares texts. So Spark's rule
-    for such literals (`SpecialDatetimeValues`) is applied to the plan; nothing is computed.
-    """
+    """The first literal of `sql` whose value depends on the clock; None without one."""
+    # Only types decide which literals become times: `name = 'today'` compares texts. So Spark's
+    # rule for such literals (`SpecialDatetimeValues`) is applied to the plan; nothing is computed.
     literals = moments(sql)
     if not literals:
         return None

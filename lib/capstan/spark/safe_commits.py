@@ -44,11 +44,9 @@ Get = Callable[[str], str | None]
 
 
 def require_safe_commits(session: SparkSession, place: str) -> None:
-    """Check that of two concurrent commits to a table only one can succeed.
-
-    A folder needs no check. The first time something is made in an object store, two writers create
-    one file there, and one must fail: names and settings alone prove nothing.
-    """
+    """Check that of two concurrent commits to a table only one can succeed."""
+    # A folder needs no check. The first time something is made in an object store, two writers
+    # create one file there, and one must fail: names and settings alone prove nothing.
     scheme, separator, rest = place.partition("://")
     if not separator:
         return
@@ -132,10 +130,8 @@ def _require_class(scheme: str, spark: Get) -> None:
 
 
 def require_one_creator(session: SparkSession, place: str) -> None:
-    """Check that of two writers who create one file at a place, one fails.
-
-    Both open the file before one of them closes it; a check for the file cannot tell them apart.
-    """
+    """Check that of two writers who create one file at a place, one fails."""
+    # Both open the file before one of them closes it; a check for the file cannot tell them apart.
     failures: list[Py4JJavaError] = []
     with _reaching(session, f"{place}/.capstan-{uuid4().hex}") as (system, path):
         streams = [

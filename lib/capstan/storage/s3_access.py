@@ -56,10 +56,8 @@ def bucket(name: str) -> fs.FileSystem:
 
 
 def child_variables() -> dict[str, str | None]:
-    """The `variables` for a program to be started, with None to hide one.
-
-    Keys of another source would not fit to these, nor a token.
-    """
+    """The `variables` for a program to be started, with None to hide one."""
+    # Keys of another source would not fit to these, nor a token.
     given = variables()
     hidden = (*KEYS, "AWS_PROFILE") if KEYS[0] in given else ()
     return {**dict.fromkeys(hidden), **given}

@@ -15,10 +15,9 @@ _seen: dict[str, int] = {}
 
 
 def is_log(filesystem: fs.FileSystem, log: str) -> bool:
-    """Whether a folder is the log of a table.
+    """Whether a folder is the log of a table."""
+    # It has its first commit, or names its last checkpoint: a clean-up deletes only older commits.
 
-    It has its first commit, or names its last checkpoint: a clean-up deletes only older commits.
-    """
     # A table that was created again begins at its first commit, whatever was seen before.
     versions = dict.fromkeys((_seen.get(log, 0), 0))
     known = any(_commit(filesystem, log, version) for version in versions)
@@ -26,11 +25,10 @@ def is_log(filesystem: fs.FileSystem, log: str) -> bool:
 
 
 def newest_commit(filesystem: fs.FileSystem, log: str) -> str | None:
-    """Name and tag of the newest commit in a log; None when the place to begin is not known.
-
-    The tag differs when a table was deleted and created again. Commits have no gaps since the last
-    checkpoint, so the newest is found by bisection, from there or from the newest one seen before.
-    """
+    """Name and tag of the newest commit in a log; None when the place to begin is not known."""
+    # The tag differs when a table was deleted and created again. Commits have no gaps since the
+    # last checkpoint, so the newest is found by bisection, from there or from the newest one seen
+    # before.
     low, newest = _start(filesystem, log)
     step = 1
     while newest and (later := _commit(filesystem, log, low + step)):

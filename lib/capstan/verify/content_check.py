@@ -46,11 +46,9 @@ def find_mismatches(
     workers: Collection[int] | None,
     retired: Sequence[Box] = (),
 ) -> dict[int, ContentMismatch]:
-    """The first mismatch of each worker, by `seq`; records without an event come last.
-
-    Rows of batches after the cut are not on the tape, and those of `retired` times were deleted;
-    both are ignored.
-    """
+    """The first mismatch of each worker, by `seq`; records without an event come last."""
+    # Rows of batches after the cut are not on the tape, and those of `retired` times were deleted;
+    # both are ignored.
     cells = _cells(spark, tape, cut, workers, retired)
     differing = cells.where("stored <> promised OR h1 <> promised_h1 OR h2 <> promised_h2")
     first = F.min(
@@ -198,10 +196,8 @@ class FileDamage:
 
 
 def find_damage(tape: Tape) -> list[FileDamage]:
-    """Files of a tape's tables whose length differs from the log, by table and path.
-
-    Checks the newest version of each table, without a JVM and without opening a file.
-    """
+    """Files of a tape's tables whose length differs from the log, by table and path."""
+    # Checks the newest version of each table, without a JVM and without opening a file.
     damaged = []
     paths = tape.paths
     for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):

@@ -39,10 +39,8 @@ class VerifiedUpTo:
 def load_verified(
     lake: Lake, tape: Tape, cut: Cut, workers: Collection[int] | None = None
 ) -> VerifiedUpTo:
-    """The recorded verifications of a tape up to a cut, without a JVM.
-
-    What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
-    """
+    """The recorded verifications of a tape up to a cut, without a JVM."""
+    # What is not among the newest `LOOK_BACK` files is left out, and is then verified again.
     opened = {
         n: at for n, at in opened_commits(tape, cut).items() if workers is None or n in workers
     }

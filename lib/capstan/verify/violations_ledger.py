@@ -50,10 +50,8 @@ def known_violations(lake: Lake, **equal: object) -> list[KnownViolation]:
 
 
 def record_violations(lake: Lake, tape: Tape, verification: Verification, *, deep: bool) -> None:
-    """Record changes since the last verification; usually there are none.
-
-    Content violations stay unless records were read (`deep`).
-    """
+    """Record changes since the last verification; usually there are none."""
+    # Content violations stay unless records were read (`deep`).
     before = {
         violation.worker: violation
         for violation in known_violations(lake, stream=tape.name)

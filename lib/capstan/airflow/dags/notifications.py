@@ -56,11 +56,9 @@ def of_chosen(settings: Settings) -> Callback:
 
 
 def of_concerned(settings: Settings) -> Callback:
-    """A callback that calls the notifiers of the streams and replays that a failure names.
-
-    A task that covers all declarations knows them only once it has failed: a stream that breaks a
-    rule, is damaged or does not move; a table that fails its audit; a backfill that ended early.
-    """
+    """A callback that calls the notifiers of the streams and replays that a failure names."""
+    # A task that covers all declarations knows them only once it has failed: a stream that breaks a
+    # rule, is damaged or does not move; a table that fails its audit; a backfill that ended early.
 
     def notify(context: Any) -> None:
         about = getattr(context.get("exception"), "about", {})

@@ -62,10 +62,8 @@ def sessions_with(mark: str, logs: Path) -> set[int]:
 
 
 def end(processes: Callable[[], Iterable[Process]]) -> None:
-    """Kill what `processes` lists, repeatedly, and return when none of them runs any more.
-
-    All are stopped before the first one is killed, so that none reacts to the death of another.
-    """
+    """Kill what `processes` lists, repeatedly, and return when none of them runs any more."""
+    # All are stopped before the first one is killed, so that none reacts to the death of another.
     for _ in range(_ROUNDS):
         left = list(processes())
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -177,11 +175,9 @@ class Component:
 
 
 def stop(components: Sequence[Component], hurry: Callable[[], bool]) -> None:
-    """Stop components together, and everything they started; at once when `hurry` returns true.
-
-    Airflow's scheduler would wait for its tasks. They get as long as the components, and are then
-    killed with their supervisors: no failure is reported, and the next scheduler restarts them.
-    """
+    """Stop components together, and everything they started; at once when `hurry` returns true."""
+    # Airflow's scheduler would wait for its tasks. They get as long as the components, and are then
+    # killed with their supervisors: no failure is reported, and the next scheduler restarts them.
     for component in components:
         if (process := component.process) is not None:
             send(process, component.ask)

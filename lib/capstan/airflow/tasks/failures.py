@@ -114,10 +114,8 @@ def callbacks_of(value: object) -> list[object]:
 
 
 def log_error_last(context: Context) -> None:
-    """Log a failed task's error again, as the last line of its log.
-
-    Airflow logs a stack trace, and folds away what follows it.
-    """
+    """Log a failed task's error again, as the last line of its log."""
+    # Airflow logs a stack trace, and folds away what follows it.
     error = context.get("exception")
     if isinstance(error, TaskRefusedError | TaskBrokenError):
         line = str(error)

@@ -115,11 +115,9 @@ def lineage(
 
 
 def of_replay(lake: Lake, result: Json) -> Lineage:
-    """From the tape at its cut into the target at its version, with the certificate.
-
-    A run that waits for approval wrote nothing; nor did a run that was already published, whose
-    row counts are 0.
-    """
+    """From the tape at its cut into the target at its version, with the certificate."""
+    # A run that waits for approval wrote nothing; nor did a run that was already published, whose
+    # row counts are 0.
     replay = ReplayResult.from_json(result)
     if "error" in result or replay.certificate is None:
         return OperatorLineage()
@@ -159,10 +157,8 @@ def of_rollback(_: Lake, result: Json) -> Lineage:
 
 
 def of_audits(lake: Lake, result: Json) -> Lineage:
-    """From tapes and targets, with the audits' results; nothing is written.
-
-    Audits that could not be made are left out: the task's log says why.
-    """
+    """From tapes and targets, with the audits' results; nothing is written."""
+    # Audits that could not be made are left out: the task's log says why.
     audits = [audit for audit in result.get("audits", [result]) if "passed" in audit]
     tapes = [
         Use(lake.stream(stream).events, cut) for audit in audits for stream, cut in _cuts(audit)

@@ -72,10 +72,8 @@ def try_folder(work: Path, context: Context) -> TryFolder:
 
 
 def spark_master(name: str) -> str:
-    """The Spark master of a connection, which must be one for jobs in client mode.
-
-    It is checked here because Airflow's own hook falls back to YARN.
-    """
+    """The Spark master of a connection, which must be one for jobs in client mode."""
+    # It is checked here because Airflow's own hook falls back to YARN.
     connection = _connection(name)
     master = _master(connection)
     if not _MASTER.fullmatch(master):
@@ -131,12 +129,10 @@ def _error(name: str, problem: str) -> InvalidRequestError:
 
 @contextmanager
 def inherited(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set variables inside the `with` block for a program that starts there; None removes one.
-
-    Airflow's hook for Spark gives a program the environment of its own process, and shows all that
-    it is given itself. So the values are set in that process, which runs one task and nothing else.
-    No argument, request, rendered field or XCom has a value.
-    """
+    """Set variables inside the `with` block for a program that starts there; None removes one."""
+    # Airflow's hook for Spark gives a program the environment of its own process, and shows all
+    # that it is given itself. So the values are set in that process, which runs one task and
+    # nothing else. No argument, request, rendered field or XCom has a value.
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:

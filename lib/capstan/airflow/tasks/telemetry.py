@@ -18,10 +18,8 @@ _log = logging.getLogger(__name__)
 
 
 def send_stream_metrics(settings: Settings, stream: object) -> None:
-    """Send the metrics of streams and their runs, if Airflow's metrics are on.
-
-    The samples are those of `capstan metrics`. Errors are logged only.
-    """
+    """Send the metrics of streams and their runs, if Airflow's metrics are on."""
+    # The samples are those of `capstan metrics`. Errors are logged only.
     if not isinstance(stream, str) or not _wanted():
         return
     try:

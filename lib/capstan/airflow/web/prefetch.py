@@ -19,10 +19,8 @@ from capstan.storage.lake import Lake
 
 
 def read_ahead(read: Callable[[], Settings]) -> Thread:
-    """Start a thread that reads the overview's tables into the cache.
-
-    Requests that arrive meanwhile wait for the tables being read. Nothing is shown to anybody.
-    """
+    """Start a thread that reads the overview's tables into the cache."""
+    # Requests that arrive meanwhile wait for the tables being read. Nothing is shown to anybody.
     thread = Thread(target=_read, args=(read(),), name="capstan-ahead")
     thread.start()
     return thread

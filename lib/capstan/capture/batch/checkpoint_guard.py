@@ -103,12 +103,11 @@ def is_attached(tape: Tape) -> bool:
 
 
 def is_recorded(tape: Tape, checkpoint: Checkpoint, batch: int, consumed: Consumed) -> bool:
-    """Whether a batch of the query that writes the tape is on the tape already.
+    """Whether a batch of the query that writes the tape is on the tape already."""
+    # Spark repeats a batch if the query was killed before it had noted the batch's end. A
+    # checkpoint that was restored from a backup repeats all batches since then; but the source may
+    # have more records by now, and Delta would skip them silently as a repeat.
 
-    Spark repeats a batch if the query was killed before it had noted the batch's end. A checkpoint
-    that was restored from a backup repeats all batches since then; but the source may have more
-    records by now, and Delta would skip them silently as a repeat.
-    """
     # Looked up by the query's number: that on tape of a batch before an inserted one is another one
     # than `number` says.
     same = feed.entry_of(tape, checkpoint.identity, batch)
@@ -125,11 +124,10 @@ def is_recorded(tape: Tape, checkpoint: Checkpoint, batch: int, consumed: Consum
 
 
 def replace_checkpoint(spark: SparkSession, tape: Tape) -> Checkpoint:
-    """Give the tape a new checkpoint whose batch numbers continue those of the tape.
+    """Give the tape a new checkpoint whose batch numbers continue those of the tape."""
+    # Rows of an incomplete batch are not on the tape and are deleted. The source is captured again
+    # from its start, so it must offer only records that are not on the tape yet.
 
-    Rows of an incomplete batch are not on the tape and are deleted. The source is captured again
-    from its start, so it must offer only records that are not on the tape yet.
-    """
     # The checkpoint goes before any row, and its identity first. A capture that resumes after an
     # interruption here must not take it for a checkpoint whose rows Delta has.
     delete_file(_identity_path(tape))

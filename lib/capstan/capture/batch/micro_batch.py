@@ -258,11 +258,9 @@ class BatchScan:
 def scan_batch(
     prepared: DataFrame, stream: Stream, consumed: Collection[Consumed], known: Collection[str]
 ) -> BatchScan | None:
-    """Read a micro-batch once if its rows may have new labels; else None.
-
-    Every read goes back to the source. So labels and times are gathered together, and later checks
-    use them instead of reading again.
-    """
+    """Read a micro-batch once if its rows may have new labels; else None."""
+    # Every read goes back to the source. So labels and times are gathered together, and later
+    # checks use them instead of reading again.
     if not _may_have_new(stream, consumed, known):
         return None
     # Records without a label belong to no worker, whatever their times; nor do malformed ones.

@@ -74,11 +74,9 @@ def numbered_events(
 def progress_frame(
     spark: SparkSession, statements: list[Statement], tape: Tape, positions: Mapping[int, int]
 ) -> DataFrame:
-    """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`.
-
-    A row of rank `POSITION` per worker carries its next `seq` as `start`. Times are passed as
-    integers and cast to the tape's types in Spark, because Python's dates depend on a time zone.
-    """
+    """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`."""
+    # A row of rank `POSITION` per worker carries its next `seq` as `start`. Times are passed as
+    # integers and cast to the tape's types in Spark, because Python's dates depend on a time zone.
     width = len(tape.time_type.coordinates)
     starting = [(worker, POSITION, start, None) for worker, start in positions.items()]
     stated = [

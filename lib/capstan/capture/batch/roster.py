@@ -49,11 +49,10 @@ class Roster:
 
     @classmethod
     def load(cls, tape: Tape, cut: Cut) -> Roster:
-        """Load the roster at a cut from `events` and `workers` alone.
+        """Load the roster at a cut from `events` and `workers` alone."""
+        # Includes workers that an unfinished batch has registered: they open with the next commit,
+        # whatever it is. Otherwise they would hold the stream back from then on.
 
-        Includes workers that an unfinished batch has registered: they open with the next commit,
-        whatever it is. Otherwise they would hold the stream back from then on.
-        """
         # Read first: a number taken from now on conflicts with the one taken here.
         free = next_worker_number(tape)
         tape_state = index.tape_state(tape, cut)

@@ -24,11 +24,9 @@ _LABELLED = (
 
 
 def label_of(stream: Stream, field: T.StructField) -> Column:
-    """The label of a value, as STRING; null for null, which names no worker.
-
-    Bytes that are no UTF-8 could not be read back, and all of them would be one label: they are
-    written in hexadecimal, and so is text that looks like that.
-    """
+    """The label of a value, as STRING; null for null, which names no worker."""
+    # Bytes that are no UTF-8 could not be read back, and all of them would be one label: they are
+    # written in hexadecimal, and so is text that looks like that.
     kind = field.dataType
     if not isinstance(kind, _LABELLED):
         raise InvalidRequestError(

@@ -246,10 +246,8 @@ def require_no_source(stream: Stream) -> None:
 
 
 def session_of_expressions(own: SparkSession, caller: SparkSession, stream: Stream) -> SparkSession:
-    """The session of Capstan's expressions over a caller's rows, which are computed with them.
-
-    Only an expression of the declaration reads a format for times itself.
-    """
+    """The session of Capstan's expressions over a caller's rows, which are computed with them."""
+    # Only an expression of the declaration reads a format for times itself.
     time = stream.time
     declared = isinstance(time, EventTime) and time.expression is not None
     return own if declared else reading_like(own, caller)

@@ -143,11 +143,9 @@ class CaptureQuery:
 
 
 def in_turn(write: _Writer[_S, _P, _R]) -> _Writer[_S, _P, _R]:
-    """A function that writes to a stream, after other threads of this process that do.
-
-    Spark would end the query of another thread with the same checkpoint, and leave its batch
-    unfinished. Other processes are not kept waiting: of two, one is shut out.
-    """
+    """A function that writes to a stream, after other threads of this process that do."""
+    # Spark would end the query of another thread with the same checkpoint, and leave its batch
+    # unfinished. Other processes are not kept waiting: of two, one is shut out.
 
     @wraps(write)
     def waiting(

@@ -73,10 +73,8 @@ def update_settings(tape: Tape, settings: TapeSettings) -> Tape:
 
 
 def retain_commit_times(tape: Tape, stream: Stream) -> None:
-    """Retain the index's Delta log for as long as the stream needs the times of its commits.
-
-    Idle workers and a stalled frontier are detected from the times of commits.
-    """
+    """Retain the index's Delta log for as long as the stream needs the times of its commits."""
+    # Idle workers and a stalled frontier are detected from the times of commits.
     idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
     spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
     if spans:

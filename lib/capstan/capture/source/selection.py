@@ -313,11 +313,9 @@ def is_avro(node: Any) -> bool:
 
 
 def with_rest(node: Any) -> Column:
-    """The value, in hexadecimal, if bytes follow what `from_avro` decodes of it; else null.
-
-    A hash of the value is put behind it, and decoded after it: if anything stands between them,
-    that is decoded in its place.
-    """
+    """The value, in hexadecimal, if bytes follow what `from_avro` decodes of it; else null."""
+    # A hash of the value is put behind it, and decoded after it: if anything stands between them,
+    # that is decoded in its place.
     value = column_of(node.first())
     behind = F.unhex(F.md5(value))
     written, read = (

@@ -146,21 +146,17 @@ def _require_place(stream: Stream, listing: SourceListing | None) -> None:
 
 
 def in_tape_order(known: StructType, inferred: StructType) -> StructType:
-    """The columns of records with named fields: those on tape, then the additional ones.
-
-    Spark infers JSON columns in alphabetical order, without those that no file has any more.
-    """
+    """The columns of records with named fields: those on tape, then the additional ones."""
+    # Spark infers JSON columns in alphabetical order, without those that no file has any more.
     added = {field.name.lower(): field for field in inferred.fields}
     first = [added.pop(field.name.lower(), field) for field in known.fields]
     return StructType([*first, *added.values()])
 
 
 def options_of(source: Source, listing: SourceListing | None) -> dict[str, str]:
-    """The options for reading a source: the declared ones, and how files are found.
-
-    Files are read at any age and any depth. With folders named like partitions (`day=2024-05-01`)
-    Spark takes columns from the names instead.
-    """
+    """The options for reading a source: the declared ones, and how files are found."""
+    # Files are read at any age and any depth. With folders named like partitions (`day=2024-05-01`)
+    # Spark takes columns from the names instead.
     if source.format.lower() not in FILES:
         return dict(source.options)
     defaults = {"maxFileAge": _ANY_AGE}

@@ -26,11 +26,9 @@ _SESSION = "spark"
 
 
 def call_source(spark: SparkSession, stream: Stream) -> DataFrame:
-    """The streaming frame that a source's function returns.
-
-    Its arguments are the source's options, and the session for a parameter `spark`. The session is
-    the active one too, so that the frame is the same wherever the capture runs.
-    """
+    """The streaming frame that a source's function returns."""
+    # Its arguments are the source's options, and the session for a parameter `spark`. The session
+    # is the active one too, so that the frame is the same wherever the capture runs.
     with active(spark):
         frame = _called(spark, stream)
     if not is_same(frame.sparkSession, spark):

@@ -73,12 +73,12 @@ def insert(
 
 
 def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime) -> None:
-    """Advance the workers of an idle source if the stream declares `idle_after`.
+    """Advance the workers of an idle source if the stream declares `idle_after`."""
+    # The tape has no unfinished synthetic batch; at `now` it was up to date with its source. A
+    # record that arrives after a silence of `idle_after` may still be as late as the stream allows.
+    # So an idle worker advances to the current time less `idle_after` and `lateness`, and never
+    # moves back.
 
-    The tape has no unfinished synthetic batch; at `now` it was up to date with its source. A record
-    that arrives after a silence of `idle_after` may still be as late as the stream allows. So an
-    idle worker advances to the current time less `idle_after` and `lateness`, and never moves back.
-    """
     # A stream may be idle for days, and each advance is a commit.
     store_totals(tape, newest_cut(tape).commit, EVERY)
     detail = idle_detail(tape, stream, now)

@@ -160,11 +160,9 @@ def _checked(path: Path, options: _Options) -> dict[str, object]:
 
 
 def _encoding(path: Path, options: _Options) -> tuple[Encoding, object]:
-    """The encoding of a file, and its minimum time as JSON.
-
-    A transcript named after a worker must have that worker's events, as in an import; for any
-    other, the first line names the worker.
-    """
+    """The encoding of a file, and its minimum time as JSON."""
+    # A transcript named after a worker must have that worker's events, as in an import; for any
+    # other, the first line names the worker.
     worker = worker_of(path)
     typed = options.time_type is not None or options.record_type is not None
     if path.suffix == _BIN or typed:

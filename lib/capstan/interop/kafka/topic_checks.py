@@ -217,10 +217,8 @@ def require_ahead(
     known: Collection[int],
     name: str,
 ) -> None:
-    """Check that new workers neither send nor hold anything at times already complete here.
-
-    A replay of those times would never have seen their records.
-    """
+    """Check that new workers neither send nor hold anything at times already complete here."""
+    # A replay of those times would never have seen their records.
     fresh = batch.ends.keys() - known
     behind = {
         worker

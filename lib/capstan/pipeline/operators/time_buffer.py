@@ -138,10 +138,8 @@ def _on_time(batch: pa.RecordBatch, context: OperatorContext) -> pa.RecordBatch 
 
 
 def emit_timed(rows: pa.Table, context: OperatorContext, *, timed: bool) -> None:
-    """Emit rows that have `_time`: as they are, or split by time if the output is not timed.
-
-    An untimed output needs an event for each distinct time.
-    """
+    """Emit rows that have `_time`: as they are, or split by time if the output is not timed."""
+    # An untimed output needs an event for each distinct time.
     if not rows.num_rows:
         return
     if timed:

@@ -113,11 +113,9 @@ def reject(lake: Lake, run: str, decision: Decision) -> Row:
 
 
 def require_unmoved(job: Job, history: History) -> None:
-    """Check that no other run has published into the range since the audit, into the same table.
-
-    While a run waits, its claim may expire or be unlocked. Then publishing could do something else
-    than the person who approved it was shown.
-    """
+    """Check that no other run has published into the range since the audit, into the same table."""
+    # While a run waits, its claim may expire or be unlocked. Then publishing could do something
+    # else than the person who approved it was shown.
     intent, path = history.intent(job.source), job.plan.target
     table = None if intent is None else intent.detail.get("table")
     if table and not (is_table(path) and delta.identity_of(path) == table):

@@ -55,10 +55,8 @@ def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> 
 
 
 def take_back(job: Job) -> Commit:
-    """Bring the keys of a published run to what the changes of the other runs result in.
-
-    Neither earlier versions of the target nor the tape are read, and later runs may stand.
-    """
+    """Bring the keys of a published run to what the changes of the other runs result in."""
+    # Neither earlier versions of the target nor the tape are read, and later runs may stand.
     published = published_changes(Ownership(job.plan))
     others = [changes for changes in published if changes.run != job.run.name]
     rows = _rows_to_merge(job, in_effect(published), in_effect(others))
@@ -74,11 +72,9 @@ def forget(job: Job) -> None:
 
 
 def audit_changes(job: Job) -> Audit:
-    """Audit the rows of a run's keys in the target, now.
-
-    Its changes are computed again from the tape; those of other runs are as they were kept. Rows
-    are compared by key.
-    """
+    """Audit the rows of a run's keys in the target, now."""
+    # Its changes are computed again from the tape; those of other runs are as they were kept. Rows
+    # are compared by key.
     plan, spark, rule = job.plan, job.spark, _rule(job)
     target_table.require_computable(plan)
     published = published_changes(Ownership(plan))

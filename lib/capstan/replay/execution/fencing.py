@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 
 
 def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
-    """Fence attempts that have not ended, but whose claims on a scope are dead.
-
-    Without any, nothing is committed. A run that is not in the runs ledger has not written its
-    intent; before it does, it finds that its claim is dead.
-    """
+    """Fence attempts that have not ended, but whose claims on a scope are dead."""
+    # Without any, nothing is committed. A run that is not in the runs ledger has not written its
+    # intent; before it does, it finds that its claim is dead.
     path = job.plan.target
     newest: dict[str, int] = {}
     for dead in claims.abandoned(job.lake, job.run.name, job.attempt, scope or job.plan.locks):
@@ -47,11 +45,9 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
 
 
 def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> list[str]:
-    """Other runs that have published over part of a scope after a version, and are in effect.
-
-    They are read from the coverage ledger and from the target's log: a run that was cut off may
-    have written no coverage yet. Later runs of the same identity count, whatever they cover.
-    """
+    """Other runs that have published over part of a scope after a version, and are in effect."""
+    # They are read from the coverage ledger and from the target's log: a run that was cut off may
+    # have written no coverage yet. Later runs of the same identity count, whatever they cover.
     path = scope.target
     standing = {covered.run: covered for covered in coverage.current(lake, path)}
     later = {

@@ -64,11 +64,9 @@ def recover_ledger(
 
 
 def complete_others(spark: SparkSession, lake: Lake, config: ProjectConfig, plan: Plan) -> None:
-    """Write the ledger rows that crashes of other runs into the same target left out.
-
-    This concerns runs that hold no lock any more; only the target shows that they have published. A
-    direct write whose code has changed since is not recorded: its rows count as foreign.
-    """
+    """Write the ledger rows that crashes of other runs into the same target left out."""
+    # This concerns runs that hold no lock any more; only the target shows that they have published.
+    # A direct write whose code has changed since is not recorded: its rows count as foreign.
     unrecorded = runs.read_unrecorded(lake, plan.target)
     if not unrecorded:
         return

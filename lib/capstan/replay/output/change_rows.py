@@ -140,10 +140,8 @@ def _met(condition: str | None) -> Column:
 
 
 def require_sequence(rule: ChangeRule, changes: DataFrame) -> None:
-    """Check that every change has a key, a place in the order, and values that can be looked up.
-
-    A change without a place wins until then, so it is seen.
-    """
+    """Check that every change has a key, a place in the order, and values that can be looked up."""
+    # A change without a place wins until then, so it is seen.
     missing = unknown(rule, changes.schema)
     keyless = F.coalesce(*(F.col(quoted(key)).cast("string") for key in rule.keys)).isNull()
     keys = [F.col(quoted(key)).cast("string").alias(key) for key in rule.keys]

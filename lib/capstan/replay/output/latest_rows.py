@@ -43,10 +43,8 @@ def rows_to_publish(plan: Plan, rows: DataFrame) -> DataFrame:
 
 
 def require_latest(plan: Plan, staged: DataFrame) -> None:
-    """Check that a merge without a sequence has one row of each key: that of the latest time.
-
-    When the table lacks a key, a merge inserts every row of that key.
-    """
+    """Check that a merge without a sequence has one row of each key: that of the latest time."""
+    # When the table lacks a key, a merge inserts every row of that key.
     if plan.request.mode is not Mode.MERGE or plan.change_rule is not None:
         return
     repeated = staged.groupBy(*map(quoted, plan.keys)).count().where("count > 1")

@@ -39,11 +39,9 @@ _TRIED = 1_000
 
 
 def require_own_times(spark: SparkSession, plan: Plan) -> None:
-    """Check that a range does not begin or end within a time of a transform's rows.
-
-    A declared grain is checked at planning instead. A transform that leaves out all tried records
-    passes; rows that it then writes outside the range are refused later.
-    """
+    """Check that a range does not begin or end within a time of a transform's rows."""
+    # A declared grain is checked at planning instead. A transform that leaves out all tried records
+    # passes; rows that it then writes outside the range are refused later.
     computation, coordinates = plan.computation, plan.time_type.coordinates
     if computation.transform is None or computation.grain != 1:
         return

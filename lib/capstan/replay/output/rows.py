@@ -169,12 +169,10 @@ def _looked_up(
 
 
 def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> DataFrame:
-    """The rows for the target, for a copy or a transform; `again` from records in another order.
-
-    Without `--peers`, Spark divides the scan freely, as the resulting multiset does not depend on
-    it. With it, replay worker `i % peers` gets the i-th chosen worker, one task each, as timely
-    distributes captured streams.
-    """
+    """The rows for the target, for a copy or a transform; `again` from records in another order."""
+    # Without `--peers`, Spark divides the scan freely, as the resulting multiset does not depend on
+    # it. With it, replay worker `i % peers` gets the i-th chosen worker, one task each, as timely
+    # distributes captured streams.
     read = plan.inputs
     records = played_records(spark, read.tape, read.cut, read.workers, plan.region, place=again)
     if again:

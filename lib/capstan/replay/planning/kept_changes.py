@@ -40,9 +40,8 @@ def in_effect(published: Sequence[KeptChanges]) -> tuple[KeptChanges, ...]:
 
 
 def partly_replaced(changes: KeptChanges, counting: Iterable[KeptChanges]) -> KeptChanges | None:
-    """Changes of other code that a new run would replace only in part; None when there are none.
-
-    Of equal sequences, neither the old nor the new code's change could be told to be the later one.
-    """
+    """Changes of other code that a new run would replace only in part; None when there are none."""
+    # Of equal sequences, neither the old nor the new code's change could be told to be the later
+    # one.
     others = (other for other in counting if other.code != changes.code)
     return next((o for o in others if o.meets(changes) and not changes.contains(o)), None)

@@ -79,10 +79,9 @@ class Plan:
 
     @property
     def locks(self) -> Scope:
-        """The part of the target that an attempt locks: all of it for a merge by sequence.
-
-        Its keys are not bound to the range, and its rows depend on all other changes of the table.
-        """
+        """The part of the target that an attempt locks: all of it for a merge by sequence."""
+        # Its keys are not bound to the range, and its rows depend on all other changes of the
+        # table.
         return self.scope if self.change_rule is None else self._whole_target
 
     @property
@@ -161,10 +160,8 @@ class Plan:
 
 
 def request_at_cuts(plan: Plan) -> Request:
-    """The request of a plan at its cuts and versions of lookup tables, for who carries it out.
-
-    That of a followed replay stays: it goes on from its cursor, to the newest cut.
-    """
+    """The request of a plan at its cuts and versions of lookup tables, for who carries it out."""
+    # That of a followed replay stays: it goes on from its cursor, to the newest cut.
     if plan.request.follow is not None:
         return plan.request
     inputs = plan.inputs

@@ -137,12 +137,10 @@ def at_versions(plan: Plan, pins: Mapping[str, Pin]) -> Plan:
 
 
 def continued(plan: Plan) -> Plan:
-    """The plan at the versions of lookup tables that a stopped run of the same request pinned.
-
-    So the same command finishes that run, whatever was committed to the tables since. A run that
-    has failed is not continued, as a newer version may be what mends it; nor is one whose versions
-    can no longer be read.
-    """
+    """The plan at the versions of lookup tables that a stopped run of the same request pinned."""
+    # So the same command finishes that run, whatever was committed to the tables since. A run that
+    # has failed is not continued, as a newer version may be what mends it; nor is one whose
+    # versions can no longer be read.
     if plan.request.follow is not None:
         return plan
     for history in reversed(read_unrecorded(plan.lake, plan.target).values()):

@@ -188,12 +188,10 @@ def register_target(spark: SparkSession, lake: Lake, name: str, path: str) -> No
 
 
 def find_moved(lake: Lake, path: str) -> bool:
-    """Recognise and record the table at a path whose runs the ledgers have under another path.
-
-    The transactions in its log prove which runs have published into it. A copy of a table that
-    is still in its place is a table of its own. In a lake that was moved or copied, the tables
-    with the same names are meant.
-    """
+    """Recognise and record the table at a path whose runs the ledgers have under another path."""
+    # The transactions in its log prove which runs have published into it. A copy of a table that is
+    # still in its place is a table of its own. In a lake that was moved or copied, the tables with
+    # the same names are meant.
     if not is_table(path) or not is_table(lake.ledger("runs")):
         return False
     places = read_places(lake)

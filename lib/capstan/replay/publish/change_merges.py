@@ -45,10 +45,8 @@ def rows_to_merge(
 def after_images(
     rule: ChangeRule, changes: DataFrame, moved: DataFrame, present: DataFrame
 ) -> tuple[DataFrame, DataFrame]:
-    """The wanted and the present rows of keys of which other changes are in effect than before.
-
-    A truncate that moves concerns all keys.
-    """
+    """The wanted and the present rows of keys of which other changes are in effect than before."""
+    # A truncate that moves concerns all keys.
     if _has_truncates(moved):
         moved = moved.unionByName(changes, allowMissingColumns=True)
     wanted = table_rows(rule, rows_with_keys(changes, moved, rule.keys), changes)

@@ -16,11 +16,9 @@ from capstan.storage.ledger.runs import History
 
 
 def find_equivalent_run(owner: Ownership, config: ProjectConfig) -> History | None:
-    """The run of the same request at an earlier cut, if both are the same replay.
-
-    When the range was complete then, no record can have been added since. The index confirms
-    it: the same messages, records and fingerprint, worker by worker.
-    """
+    """The run of the same request at an earlier cut, if both are the same replay."""
+    # When the range was complete then, no record can have been added since. The index confirms it:
+    # the same messages, records and fingerprint, worker by worker.
     plan = owner.plan
     if plan.request.follow is not None or not _is_complete(plan):
         return None

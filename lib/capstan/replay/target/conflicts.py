@@ -63,10 +63,8 @@ def require_no_clash(owner: Ownership, besides: Collection[str] = ()) -> None:
 
 
 def require_same_table(owner: Ownership, before: History | None) -> None:
-    """Check that the target still is the table to which an earlier run has appended.
-
-    Another table in its place may or may not have these rows, which could then appear twice.
-    """
+    """Check that the target still is the table to which an earlier run has appended."""
+    # Another table in its place may or may not have these rows, which could then appear twice.
     plan = owner.plan
     if before is None or plan.request.mode is not Mode.APPEND or plan.request.adopt:
         return

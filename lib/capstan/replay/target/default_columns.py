@@ -24,10 +24,8 @@ def default_columns(path: str, schema: StructType) -> dict[str, Column]:
 
 
 def with_defaults(rows: DataFrame, path: str) -> DataFrame:
-    """Rows with the default values of the table's other columns.
-
-    An `INSERT` in SQL fills them in; for a DataFrame, Delta writes nulls.
-    """
+    """Rows with the default values of the table's other columns."""
+    # An `INSERT` in SQL fills them in; for a DataFrame, Delta writes nulls.
     if not delta.default_values(path):
         return rows
     present = {name.lower() for name in rows.columns}

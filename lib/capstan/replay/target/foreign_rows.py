@@ -84,12 +84,10 @@ def _others(owner: Ownership) -> str:
 
 
 def require_columns_kept(spark: SparkSession, owner: Ownership, schema: StructType) -> None:
-    """Check that replacing rows empties no foreign column, and adds no dropped one again.
-
-    A column that no run of this output has written is foreign, and would be null in each
-    replaced row. A column that a run has written, and that is missing now, was dropped or
-    renamed. A job runs only when there are foreign columns.
-    """
+    """Check that replacing rows empties no foreign column, and adds no dropped one again."""
+    # A column that no run of this output has written is foreign, and would be null in each replaced
+    # row. A column that a run has written, and that is missing now, was dropped or renamed. A job
+    # runs only when there are foreign columns.
     plan, request = owner.plan, owner.plan.request
     if request.adopt or request.mode is not Mode.REPLACE or not is_table(plan.target):
         return
@@ -171,11 +169,9 @@ def _lower(names: Iterable[object]) -> set[str]:
 
 
 def require_restorable(spark: SparkSession, plan: Plan) -> None:
-    """Check that a rollback would not have to write rows that Delta alone numbers.
-
-    It accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`. A rollback that
-    only takes rows away is possible. A job runs only when the target has such columns.
-    """
+    """Check that a rollback would not have to write rows that Delta alone numbers."""
+    # It accepts no values for columns that are `GENERATED ALWAYS AS IDENTITY`. A rollback that only
+    # takes rows away is possible. A job runs only when the target has such columns.
     numbered = delta.identity_columns(plan.target) if is_table(plan.target) else []
     if not numbered:
         return

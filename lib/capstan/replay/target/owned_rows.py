@@ -81,10 +81,8 @@ def _placed(
 def workers_here(
     plan: Plan, covered: Covered, labels: Labels, *, by_label: bool
 ) -> tuple[int, ...] | None:
-    """The workers of a run in a plan's target, by the plan's numbers; None for all.
-
-    A target that keeps labels may have a worker of another stream in common.
-    """
+    """The workers of a run in a plan's target, by the plan's numbers; None for all."""
+    # A target that keeps labels may have a worker of another stream in common.
     workers = covered.scope.workers
     if covered.stream == plan.request.stream or not by_label:
         return workers

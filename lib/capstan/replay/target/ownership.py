@@ -117,10 +117,8 @@ class Ownership:
         return True
 
     def has_published(self, run: RunId) -> bool:
-        """Whether the target is the table into which a run has published, not a later one.
-
-        A table that was replaced keeps its log, and the transactions in it, but has another id.
-        """
+        """Whether the target is the table into which a run has published, not a later one."""
+        # A table that was replaced keeps its log, and the transactions in it, but has another id.
         if target_table.txn_version(self.table, run) < 0:
             return False
         return run.name not in {entry.run for entry in self.recorded} or (

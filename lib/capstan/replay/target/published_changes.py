@@ -28,10 +28,9 @@ def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
 
 
 def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[KeptChanges, ...]:
-    """The changes of the runs in effect in a target, in order of publication.
+    """The changes of the runs in effect in a target, in order of publication."""
+    # A publish or rollback counts from its commit in the target on, before any ledger has it.
 
-    A publish or rollback counts from its commit in the target on, before any ledger has it.
-    """
     # Read before the coverage: what another process records in between is then refused, not missed.
     plan, histories = owner.plan, owner.histories
     # Opened after the histories were read: it has all that a run among them had committed by then.

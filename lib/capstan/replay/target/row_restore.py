@@ -19,10 +19,8 @@ _COUNT, _NUMBER = "_capstan_count", "_capstan_number"
 
 
 def except_all(rows: DataFrame, others: DataFrame) -> DataFrame:
-    """The multiset difference of rows of a table: EXCEPT ALL, for columns of any type.
-
-    Rows are compared by their content hashes, as Spark's set operations do not support maps.
-    """
+    """The multiset difference of rows of a table: EXCEPT ALL, for columns of any type."""
+    # Rows are compared by their content hashes, as Spark's set operations do not support maps.
     numbered = _hashed(rows).withColumn(
         _NUMBER, F.row_number().over(Window.partitionBy(*_HASHES).orderBy(_HASHES[0]))
     )

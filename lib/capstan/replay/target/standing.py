@@ -92,11 +92,9 @@ class ForeignChange:
 
 
 def changes_of_others(plan: Plan, since: int) -> Iterator[ForeignChange]:
-    """Foreign changes to the rows of a plan's target, in the order of its versions.
-
-    They are found in the target's log without reading a row. Commits that the log has lost are
-    included as far as maintenance has recorded them before.
-    """
+    """Foreign changes to the rows of a plan's target, in the order of its versions."""
+    # They are found in the target's log without reading a row. Commits that the log has lost are
+    # included as far as maintenance has recorded them before.
     for commit in touched_since(plan.lake, plan.target, since):
         for scope in dict.fromkeys(scope_of(plan, bounds) for bounds in commit.files):
             yield ForeignChange(commit.version, commit.operation, commit.at, scope)

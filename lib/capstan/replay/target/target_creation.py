@@ -24,13 +24,11 @@ MOST_PARTITIONS = 256
 
 
 def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None:
-    """Create the target if it does not exist; else check that the rows fit it.
-
-    Unless declared otherwise, copies are partitioned by worker while the stream has few workers:
-    Delta commits concurrent replacements of disjoint workers only when they touch different
-    partitions. With many workers, each would have a folder and a file of its own; then the later of
-    two replacements is repeated.
-    """
+    """Create the target if it does not exist; else check that the rows fit it."""
+    # Unless declared otherwise, copies are partitioned by worker while the stream has few workers:
+    # Delta commits concurrent replacements of disjoint workers only when they touch different
+    # partitions. With many workers, each would have a folder and a file of its own; then the later
+    # of two replacements is repeated.
     if not is_table(plan.target):
         _require_free(plan)
         _record_gone(plan)

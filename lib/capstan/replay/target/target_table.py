@@ -141,10 +141,8 @@ def require_checks(plan: Plan, rows: DataFrame) -> None:
 
 
 def require_inside(plan: Plan, rows: DataFrame) -> None:
-    """Check that rows lie within the workers and times of the replay.
-
-    Rows outside the recorded range could neither be rolled back nor audited.
-    """
+    """Check that rows lie within the workers and times of the replay."""
+    # Rows outside the recorded range could neither be rolled back nor audited.
     if record_shape(plan, rows.columns) is not None:
         return  # The tape's records were read by the same workers and times.
     where = predicate(plan, rows.schema)

@@ -38,10 +38,8 @@ _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(8
 
 
 def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
-    """Samples of all streams and runs.
-
-    An unreadable tape has a sample of its own, and does not hide the others.
-    """
+    """Samples of all streams and runs."""
+    # An unreadable tape has a sample of its own, and does not hide the others.
     lake.require()
     names = stream_names(lake, config)
     return [*stream_samples(lake, config, names), *run_samples(list_runs(lake))]

@@ -48,11 +48,9 @@ def archive_options(java: Java) -> str:
 
 
 def local_settings(master: str) -> dict[str, str]:
-    """Settings for the driver of a local `master` that match the archive.
-
-    There is only one JVM, so its class path serves everything. Delta's jars come first in it, as
-    they did when the archive was made.
-    """
+    """Settings for the driver of a local `master` that match the archive."""
+    # There is only one JVM, so its class path serves everything. Delta's jars come first in it, as
+    # they did when the archive was made.
     jars = os.pathsep.join(str(jar) for jar in spark_jars())
     return {**jvm.local_settings(master), "spark.driver.extraClassPath": jars}
 

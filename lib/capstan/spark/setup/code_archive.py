@@ -27,11 +27,9 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def code_archive() -> Path:
-    """The archive of the current code; created if it does not exist.
-
-    It has each module as bytecode for this Python and as source for other versions. Its name is a
-    hash of the content. It is in the cache folder, or a temporary one if that cannot be written.
-    """
+    """The archive of the current code; created if it does not exist."""
+    # It has each module as bytecode for this Python and as source for other versions. Its name is a
+    # hash of the content. It is in the cache folder, or a temporary one if that cannot be written.
     sources = _sources()
     name = f"capstan-{_digest(sources)}.zip"
     cached = cache_folder() / "code" / name

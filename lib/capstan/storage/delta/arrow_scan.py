@@ -21,12 +21,10 @@ _BATCH_ROWS = 1 << 18
 
 
 def rows_of(path: str) -> dataset.FileSystemDataset:
-    """The rows of a table as a dataset for filtered reads, in no order.
-
-    The file system of deltalake is implemented in Python. If an Arrow thread closes one of its
-    files while the interpreter shuts down, the whole process aborts (`terminate called without an
-    active exception`) after all work is done. Therefore Arrow opens the files itself.
-    """
+    """The rows of a table as a dataset for filtered reads, in no order."""
+    # The file system of deltalake is implemented in Python. If an Arrow thread closes one of its
+    # files while the interpreter shuts down, the whole process aborts (`terminate called without an
+    # active exception`) after all work is done. Therefore Arrow opens the files itself.
     return delta.open_table(path).to_pyarrow_dataset(filesystem=folder(path))
 
 
@@ -74,10 +72,8 @@ def read_columns(
 def merge_batches(
     batches: Iterable[pa.RecordBatch], rows: int = _BATCH_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Merge small batches into batches of at least `rows` rows except the last; none is split.
-
-    A tape has many small files, and each aggregation costs a call.
-    """
+    """Merge small batches into batches of at least `rows` rows except the last; none is split."""
+    # A tape has many small files, and each aggregation costs a call.
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:

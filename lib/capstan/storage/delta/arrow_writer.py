@@ -51,10 +51,8 @@ def create_table(
     properties: Mapping[str, str] | None = None,
     partitions: tuple[str, ...] = (),
 ) -> None:
-    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader.
-
-    Its columns have names and types defined by this project.
-    """
+    """Create an empty Delta table at `path` unless it exists; readable by every Delta reader."""
+    # Its columns have names and types defined by this project.
     if is_table(path):
         return
     configuration = {**delta.PLAIN, **_CHECKPOINTS, **(properties or {})}

@@ -53,11 +53,9 @@ def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
 
 @contextmanager
 def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
-    """Hold the creation lock of a table at `path` inside the `with` block; timeout in seconds.
-
-    The folder itself is locked, because Delta creates no table in a folder with files. A shared
-    file system may not support locks of folders; then nothing is locked.
-    """
+    """Hold the creation lock of a table at `path` inside the `with` block; timeout in seconds."""
+    # The folder itself is locked, because Delta creates no table in a folder with files. A shared
+    # file system may not support locks of folders; then nothing is locked.
     folder = _folder(path)
     if folder is None:
         yield

@@ -196,11 +196,9 @@ def replace(
     attempts: int = 12,
     files: Sequence[str] = (),
 ) -> Commit | None:
-    """Replace exactly the rows that match `predicate` with `frame`, and `files`, in one commit.
-
-    A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
-    because the caller has claimed the range, so that the other writer changed different rows.
-    """
+    """Replace exactly the rows that match `predicate` with `frame`, and `files`, in one commit."""
+    # A commit that loses Delta's conflict check is repeated, at most `attempts` times. This is safe
+    # because the caller has claimed the range, so that the other writer changed different rows.
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
         return retrying(

@@ -35,10 +35,8 @@ class OpenedTable(deltalake.DeltaTable):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the table's rows are those of its files, by the names that its columns have.
-
-        Deletion vectors, mapped columns and the like change that: only Spark reads such a table.
-        """
+        """Whether the table's rows are those of its files, by the names that its columns have."""
+        # Deletion vectors, mapped columns and the like change that: only Spark reads such a table.
         protocol = self.protocol()
         mapped = protocol.min_reader_version == 2
         return not mapped and set(protocol.reader_features or ()) <= _HARMLESS

@@ -77,10 +77,8 @@ class Claim:
     expires: datetime
 
     def conflicts_with(self, run: str, scope: Scope) -> bool:
-        """Whether another run cannot claim this scope at the same time.
-
-        Runs of one identity always conflict, because each continues from the previous one.
-        """
+        """Whether another run cannot claim this scope at the same time."""
+        # Runs of one identity always conflict, because each continues from the previous one.
         return self.scope.overlaps(scope) or have_same_identity(self.run, run)
 
 
@@ -114,11 +112,9 @@ def _earlier_conflicts(lake: Lake, run: str, scope: Scope, ordinal: int) -> list
 
 
 def ensure_held(lake: Lake, run: str, attempt: int) -> None:
-    """Check that an attempt still holds its claim, right before it changes its target.
-
-    A claim that is about to expire is renewed by another row. An expired one is claimed again,
-    unless another run has claimed part of the scope in the meantime.
-    """
+    """Check that an attempt still holds its claim, right before it changes its target."""
+    # A claim that is about to expire is renewed by another row. An expired one is claimed again,
+    # unless another run has claimed part of the scope in the meantime.
     held = _held_claim(lake, run, attempt)
     if held is not None and held.expires - now() > LEASE / _RENEW:
         return

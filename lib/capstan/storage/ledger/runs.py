@@ -166,10 +166,8 @@ class History:
 
     @property
     def effective_intent(self) -> Row | None:
-        """The intent of the attempt that published, or else the newest one.
-
-        An attempt that lost its claim may write its intent after its successor has published.
-        """
+        """The intent of the attempt that published, or else the newest one."""
+        # An attempt that lost its claim may write its intent after its successor has published.
         if self.done is not None:
             return self.intent(self.done.detail.get("attempt", self.done.attempt))
         return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)

@@ -127,11 +127,9 @@ def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
 
 
 def count_synthetic(tape: Tape, first: int, last: int) -> int:
-    """The number of synthetic batches from number `first` to number `last`.
-
-    A file with batches of that range alone is counted by the log. An idle stream gets such a file
-    with each advance of the clock, so they are not opened.
-    """
+    """The number of synthetic batches from number `first` to number `last`."""
+    # A file with batches of that range alone is counted by the log. An idle stream gets such a file
+    # with each advance of the clock, so they are not opened.
     if not is_table(tape.paths.feed):
         return 0
     table = delta.open_table(tape.paths.feed)
@@ -208,10 +206,8 @@ def late_by_reason(tape: Tape, cut: Cut) -> tuple[LateRows, ...]:
 
 
 def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
-    """The number of records up to a cut that are not on tape by reason, most frequent first.
-
-    For a file with only one reason the log has the count; only other files are read.
-    """
+    """The number of records up to a cut that are not on tape by reason, most frequent first."""
+    # For a file with only one reason the log has the count; only other files are read.
     table = delta.open_table(tape.paths.late)
     files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     reasons = [only_value(file, "reason") for file in files]
@@ -249,11 +245,9 @@ def _synthetic(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
 
 
 def _files(table: OpenedTable, *, captured: bool) -> pa.Table:
-    """The log's actions for files with micro-batches, or for those with synthetic batches.
-
-    The table is partitioned by origin, so files with others need not be opened. A feed of an older
-    format is not, and all of its files are returned.
-    """
+    """The log's actions for files with micro-batches, or for those with synthetic batches."""
+    # The table is partitioned by origin, so files with others need not be opened. A feed of an
+    # older format is not, and all of its files are returned.
     files = pa.table(table.get_add_actions(flatten=True))
     if _ORIGIN not in files.column_names:
         return files

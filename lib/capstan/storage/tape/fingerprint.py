@@ -83,10 +83,8 @@ def record_hashes(records: DataFrame) -> tuple[Column, Column]:
 
 
 def sum_mod64(value: Column) -> Column:
-    """The sum of a BIGINT column modulo 2^64, as a BIGINT; NULL for no rows.
-
-    Summed in two 32-bit halves, each of which stays within a BIGINT for 2^31 rows.
-    """
+    """The sum of a BIGINT column modulo 2^64, as a BIGINT; NULL for no rows."""
+    # Summed in two 32-bit halves, each of which stays within a BIGINT for 2^31 rows.
     low = F.sum(value.bitwiseAND(F.lit(_HALF)))
     high = F.sum(F.shiftrightunsigned(value, 32))
     carried = high + F.shiftrightunsigned(low, 32)

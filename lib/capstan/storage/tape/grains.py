@@ -12,10 +12,8 @@ from capstan.storage.tape.tape import Tape
 
 
 def require_whole_steps(tape: Tape, *bounds: Bound) -> None:
-    """Check that bounds of a range are possible times of the stream's records.
-
-    A record's time is truncated to a step, so records within a step cannot be separated.
-    """
+    """Check that bounds of a range are possible times of the stream's records."""
+    # A record's time is truncated to a step, so records within a step cannot be separated.
     last = tape.time_type.coordinates[-1]
     require_multiples(f"stream {tape.name} has times", last, (b[-1] for b in bounds), tape.step)
 

@@ -151,10 +151,8 @@ def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
-    """The frontier of the sum of all workers' holdings.
-
-    Without a worker it is the minimum and nothing is complete: any worker opens at the minimum.
-    """
+    """The frontier of the sum of all workers' holdings."""
+    # Without a worker it is the minimum and nothing is complete: any worker opens at the minimum.
     if not states:
         return Antichain.of([tape.time_type.minimum])
     return Antichain.of(t for state in states for t, count in state.holdings if count > 0)

@@ -64,10 +64,8 @@ def _at_or_above(time_type: TimeType, frontier: Antichain, columns: Sequence[str
 
 
 def workers_sql(workers: Iterable[int], column: str) -> str:
-    """The condition that a worker is one of `workers`, with ranges if there are many.
-
-    A list of thousands of numbers takes Spark seconds on each analysis.
-    """
+    """The condition that a worker is one of `workers`, with ranges if there are many."""
+    # A list of thousands of numbers takes Spark seconds on each analysis.
     numbers = sorted({int(worker) for worker in workers})
     if len(numbers) <= _MAX_LISTED:
         return f"{column} IN ({', '.join(map(str, numbers))})" if numbers else "false"

@@ -175,10 +175,8 @@ def replaced(tape: Tape, checkpoint: str) -> Txn:
 
 
 def shut_out(spark: SparkSession, tape: Tape, checkpoint: str) -> None:
-    """Shut out the writer with a checkpoint, which may be amid a batch; idempotent.
-
-    The index comes first: from then on none of its batches can count.
-    """
+    """Shut out the writer with a checkpoint, which may be amid a batch; idempotent."""
+    # The index comes first: from then on none of its batches can count.
     paths, txn = tape.paths, replaced(tape, checkpoint)
     for path in (paths.events, paths.workers, paths.feed):
         if is_table(path):
@@ -208,11 +206,9 @@ def append_workers(
 def append_events(
     tape: Tape, frame: DataFrame, commit: int, note: Note, unless: Txn | None = None
 ) -> int:
-    """Append the events of one commit as ordinal `commit`, the point of no return.
-
-    All writers of a tape number their commits under one transaction identity. Of two writes of the
-    same ordinal only one succeeds, so that cuts stay unambiguous. Returns the version of the index.
-    """
+    """Append the events of commit `commit`, the point of no return; the version of the index."""
+    # All writers of a tape number their commits under one transaction identity. Of two writes of
+    # the same ordinal only one succeeds, so that cuts stay unambiguous.
     ordinal = Txn(f"tape:{tape.name}", commit)
     written = delta.append(frame, tape.paths.events, txn=ordinal, note=note, unless=unless)
     if written is None:
@@ -272,10 +268,8 @@ def read_records(
     workers: Collection[int] | None = None,
     region: Region | None = None,
 ) -> DataFrame:
-    """The records on tape at a cut, with the columns of `records`, in no order.
-
-    Rows of a micro-batch without an events commit are not on the tape and are left out.
-    """
+    """The records on tape at a cut, with the columns of `records`, in no order."""
+    # Rows of a micro-batch without an events commit are not on the tape and are left out.
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
     if len(chosen) <= MAX_DIRECT and table.is_plain:

@@ -24,10 +24,8 @@ STEPS: Mapping[int, Callable[[Tape], None]] = {1: _nothing}
 
 
 def upgrade(tape: Tape) -> Tape:
-    """Upgrade a tape to the format that this Capstan writes, and return it.
-
-    The version is stored last, so an interrupted step is repeated.
-    """
+    """Upgrade a tape to the format that this Capstan writes, and return it."""
+    # The version is stored last, so an interrupted step is repeated.
     stored = format_of(tape.paths.events)
     for version in range(stored, FORMAT):
         STEPS[version](tape)

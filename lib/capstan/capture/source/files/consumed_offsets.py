@@ -28,11 +28,9 @@ _MIN_ROWS = 100
 
 
 def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
-    """The parts of the source that a micro-batch consumed; one empty part if unknown.
-
-    Each has the hash of the source's selection, if there is one: only a source that is read with
-    the same selection has the same records.
-    """
+    """The parts of the source that a micro-batch consumed; one empty part if unknown."""
+    # Each has the hash of the source's selection, if there is one: only a source that is read with
+    # the same selection has the same records.
     parts = _consumed(checkpoint, source, batch)
     if source.selection is None:
         return parts
@@ -60,11 +58,9 @@ def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ..
 
 
 def consumed_by_query(checkpoint: str, batch: int) -> tuple[Consumed, ...]:
-    """The input of a micro-batch of a query with any number of sources: the end of each.
-
-    Sources of files number their files anew after a loss of their log, so a hash of the names and
-    times of the files is added.
-    """
+    """The input of a micro-batch of a query with any number of sources: the end of each."""
+    # Sources of files number their files anew after a loss of their log, so a hash of the names and
+    # times of the files is added.
     ends = _ends(checkpoint, batch)
     if not ends:
         return (Consumed(),)

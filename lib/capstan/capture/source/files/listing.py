@@ -176,10 +176,8 @@ def path_of(uri: str) -> str:
 
 
 def captured_files(tape: Tape) -> FilesRead | None:
-    """The files in a tape's feed; None if it has batches from before the feed recorded files.
-
-    For files read before the feed stored sizes, only the path is known.
-    """
+    """The files in a tape's feed; None if it has batches from before the feed recorded files."""
+    # For files read before the feed stored sizes, only the path is known.
     if not is_table(tape.paths.feed):
         return {}
     rows = read_columns(tape.paths.feed, ["batch", "number", "files", "detail"]).to_pylist()
@@ -193,10 +191,8 @@ def captured_files(tape: Tape) -> FilesRead | None:
 
 
 def seen_files(tape: Tape) -> FilesRead:
-    """The files that a tape's checkpoint has seen, without their sizes.
-
-    Spark keeps them in a log of few files, whatever their number.
-    """
+    """The files that a tape's checkpoint has seen, without their sizes."""
+    # Spark keeps them in a log of few files, whatever their number.
     logged = consumed_offsets.logged_files(tape.paths.checkpoint)
     return {path_of(path): SourceFile(None, modified) for path, modified in logged}
 
@@ -217,10 +213,8 @@ def skipped_files(source: Source, listing: SourceListing, read: FilesRead) -> Sk
 
 
 def require_none_renamed(listing: SourceListing, seen: FilesRead, tape: Tape) -> None:
-    """Check that no file was already read under a former name.
-
-    The tape is read only if a new file may be one of `seen`, the checkpoint's, that is missing.
-    """
+    """Check that no file was already read under a former name."""
+    # The tape is read only if a new file may be one of `seen`, the checkpoint's, that is missing.
     fresh = {path: file for path, file in listing.files.items() if path not in seen}
     gone = {path for path in seen if path not in listing.files}
     moments = {seen[path].modified for path in gone}

@@ -64,10 +64,8 @@ class CheckedLines:
         self.as_text = all(not lines.where(doubt).isEmpty() for doubt in doubts)
 
     def loses(self, spark: SparkSession, parts: Sequence[Consumed]) -> bool:
-        """Whether a micro-batch that is not read as text would lose something of a file.
-
-        Files arrive after the listing, and a micro-batch of a capture that was killed has others.
-        """
+        """Whether a micro-batch that is not read as text would lose something of a file."""
+        # Files arrive after the listing, and a micro-batch of a capture that was killed has others.
         if self.as_text:
             return False
         paths = (path_of(place) for part in parts for place in part.files or ())

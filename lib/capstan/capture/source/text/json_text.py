@@ -56,10 +56,9 @@ def has_rest(text: Column, options: Mapping[str, str]) -> Column:
 
 
 def is_flat_object(text: Column) -> Column:
-    """Whether a text is one object with no other inside, and nothing beside it; perhaps null.
-
-    A value cannot end before the first closing bracket. No text is true of which something is lost.
-    """
+    """Whether a text is one object with no other inside, and nothing beside it; perhaps null."""
+    # A value cannot end before the first closing bracket. No text is true of which something is
+    # lost.
     return text.startswith("{") & (F.instr(text, "}") == F.length(text))
 
 

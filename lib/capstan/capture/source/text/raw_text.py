@@ -65,10 +65,8 @@ def require_options(stream: Stream) -> None:
 
 
 def without_corrupt_record(inferred: StructType, known: StructType | None) -> StructType:
-    """The columns that Spark inferred, without the one that it adds for malformed records.
-
-    A column captured under that name, so one of those on tape (`known`), stays.
-    """
+    """The columns that Spark inferred, without the one that it adds for malformed records."""
+    # A column captured under that name, so one of those on tape (`known`), stays.
     if known is not None and _SPARK_COLUMN in known.names:
         return inferred
     rest = StructType([field for field in inferred.fields if field.name != _SPARK_COLUMN])
