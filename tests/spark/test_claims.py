@@ -330,7 +330,7 @@ def test_a_replay_whose_name_another_one_has_plays_its_own(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two identities that begin with the same digits: they are hashes, cut short in names."""
-    monkeypatch.setattr(plan, "identity_of", lambda parts: "0" * 8 + identity_of(parts)[8:])
+    monkeypatch.setattr(plan, "identity_of", lambda **parts: "0" * 8 + identity_of(**parts)[8:])
     first = play.run("alike", **MORNING)
 
     second = play("alike", **NOON)
@@ -345,7 +345,7 @@ def test_a_replay_whose_name_another_one_has_plays_its_own(
 
 
 def test_two_that_take_the_same_name_at_once(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "identity_of", lambda parts: "1" * 8 + identity_of(parts)[8:])
+    monkeypatch.setattr(plan, "identity_of", lambda **parts: "1" * 8 + identity_of(**parts)[8:])
 
     def take() -> None:
         # It was named before the first one wrote anything.

@@ -20,6 +20,7 @@ from capstan.storage.delta.data_files import is_empty, read_all
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
+from capstan.storage.lake import is_table
 from capstan.storage.ledger.run_identity import RunId
 
 if TYPE_CHECKING:
@@ -78,8 +79,9 @@ def _write(
 
 def _files_to_add(plan: Plan, staging: str) -> Sequence[str]:
     """The staged files that the publish can add as they are; none if it has to write the rows."""
-    # Looked at again: somebody may have altered the target, or written into it when it was empty.
-    if not can_stage(plan.target, replaces=_replaces(plan)):
+    # Looked at again: somebody may have altered the target, or written into it when it was empty;
+    # or have published the run, which deletes the list, and fences this attempt.
+    if not (is_table(staging) and can_stage(plan.target, replaces=_replaces(plan))):
         return ()
     return staged_files(plan.target, staging)
 
