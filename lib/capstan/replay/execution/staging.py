@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from capstan.replay.execution.approval import waiting
 from capstan.replay.target.target_table import find_landed
-from capstan.storage.delta.staged_rows import discard, listed_bytes
+from capstan.storage.delta.staged_rows import discard, staged_bytes
 from capstan.storage.lake import Lake, children, delete_folder, size_of
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
@@ -87,8 +87,9 @@ def _staged(
     now: datetime,
 ) -> Staged:
     run, _, number = name.rpartition("-")
-    size = size_of(lake.staging(name)) + listed_bytes(lake.staging(name))
-    history = histories.get(run)
+    history, size = histories.get(run), size_of(lake.staging(name))
+    if history is not None:
+        size += staged_bytes(history.last.target, lake.staging(name))
     attempt = int(number) if number.isdecimal() else 0
     rows = [row for row in history.rows if row.attempt == attempt] if history else []
     if history is None or not rows:

@@ -6,7 +6,7 @@ yet; the audit reads just those, and the publish adds them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capstan.core.config import Mode
@@ -35,8 +35,7 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
     """
     merges, path = plan.request.mode is Mode.MERGE, plan.target
     if not merges and can_stage(path, replaces=_replaces(plan)):
-        written = with_defaults(rows, path)
-        staged = stage_rows(written, path, staging)
+        staged = stage_rows(with_defaults(rows, path), path, staging)
         return staged.select(*(quoted(name) for name in rows.columns))
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
@@ -67,23 +66,18 @@ def publish(
 def _write(
     plan: Plan, rows: DataFrame, staging: str, txn: Txn, note: Mapping[str, object]
 ) -> Commit | None:
-    path, replaces, files = plan.target, _replaces(plan), _files_to_add(plan, staging)
-    rows = with_defaults(rows, path)
+    path, replaces = plan.target, _replaces(plan)
+    rows, files = with_defaults(rows, path), []
+    # Looked at again: somebody may have altered the target, or written into it when it was empty;
+    # or have published the run, which deletes the list, and fences this attempt.
+    if is_table(staging) and can_stage(path, replaces=replaces):
+        files = staged_files(path, staging)
     if files:
         rows = rows.sparkSession.createDataFrame([], rows.schema)
     if replaces:
         where = target_table.predicate(plan, rows.schema)
         return delta.replace(rows, path, where, txn=txn, note=note, merge_schema=True, files=files)
     return delta.append(rows, path, txn=txn, note=note, merge_schema=True, files=files)
-
-
-def _files_to_add(plan: Plan, staging: str) -> Sequence[str]:
-    """The staged files that the publish can add as they are; none if it has to write the rows."""
-    # Looked at again: somebody may have altered the target, or written into it when it was empty;
-    # or have published the run, which deletes the list, and fences this attempt.
-    if not (is_table(staging) and can_stage(plan.target, replaces=_replaces(plan))):
-        return ()
-    return staged_files(plan.target, staging)
 
 
 def _replaces(plan: Plan) -> bool:
@@ -94,7 +88,7 @@ def _replaces(plan: Plan) -> bool:
 
 def require_staged_files(plan: Plan, staging: str) -> None:
     """Check that the staged files of a run that has waited are still there."""
-    missing = missing_file(plan.target, staged_files(plan.target, staging))
+    missing = missing_file(plan.target, staging)
     if missing is not None:
         raise InvalidRequestError(
             "CAP-GONE",

@@ -52,7 +52,8 @@ def write_once(
     in this commit. False if the table has this transaction, a later one of its app, or the one of
     `unless`, which shuts this writer out; nothing was written.
     """
-    writer = _Writer(frame, path, mode, {**options, **_transaction_options(txn)})
+    transaction = {"txnAppId": txn.app, "txnVersion": str(txn.version)}
+    writer = _Writer(frame, path, mode, {**options, **transaction})
     # A transaction committed after this line either is seen by the check or conflicts.
     for each in (txn, unless):
         if each is not None:
@@ -89,11 +90,8 @@ class _Writer:
     """A transaction of a table, and Delta's writer in it."""
 
     def __init__(self, frame: DataFrame, path: str, mode: str, options: Mapping[str, str]) -> None:
-        self._frame, jvm, self._session = (
-            frame,
-            frame.sparkSession._jvm,
-            frame.sparkSession._jsparkSession,
-        )
+        spark = frame.sparkSession
+        self._frame, self._session, jvm = frame, spark._jsparkSession, spark._jvm
         assert jvm is not None
         self._jvm, self._delta = jvm, jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session, path)
@@ -107,16 +105,9 @@ class _Writer:
         """Write the rows; the actions to commit."""
         exists, none = self.transaction.readVersion() >= 0, self._jvm.scala.Option.empty()
         properties = _map(self._jvm, {} if exists else creation_properties)
+        how = self._mode, self._options, self._columns, properties
         write = self._delta.commands.WriteIntoDelta(
-            self._log,
-            self._mode,
-            self._options,
-            self._columns,
-            properties,
-            self._frame._jdf,
-            none,
-            none,
-            False,
+            self._log, *how, self._frame._jdf, none, none, False
         )
         return write.writeAndReturnCommitData(self.transaction, self._session, none, False)
 
@@ -136,24 +127,18 @@ class _Writer:
         """The operation that the log names for the commit."""
         jvm, none = self._jvm, self._jvm.scala.Option.empty()
         write = getattr(self._delta, "DeltaOperations$Write")
-        details = (
-            jvm.scala.Option.apply(self._columns),
-            self._options.replaceWhere(),
-            self._options.userMetadata(),
-        )
+        columns, options = jvm.scala.Option.apply(self._columns), self._options
+        details = columns, options.replaceWhere(), options.userMetadata()
         return write(self._mode, *details, *[none] * 5)
-
-
-def _transaction_options(txn: Txn) -> dict[str, str]:
-    return {"txnAppId": txn.app, "txnVersion": str(txn.version)}
 
 
 def _metrics(files: Sequence[str]) -> dict[str, int]:
     added = [json.loads(file)["add"] for file in files]
-    rows = [json.loads(file["stats"])["numRecords"] for file in added]
+    # A session may have them switched off.
+    stats = [json.loads(file.get("stats") or "{}") for file in added]
     return {
         "numFiles": len(added),
-        "numOutputRows": sum(rows),
+        "numOutputRows": sum(file.get("numRecords", 0) for file in stats),
         "numOutputBytes": sum(file["size"] for file in added),
     }
 

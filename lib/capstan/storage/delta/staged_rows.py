@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
 
-from capstan.core.sql_names import quoted
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.data_files import MAX_DIRECT, read_few
@@ -23,7 +22,7 @@ from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
     from capstan.storage.delta.opened_table import OpenedTable
 
@@ -41,7 +40,10 @@ def can_stage(path: str, *, replaces: bool) -> bool:
 
 
 def stage_rows(rows: DataFrame, path: str, listing: str) -> DataFrame:
-    """Write `rows` into files of the table at `path`, list them, and read them back."""
+    """Write `rows` into files of the table at `path`, list them, and read them back.
+
+    What is read has all columns of the table.
+    """
     options = {"mergeSchema": "true"}
     if delta.open_table(path).metadata().partition_columns:
         # Otherwise each task would write a file for each value.
@@ -54,8 +56,11 @@ def stage_rows(rows: DataFrame, path: str, listing: str) -> DataFrame:
         action["add"]["path"] = f"{base}/{action['add']['path']}"
         lines.append(json.dumps(action))
     write_whole(f"{listing}/_delta_log/{0:020}.json", "".join(f"{x}\n" for x in lines).encode())
-    staged = _read(rows.sparkSession, path, listing, len(files))
-    return staged.select(*(quoted(name) for name in rows.columns))
+    table = delta.open_table(listing)
+    if len(files) > MAX_DIRECT or not table.is_plain or table.metadata().partition_columns:
+        return delta.load(rows.sparkSession, listing)
+    names = [file["path"] for file in _listed(path, listing)]
+    return read_few(rows.sparkSession, path, table, names)
 
 
 def staged_files(path: str, listing: str) -> list[str]:
@@ -65,51 +70,41 @@ def staged_files(path: str, listing: str) -> list[str]:
     """
     if not _fits(delta.open_table(path), delta.open_table(listing)):
         return []
-    base, files = f"{_base(path, listing)}/", []
-    for action in delta.read_commit(listing, 0):
-        if "add" in action:
-            if not action["add"]["path"].startswith(base):
-                return []
-            action["add"]["path"] = action["add"]["path"].removeprefix(base)
-            files.append(json.dumps(action))
-    return files
+    return [json.dumps({"add": file}) for file in _listed(path, listing)]
 
 
-def missing_file(path: str, files: list[str]) -> str | None:
-    """The first of the files that is no longer in the table's folder, such as after `VACUUM`."""
-    paths = [delta.resolve_path(path, json.loads(file)["add"]["path"]) for file in files]
-    return next((file for file, size in sizes_of(paths).items() if size is None), None)
+def missing_file(path: str, listing: str) -> str | None:
+    """The first listed file that is no longer in the table's folder, such as after `VACUUM`."""
+    files = [delta.resolve_path(path, file["path"]) for file in _listed(path, listing)]
+    return next((file for file, size in sizes_of(files).items() if size is None), None)
 
 
-def listed_bytes(listing: str) -> int:
-    """The size of the files that are listed and lie elsewhere; 0 without a list."""
-    actions = delta.read_commit(listing, 0) if is_table(listing) else ()
-    files = [action["add"] for action in actions if "add" in action]
-    return sum(
-        file["size"] for file in files if file["path"].startswith("../") or "://" in file["path"]
-    )
+def staged_bytes(path: str, listing: str) -> int:
+    """The size of the listed files."""
+    return sum(file["size"] for file in _listed(path, listing))
 
 
 def discard(path: str, listing: str) -> None:
     """Delete the listed files of a writer that has ended, but for those that the table has."""
-    if not (is_table(path) and is_table(listing)):
+    if not is_table(path):
         return
-    table = pa.table(delta.open_table(path).get_add_actions())
-    committed = set(table["path"].to_pylist())
-    base = f"{_base(path, listing)}/"
-    for action in delta.read_commit(listing, 0):
-        file = action["add"]["path"] if "add" in action else ""
-        if file.startswith(base) and file.removeprefix(base) not in committed:
-            delete_file(delta.resolve_path(path, file.removeprefix(base)))
+    committed = set(pa.table(delta.open_table(path).get_add_actions())["path"].to_pylist())
+    for file in _listed(path, listing):
+        if file["path"] not in committed:
+            delete_file(delta.resolve_path(path, file["path"]))
 
 
-def _read(spark: SparkSession, path: str, listing: str, count: int) -> DataFrame:
-    table = delta.open_table(listing)
-    if count > MAX_DIRECT or not table.is_plain or table.metadata().partition_columns:
-        return delta.load(spark, listing)
-    files = pa.table(table.get_add_actions())["path"].to_pylist()
+def _listed(path: str, listing: str) -> list[dict[str, Any]]:
+    """The files that a list names in the folder of a table, as added to that table."""
+    if not is_table(listing):
+        return []
     base = f"{_base(path, listing)}/"
-    return read_few(spark, path, table, [file.removeprefix(base) for file in files])
+    added = [action["add"] for action in delta.read_commit(listing, 0) if "add" in action]
+    return [
+        {**file, "path": file["path"].removeprefix(base)}
+        for file in added
+        if file["path"].startswith(base)
+    ]
 
 
 def _base(path: str, listing: str) -> str:
