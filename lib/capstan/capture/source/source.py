@@ -48,10 +48,7 @@ def read_source(
     except CapstanError:
         raise
     except Exception as error:
-        translated = translation.translate(error)
-        if translated is not None:
-            raise translated from error
-        raise InvalidRequestError(
+        raise translation.translate(error) or InvalidRequestError(
             "CAP-SOURCE",
             f"stream {stream.name}: the source cannot be read: {translation.root_message(error)}",
             _setup_hint(stream.source) or "check source in streams.yaml",

@@ -61,10 +61,7 @@ def _called(spark: SparkSession, stream: Stream) -> DataFrame:
     except CapstanError:
         raise
     except Exception as error:
-        translated = translation.translate(error)
-        if translated is not None:
-            raise translated from error
-        raise _refused(
+        raise translation.translate(error) or _refused(
             stream,
             f"fails: {type(error).__name__}: {translation.root_message(error)}",
             "correct it, or source.options; then run again",
