@@ -5,7 +5,6 @@ Whatever another run does in the meantime is done while the first one waits at a
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -24,12 +23,11 @@ from capstan.storage.ledger.run_identity import RunId, identity_of
 from capstan.storage.ledger.tables import read_rows
 from capstan.telemetry import instrumentation
 from tests.support import lake_contents
+from tests.support.meanwhile import meanwhile
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from pyspark.sql import SparkSession
 
 # Half an hour apart, of workers a, b and c in turn.
@@ -52,21 +50,6 @@ def declare_dead(play: Play) -> None:
     """Declare whoever holds something dead."""
     for item in claims.active(play.lake):
         unlock(play.lake, item.run)
-
-
-@contextmanager
-def meanwhile(point: str, do: Callable[[], object]) -> Iterator[None]:
-    """Do something when a point is reached for the first time."""
-    done: list[str] = []
-
-    def listen(reached: str, _facts: dict[str, object]) -> None:
-        if reached == point and not done:
-            done.append(reached)
-            do()
-
-    with instrumentation.subscribe(listen):
-        yield
-    assert done == [point]
 
 
 def ids(first: int, after: int, places: str = "abc") -> list[int]:

@@ -11,29 +11,17 @@ from capstan.capture.run import capture
 from capstan.errors import CapstanError
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import newest_cut, open_tape
-from capstan.telemetry.instrumentation import subscribe
 from capstan.verify.run import verify
 from tests.support.attached_job import Job
+from tests.support.meanwhile import meanwhile
 from tests.support.sample_streams import NAME, lay, little_stream, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import SparkSession
 
 POINTS = ["capture.attach", "capture.claim", "capture.workers", "capture.records", "capture.late"]
-
-
-def once(point: str, act: Callable[[], object]) -> Callable[[str, dict[str, object]], None]:
-    """A listener that acts when a point is first reached, while its caller waits there."""
-    todo = [act]
-
-    def listen(reached: str, _facts: dict[str, object]) -> None:
-        if reached == point and todo:
-            todo.pop()()
-
-    return listen
 
 
 @pytest.mark.parametrize("arrives", [True, False], ids=["rows", "none"])
@@ -53,7 +41,7 @@ def test_a_query_that_was_replaced_amid_a_batch_is_shut_out(
             job.arrive("c", (4, "bob", "12:10"))
         job.run("-new", reseat=True)
 
-    with subscribe(once(point, replace_it)), pytest.raises(StreamingQueryException, match="CAP-"):
+    with meanwhile(point, replace_it), pytest.raises(StreamingQueryException, match="CAP-"):
         job.run()
     assert job.is_sound()
     job.arrive("d", (5, "dan", "13:10"))
@@ -80,7 +68,7 @@ def test_a_capture_that_was_replaced_amid_a_batch_is_shut_out(
             lay(source, "2", rows(range(8, 12)))
         capture(spark, lake, stream, reseat=True)
 
-    with subscribe(once(point, replace_it)), pytest.raises(CapstanError, match="CAP-"):
+    with meanwhile(point, replace_it), pytest.raises(CapstanError, match="CAP-"):
         capture(spark, lake, stream)
     tape = open_tape(lake, NAME)
     assert verify(spark, lake, tape, cut=newest_cut(tape), deep=True).valid

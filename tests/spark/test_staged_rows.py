@@ -15,13 +15,11 @@ from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.execution.staging import clear_staged, list_staged
 from capstan.storage.delta import delta, staged_rows
 from capstan.storage.ledger import claims
-from capstan.telemetry.instrumentation import subscribe
+from tests.support.meanwhile import meanwhile
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 DAY2, DAY3, DAY4 = "2024-05-02", "2024-05-03", "2024-05-04"
@@ -50,16 +48,6 @@ def held(play: Play, into: str, **fields: object) -> str:
     return str(play(into, since=DAY2, until=DAY3, hold=True, **fields).certificate.run)
 
 
-def at(point: str, act: Callable[[], object]) -> Callable[[str, dict[str, object]], None]:
-    todo = [act]
-
-    def listen(reached: str, _: dict[str, object]) -> None:
-        if reached == point and todo:
-            todo.pop()()
-
-    return listen
-
-
 @pytest.mark.parametrize("mode", [Mode.REPLACE, Mode.APPEND])
 def test_what_was_audited_is_what_is_published(play: Play, mode: Mode) -> None:
     into = f"same_{mode}"
@@ -85,7 +73,7 @@ def test_others_that_publish_meanwhile_cost_no_second_write(play: Play) -> None:
     play(into, since=DAY3, until=DAY4)
     table = play.lake.table(into)
     before = parquet(table)
-    with subscribe(at("replay.holds", lambda: play(into, **other))):
+    with meanwhile("replay.holds", lambda: play(into, **other)):
         play(into, workers=("a",), since=DAY2, until=DAY3)
     assert len(play.column(into)) == 80
     # The two runs, each once; in between nothing was replaced.
@@ -122,7 +110,7 @@ def test_what_a_killed_attempt_left_is_cleared(play: Play, point: str) -> None:
     def kill() -> None:
         raise KeyboardInterrupt
 
-    with subscribe(at(point, kill)), pytest.raises(KeyboardInterrupt):
+    with meanwhile(point, kill), pytest.raises(KeyboardInterrupt):
         play(into, since=DAY2, until=DAY3)
     later = datetime.now(UTC) + 2 * claims.LEASE
     left = list_staged(play.lake, later)
@@ -145,7 +133,7 @@ def test_the_next_attempt_clears_what_one_has_left(play: Play) -> None:
     def fail() -> None:
         raise RuntimeError("no")
 
-    with subscribe(at("replay.staging", fail)), pytest.raises(RuntimeError):
+    with meanwhile("replay.staging", fail), pytest.raises(RuntimeError):
         play("again", since=DAY2, until=DAY3)
     assert parquet(table) - committed(table)
     play("again", since=DAY2, until=DAY3)

@@ -24,6 +24,10 @@ from capstan.core.config import (
     Target,
     Transform,
 )
+from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.request import Request
+from capstan.storage.lake import Lake
 
 NAME = "little"
 START = datetime(2024, 5, 1, tzinfo=UTC)
@@ -131,3 +135,9 @@ def counting(records: DataFrame) -> DataFrame:
     """A transform that is wrong on purpose: each use gives another result."""
     number = F.lit(next(_calls)).cast("bigint").alias("number")
     return records.select(F.col("_time.event").alias("event"), "id", number)
+
+
+def plan_of(lake: Lake, **fields: object) -> Plan:
+    """The plan of a replay of the little stream into the table `t`; no source is read."""
+    declarations = declared(little_stream(Path(lake.root)))
+    return make_plan(lake, declarations, Request(NAME, "t", **fields))  # type: ignore[arg-type]

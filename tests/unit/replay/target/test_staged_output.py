@@ -8,32 +8,15 @@ import pytest
 
 from capstan.core.config import Mode
 from capstan.errors import SystemFailureError
-from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan
-from capstan.replay.planning.request import Request
 from capstan.replay.target.staged_output import require_all_rows
 from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import Lake
-from tests.support.jvmless_lake import lay_tape
-from tests.support.sample_streams import NAME, declared, little_stream
+from tests.support.sample_streams import plan_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 HOUR_US = 3_600_000_000
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """A tape of one worker, with a record an hour for four hours."""
-    lake = Lake.at(tmp_path / "lake")
-    lay_tape(lake, NAME, ["a"], [(n * HOUR_US,) for n in range(4)], (4 * HOUR_US,))
-    return lake
-
-
-def plan_of(lake: Lake, **fields: object) -> Plan:
-    declarations = declared(little_stream(lake.root))
-    return make_plan(lake, declarations, Request(NAME, "t", **fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from capstan.errors import InvalidRequestError, RangeLockedError, SystemFailureE
 from capstan.replay.execution.job import require_intent
 from capstan.replay.execution.rollback import is_gone
 from capstan.replay.planning.cursor import follow_identity
-from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan, require_cursor
+from capstan.replay.planning.planner import require_cursor
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage.delta import delta
@@ -24,8 +23,8 @@ from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_history, read_last_published
-from tests.support.jvmless_lake import Books, intent_json, lay_tape
-from tests.support.sample_streams import NAME, declared, little_stream
+from tests.support.jvmless_lake import Books, intent_json
+from tests.support.sample_streams import NAME, plan_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,19 +33,6 @@ if TYPE_CHECKING:
 
 HOUR_US = 3_600_000_000
 ALL = Region(Box((None,), (None,)))
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Lake:
-    """A tape of one worker, with a record an hour for four hours."""
-    lake = Lake.at(tmp_path / "lake")
-    lay_tape(lake, NAME, ["a"], [(n * HOUR_US,) for n in range(4)], (4 * HOUR_US,))
-    return lake
-
-
-def plan_of(lake: Lake, **asked: object) -> Plan:
-    declarations = declared(little_stream(lake.root))
-    return make_plan(lake, declarations, Request(NAME, "t", **asked))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
