@@ -156,7 +156,7 @@ def test_a_listing_names_its_files_by_where_they_are(play: Play, tmp_path: Path)
     for table in (f"{play.lake.root}/tables/near", str(tmp_path / "far")):
         frame.write.format("delta").save(table)
         listing = play.lake.staging(f"listed-{Path(table).name}")
-        read = staged_rows.stage_rows(frame, table, listing)
+        read = staged_rows.stage_rows(frame, table, listing, gather=False)
         assert sorted(row.id for row in read.collect()) == [0, 1, 2]
         assert sorted(row.id for row in delta.load(play.spark, listing).collect()) == [0, 1, 2]
         files = staged_rows.staged_files(table, listing)
@@ -164,3 +164,14 @@ def test_a_listing_names_its_files_by_where_they_are(play: Play, tmp_path: Path)
         assert all("/" not in json.loads(file)["add"]["path"] for file in files)
         staged_rows.discard(table, listing)
         assert parquet(table) == committed(table)
+
+
+@pytest.mark.parametrize(("gather", "files"), [(True, 2), (False, 8)])
+def test_rows_of_a_partition_are_gathered_only_on_request(
+    play: Play, tmp_path: Path, gather: bool, files: int
+) -> None:
+    frame = play.spark.range(80).selectExpr("id", "id % 2 AS half").repartition(4)
+    table = str(tmp_path / "halves")
+    frame.write.format("delta").partitionBy("half").save(table)
+    staged_rows.stage_rows(frame, table, str(tmp_path / "listing"), gather=gather)
+    assert len(parquet(table) - committed(table)) == files

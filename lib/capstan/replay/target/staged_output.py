@@ -26,6 +26,10 @@ from capstan.storage.ledger.run_identity import RunId
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# Each task writes a file for each worker whose partition it has rows of. Up to so many workers that
+# costs less than a shuffle, which costs two thirds of a copy.
+_FEW_WORKERS = 16
+
 
 def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
     """Write the rows where no reader of the target sees them, list them, and read them back.
@@ -34,15 +38,17 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
     table of their own where the publish has a part in them, as a merge has.
     """
     merges, path = plan.request.mode is Mode.MERGE, plan.target
+    worker, partitions = plan.layout.worker, target_table.partitions(path)
     if not merges and can_stage(path, replaces=_replaces(plan)):
-        staged = stage_rows(with_defaults(rows, path), path, staging)
+        gather = worker in partitions and len(plan.layout.labels) > _FEW_WORKERS
+        staged = stage_rows(with_defaults(rows, path), path, staging, gather=gather)
         return staged.select(*(quoted(name) for name in rows.columns))
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
-    if plan.layout.worker in target_table.partitions(path):
+    if worker in partitions:
         # Otherwise each task of the publish would write a file per worker.
-        writer = writer.partitionBy(plan.layout.worker)
+        writer = writer.partitionBy(worker)
     writer.save(staging)
     return read_all(rows.sparkSession, staging)
 

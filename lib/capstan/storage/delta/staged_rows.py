@@ -39,15 +39,13 @@ def can_stage(path: str, *, replaces: bool) -> bool:
     return not (mapped or (feed and replaces) or delta.numbered_columns(path))
 
 
-def stage_rows(rows: DataFrame, path: str, listing: str) -> DataFrame:
+def stage_rows(rows: DataFrame, path: str, listing: str, *, gather: bool) -> DataFrame:
     """Write `rows` into files of the table at `path`, list them, and read them back.
 
-    What is read has all columns of the table.
+    `gather` brings the rows of a partition together first. What is read has all columns of the
+    table.
     """
-    options = {"mergeSchema": "true"}
-    if delta.open_table(path).metadata().partition_columns:
-        # Otherwise each task would write a file for each value.
-        options["optimizeWrite"] = "true"
+    options = {"mergeSchema": "true", "optimizeWrite": str(gather).lower()}
     protocol, metadata, *files = retrying(lambda: write_files(rows, path, options), path)
     emit("replay.files", files=len(files))
     base, lines = _base(path, listing), [protocol, metadata]
