@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 from pyarrow import dataset
 
 from capstan.pipeline.graph.arrow_ipc import table_from_bytes
@@ -42,6 +43,8 @@ def _as_text(rows: list[dict[str, object]]) -> Rows:
 def read_by_others(lake: Lake) -> set[str]:
     """Check that Polars and DuckDB read the same as deltalake from every table of a lake.
 
+    Of what is staged in a target, which only Spark reads as a table, Polars reads the files.
+
     Returns:
         The tables, as paths in the lake: `ledger/runs`.
     """
@@ -49,6 +52,11 @@ def read_by_others(lake: Lake) -> set[str]:
     names = {str(log.parent.relative_to(root)) for log in root.rglob("_delta_log")}
     for name in names:
         path = f"{root}/{name}"
+        files = pa.table(delta.open_table(path).get_add_actions(flatten=True))
+        if any(file.startswith("../") for file in files["path"].to_pylist()):
+            places = [delta.resolve_path(path, file) for file in files["path"].to_pylist()]
+            assert pl.read_parquet(places).height == sum(files["num_records"].to_pylist()), name
+            continue
         read = rows(path)
         assert _as_text(pl.read_delta(path).to_dicts()) == read, name
         assert duckdb.from_arrow(rows_of(path)).count("*").fetchall() == [(len(read),)], name
