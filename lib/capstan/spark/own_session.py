@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +36,7 @@ _READ_LATE = "spark.sql.legacy.timeParserPolicy"
 _CLASSIC = "org.apache.spark.sql.classic"
 # Where pyspark keeps sessions for all threads of the process.
 _PROCESS_WIDE = ("_activeSession", "_instantiatedSession")
+_creating = Lock()
 _of_thread: ContextVar[SparkSession | None] = ContextVar("capstan session", default=None)
 
 
@@ -43,11 +45,13 @@ class OwnSession(SparkSession):
 
     def createDataFrame(self, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: N802
         """As pyspark's, which makes the session the active one of the whole process."""
-        before = vars(SparkSession)[_PROCESS_WIDE[0]]
-        try:
-            return super().createDataFrame(*args, **kwargs)
-        finally:
-            setattr(SparkSession, _PROCESS_WIDE[0], before)
+        # Of two calls at once, the second would save the session of the first, and leave it there.
+        with _creating:
+            before = vars(SparkSession)[_PROCESS_WIDE[0]]
+            try:
+                return super().createDataFrame(*args, **kwargs)
+            finally:
+                setattr(SparkSession, _PROCESS_WIDE[0], before)
 
 
 class _OfThread:
