@@ -33,7 +33,7 @@ from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateRow, batch_of, final_state
 from capstan.pipeline.state.chunks import assemble, split
 from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.state_tables import PLACEMENT
+from capstan.pipeline.state.state_tables import owners_of
 from capstan.replay.snapshots.ledger import Snapshot, parts_of, read_parts, write_parts
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
@@ -158,7 +158,7 @@ def _pipeline() -> Pipeline:
 def _executors(stage: Stage) -> dict[int, DagExecutor]:
     """An executor for each worker, which has seen each of its keys once."""
     keys = pa.array([f"key-{number}" for number in range(_KEYS)])
-    owners = PLACEMENT.owners(key_hashes([keys]), range(_BEFORE))
+    owners = owners_of(key_hashes([keys]), _BEFORE)
     executors = {}
     for worker in range(_BEFORE):
         own_keys = keys.filter(pc.equal(owners, worker))

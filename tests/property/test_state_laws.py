@@ -53,9 +53,9 @@ from capstan.pipeline.state.chunk_rescale import (
 from capstan.pipeline.state.chunks import StateHeader, assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded
 from capstan.pipeline.state.errors import Misplaced
-from capstan.pipeline.state.key_hash import key_hash, key_hashes
-from capstan.pipeline.state.state_tables import PLACEMENT, Modulo
-from tests.reference.key_placement import Rendezvous
+from capstan.pipeline.state.key_hash import key_hashes
+from tests.reference.key_hash import key_hash
+from tests.reference.key_placement import Modulo, Rendezvous
 from tests.reference.keyed_snapshot import KeyedSnapshot, prove
 from tests.support.graph_samples import (
     event_of,
@@ -261,7 +261,7 @@ def test_a_restored_run_is_the_uninterrupted_one(name, data):
 def shared(event, key, workers):
     """The part of an event that each worker gets."""
     hashes = key_hashes([event.batch.column(name) for name in key])
-    owners = PLACEMENT.owners(hashes, workers) if key else None
+    owners = Modulo().owners(hashes, workers) if key else None
     for worker in workers:
         mine = event.batch
         if owners is not None:

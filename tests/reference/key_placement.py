@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from capstan.pipeline.state.key_hash import _hash_words, hash_long, key_hash, signed
-from capstan.pipeline.state.state_tables import required
+from capstan.pipeline.state.key_hash import _hash_words
+from capstan.pipeline.state.state_tables import owners_of
+from tests.reference.key_hash import hash_long, key_hash, signed
 
 _SEED: Final = 42
 
@@ -20,6 +21,30 @@ class KeyPlacement(Protocol):
 
     def owner(self, key: Hashable, workers: Sequence[int]) -> int:
         """Return the owner of `key` among `workers`, which must not be empty."""
+
+
+class Modulo:
+    """Owner is the worker at the position of the hash modulo the number of workers.
+
+    A pure function of the key and the workers, and the same in Spark SQL: `sql` is an expression
+    over `h`, the stable hash of the key, and an array `ws` of workers in ascending order.
+
+    >>> Modulo().owner("a", [7])
+    7
+    """
+
+    __slots__ = ()
+    sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
+
+    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
+        """Return the owner of `key`."""
+        ordered = sorted(required(workers))
+        return ordered[key_hash(key) % len(ordered)]
+
+    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
+        """Return the owners (int64) of keys with these hashes (int64)."""
+        ordered = pa.array(sorted(required(workers)), pa.int64())
+        return ordered.take(owners_of(hashes, len(ordered)))
 
 
 class Rendezvous:
@@ -51,6 +76,14 @@ class Rendezvous:
             better = weight >= best
             best, owner = np.where(better, weight, best), np.where(better, worker, owner)
         return pa.array(owner)
+
+
+def required(workers: Sequence[int]) -> Sequence[int]:
+    """The workers; refused when there are none."""
+    if not workers:
+        message = "a placement needs at least one worker"
+        raise ValueError(message)
+    return workers
 
 
 def _mixed(hashes: npt.NDArray[np.int64], number: int) -> npt.NDArray[np.int64]:

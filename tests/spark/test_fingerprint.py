@@ -15,9 +15,8 @@ from pyspark.sql.types import CalendarIntervalType, StructField, StructType
 
 from capstan.errors import InvalidRequestError
 from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.state_tables import Modulo
 from capstan.storage.tape.fingerprint import fingerprint, row_hashes, sum_mod64
-from tests.reference.key_placement import Rendezvous
+from tests.reference.key_placement import Modulo, Rendezvous
 from tests.support.golden_hashes import GOLDEN, Pair
 
 if TYPE_CHECKING:

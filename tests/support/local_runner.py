@@ -23,7 +23,7 @@ from capstan.pipeline.spark.state_rows import StateRow
 from capstan.pipeline.spark.wire_format import AT, BLOB, KIND, NoteKind, part
 from capstan.pipeline.state.errors import NoHash
 from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.state_tables import PLACEMENT
+from capstan.pipeline.state.state_tables import owners_of
 
 _TASK = "#seat"
 
@@ -167,7 +167,7 @@ class _LocalStages:
             return pa.array([0] * rows.num_rows, pa.int64())
         columns = [rows.column(name) for name in entry.columns]
         try:
-            return PLACEMENT.owners(key_hashes(columns), range(self._peers))
+            return owners_of(key_hashes(columns), self._peers)
         except NoHash:
             keys = zip(*(column.to_pylist() for column in columns), strict=True)
             return pa.array([_hash(key) % self._peers for key in keys], pa.int64())

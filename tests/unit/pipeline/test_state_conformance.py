@@ -14,8 +14,7 @@ from capstan.errors import CapstanError
 from capstan.pipeline import END, StatefulLogic, stateful_map, ttl_map
 from capstan.pipeline.keyed.stateful_functions import Data
 from capstan.pipeline.state.codec import PLAIN, Encoded
-from capstan.pipeline.state.state_tables import Modulo
-from tests.reference.key_placement import Rendezvous
+from tests.reference.key_placement import Modulo, Rendezvous
 from tests.reference.live import (
     AckUpgrade,
     BarrierMarker,

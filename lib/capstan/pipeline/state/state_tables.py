@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -15,44 +12,16 @@ from capstan.pipeline.graph.operator import Key
 from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.operators.time_buffer import constant
 from capstan.pipeline.state.errors import Misplaced, NotKeyed
-from capstan.pipeline.state.key_hash import key_hash, key_hashes
+from capstan.pipeline.state.key_hash import key_hashes
 
 
-class Modulo:
-    """Owner is the worker at the position of the hash modulo the number of workers.
+def owners_of(hashes: pa.Array, peers: int) -> pa.Array:
+    """Return which of `peers` workers (int64) owns the keys with these hashes (int64).
 
-    A pure function of the key and the workers, and the same in Spark SQL: `sql` is an expression
-    over `h`, the stable hash of the key, and an array `ws` of workers in ascending order. Follows
-    Malstrom's `index_select`, whose hash changes with releases.
-
-    >>> Modulo().owner("a", [7])
-    7
+    In Spark SQL that is `pmod(hash, peers)`. Follows Malstrom's `index_select`, whose hash changes
+    with releases.
     """
-
-    __slots__ = ()
-    sql: ClassVar = "element_at(ws, cast(pmod(h, size(ws)) AS INT) + 1)"
-
-    def owner(self, key: Hashable, workers: Sequence[int]) -> int:
-        """Return the owner of `key`."""
-        ordered = sorted(required(workers))
-        return ordered[key_hash(key) % len(ordered)]
-
-    def owners(self, hashes: pa.Array, workers: Sequence[int]) -> pa.Array:
-        """Return the owners (int64) of keys with these hashes (int64)."""
-        ordered = np.array(sorted(required(workers)), np.int64)
-        return pa.array(ordered[hashes.to_numpy(zero_copy_only=False) % len(ordered)])
-
-
-def required(workers: Sequence[int]) -> Sequence[int]:
-    """The workers; refused when there are none."""
-    if not workers:
-        message = "a placement needs at least one worker"
-        raise ValueError(message)
-    return workers
-
-
-PLACEMENT: Final = Modulo()
-"""Placement of keys on the tasks of a stage."""
+    return pa.array(hashes.to_numpy(zero_copy_only=False) % peers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +52,7 @@ class StateTables:
         """Return which of `peers` workers (int64) owns each row; the first one for a global key."""
         if self.key.is_global:
             return constant(0, len(hashes))
-        return PLACEMENT.owners(hashes, range(peers))
+        return owners_of(hashes, peers)
 
     def require_owned(self, worker: int, hashes: pa.Array, peers: int) -> None:
         """Check that a worker owns all of its rows."""

@@ -39,9 +39,8 @@ from capstan.pipeline.state.chunk_rescale import Arrivals, merge_headers, rescal
 from capstan.pipeline.state.chunks import assemble, split
 from capstan.pipeline.state.codec import PLAIN, Encoded, codec_named, register_codec
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.pipeline.state.state_tables import PLACEMENT
 from tests.reference.executor import ScenarioExecutor
-from tests.reference.key_placement import Rendezvous
+from tests.reference.key_placement import Modulo, Rendezvous
 from tests.reference.keyed_snapshot import KeyedSnapshot
 
 SCHEMA = pa.schema([("key", pa.string()), ("number", pa.int64()), (TIME, pa.int64())])
@@ -396,7 +395,7 @@ def test_the_least_watermark_counts_behind_a_hold():
     spec = KeyedAggregate((sum_of("number"),), ("key",))
     mine = {0: [], 1: []}
     for n in range(20):
-        owner = PLACEMENT.owner(f"k{n}", (0, 1))
+        owner = Modulo().owner(f"k{n}", (0, 1))
         mine[owner].append((f"k{n}", n, len(mine[owner]) + 1 + 4 * owner))
     early, late = (executor(spec, *mine[worker]) for worker in (0, 1))
     for item in (early, late):
@@ -439,7 +438,7 @@ def test_windows_behind_a_hold_are_rescaled():
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
     for row in rows:
         put(through, row)
-        owner = PLACEMENT.owner(row[0], (0, 1))
+        owner = Modulo().owner(row[0], (0, 1))
         put(crew[owner], row)
     for item in (through, *crew.values()):
         item.process_watermark("in", 100)
@@ -460,7 +459,7 @@ def test_windows_behind_a_hold_are_rescaled():
 def test_overlapping_windows_behind_a_hold_are_refused():
     dag = behind_a_holder(Window.sliding(10, 5, (count_rows(),), by=["key"]))
     crew = {worker: DagExecutor.from_dag(dag, worker=worker) for worker in (0, 1)}
-    put(crew[PLACEMENT.owner("a", (0, 1))], ("a", 1, 5))
+    put(crew[Modulo().owner("a", (0, 1))], ("a", 1, 5))
     checkpoints = {}
     for worker, item in crew.items():
         item.process_watermark("in", 100)
@@ -515,7 +514,7 @@ def test_a_session_goes_on_with_its_new_owner():
     executors = {w: DagExecutor.from_dag(graph(spec)) for w in dealt}
     for worker, item in executors.items():
         item.restore(dealt[worker])
-    put(executors[PLACEMENT.owner("a", (0, 1, 2))], ("a", 2, 4))
+    put(executors[Modulo().owner("a", (0, 1, 2))], ("a", 2, 4))
     for item in executors.values():
         item.finish()
     actual = sorted((r["key"], r["sum_number"]) for e in executors.values() for r in taken(e))

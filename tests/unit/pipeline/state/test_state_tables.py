@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from capstan.pipeline.state.errors import NoHash
-from capstan.pipeline.state.key_hash import key_hash, key_hashes, xxh64
-from capstan.pipeline.state.state_tables import Modulo
-from tests.reference.key_placement import Rendezvous
+from capstan.pipeline.state.key_hash import key_hashes
+from tests.reference.key_hash import key_hash, xxh64
+from tests.reference.key_placement import Modulo, Rendezvous
 from tests.support.golden_hashes import GOLDEN, KEYS
 
 # By rendezvous and modulo, among the workers 0, 1, 2 and 5.
