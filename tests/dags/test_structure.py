@@ -366,7 +366,7 @@ def test_a_replay_that_follows_has_a_dag_of_its_own(place: Place, schedule: str 
     assert (dag.timetable == expected) if schedule else (dag.schedule is None)
     # A run goes on from the one before.
     assert (dag.max_active_runs, dag.catchup) == (1, False)
-    assert set(dag.params) == {"peers", "adopt", "direct", "dry_run", "diff"}
+    assert set(dag.params) == {"peers", "adopt", "dry_run", "diff"}
     assert dag.params["peers"] is None
 
 

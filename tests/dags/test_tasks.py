@@ -300,7 +300,7 @@ def test_a_backfill_takes_its_parameters(taped: Place, execute: Any, context: An
     # Nobody is to approve it.
     assert caught.value.tasks == ["approve", "publish"]
     request = where["ti"].pushed["request"]
-    assert (request["workers"], request["direct"], request["adopt"]) == (["b"], True, True)
+    assert (request["workers"], request["direct"], request["adopt"]) == (["b"], False, True)
     assert (request["since"], request["transform"]) == ("2024-05-01T00:00:00+00:00", "by_day")
 
 

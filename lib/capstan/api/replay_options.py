@@ -38,7 +38,6 @@ class ReplayOptions(TypedDict, total=False):
     history: bool | None
     follow: str | None
     partial: bool | None
-    direct: bool | None
     adopt: bool | None
     hold: bool | None
     approve: bool | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,6 @@ class BackfillRequest:
         chunk: The most intervals per run; None for one run per stretch of adjacent intervals.
         as_of: The cut of all runs; None for the newest. Of several streams, see `cuts`.
         adopt: Replace rows of the intervals that no replay has written.
-        direct: Write to the target directly and audit there.
         keep_going: Continue with the next run after a failure.
         cuts: The cuts of several streams by source; those that are left out are the newest.
     """
@@ -77,12 +76,12 @@ class BackfillRequest:
     chunk: int | None = None
     as_of: int | None = None
     adopt: bool = False
-    direct: bool = False
+    direct: InitVar[bool] = False  # A former option: taken, and dropped.
     dry_run: bool = False
     keep_going: bool = False
     cuts: Mapping[str, int] = field(default_factory=dict, hash=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, direct: bool) -> None:
         check_name("replay", self.replay)
         if self.chunk is not None and self.chunk < 1:
             raise InvalidRequestError(
@@ -206,7 +205,6 @@ def _replay_request(
         workers=workers,
         workers_of={} if workers else plan.request.workers_of,
         adopt=request.adopt,
-        direct=request.direct,
         approve=survey.declared.approve,
     )
     if survey.whole:

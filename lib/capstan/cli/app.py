@@ -35,6 +35,8 @@ _FLAGS = ("--json", "--debug")
 _VALUED = ("--lake", "--config")
 # Former names of options, which are still taken.
 _FORMER = {"--streams": "--config"}
+# A former option of replays, which has no effect.
+_DROPPED = "--direct"
 
 _HELP = """Records the output of streams, verifies the recordings, and replays any part of them.
 
@@ -157,6 +159,8 @@ def hoisted(words: Sequence[str]) -> Iterator[str]:
             break
         if word in _FLAGS:
             flags.append(word)
+        elif word == _DROPPED:
+            continue
         elif word.startswith(tuple(f"{name}=" for name in _VALUED)):
             valued.append(word)
         elif word in _VALUED and pending and not pending[0].startswith("--"):

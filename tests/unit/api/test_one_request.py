@@ -13,17 +13,19 @@ import pytest
 import typer
 
 from capstan.api.replay_options import ReplayOptions
+from capstan.backfill.planner import BackfillRequest
 from capstan.cli.app import app
 from capstan.cli.options import NO_OPTIONS
 from capstan.core.config import Replay
 from capstan.core.config.help import Field, fields_of
+from capstan.core.config.loading.validation import read_request
 from capstan.replay.planning.request import Request
 from tests.support.declaration_schema import declaration_schema
 
 FIELDS = {field.name: field for field in fields_of(Request)}
 # What a declared replay does not fix: the times of a run, its cut, and how it is carried out.
 OF_A_RUN = {
-    "replay", "known_at", "as_of", "cuts", "lookups", "peers", "partial", "direct", "adopt", "hold"
+    "replay", "known_at", "as_of", "cuts", "lookups", "peers", "partial", "adopt", "hold"
 }  # fmt: skip
 
 
@@ -33,6 +35,16 @@ def test_each_field_has_a_text() -> None:
         for text in (field.cli, field.form, field.python):
             assert text.endswith(".") and not text.endswith("..")
         assert field.python in (Request.__doc__ or "")
+
+
+def test_the_former_field_of_requests_is_taken_and_dropped() -> None:
+    request = Request("a", "b")
+    stored = {**request.to_json(), "direct": True}
+    assert Request.from_json(stored) == request
+    assert read_request(Request, {"stream": "a", "into": "b", "direct": True}) == request
+    assert request.to_json()["direct"] is False
+    backfill = read_request(BackfillRequest, {"replay": "a", "direct": True})
+    assert backfill == BackfillRequest("a")
 
 
 @pytest.mark.parametrize("command", ["plan", "replay"])

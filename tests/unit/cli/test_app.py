@@ -279,6 +279,15 @@ def test_the_former_name_of_an_option_is_taken() -> None:
     assert list(hoisted(["show", "a", "--streams", "y"])) == ["--config", "y", "show", "a"]
 
 
+def test_a_former_option_without_effect_is_taken() -> None:
+    assert list(hoisted(["replay", "a", "--direct", "--into", "b"])) == [
+        "replay",
+        "a",
+        "--into",
+        "b",
+    ]
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [

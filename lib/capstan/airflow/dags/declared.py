@@ -99,7 +99,6 @@ def _switches(adopt: str) -> dict[str, Param]:
     """The switches that `declared_fields` reads, in the order of the form."""
     return {
         "adopt": switch("Adopt", adopt, None),
-        "direct": switch("Direct", "Has no effect any more.", None),
         "dry_run": switch("Dry run", "Stop after the plan.", None),
         "diff": switch("Differences", DIFFERENCES, None),
     }

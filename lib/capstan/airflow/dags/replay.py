@@ -90,7 +90,7 @@ def _defaults(settings: Settings, replay: Replay | None) -> dict[str, Any]:
 
 def declared_fields(replay: Replay, context: Context) -> dict[str, object]:
     """The request fields of a run of a declared replay; `lake_queries.resolve` adds the others."""
-    switches = ("adopt", "direct", "dry_run", "diff")
+    switches = ("adopt", "dry_run", "diff")
     return {
         **declared_streams(replay),
         "into": replay.target,

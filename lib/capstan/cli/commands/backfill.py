@@ -91,9 +91,6 @@ def backfill(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Also replace rows that no replay wrote.")
     ] = False,
-    direct: Annotated[
-        bool, typer.Option("--direct", help="Has no effect any more.", hidden=True)
-    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the runs.")] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue after a run that fails.")

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, InitVar, asdict, dataclass, field, replace
 from typing import Annotated, Any
 
 from capstan.core.config import (
@@ -207,10 +207,6 @@ class Request:
         ),
     ] = None
     partial: Annotated[bool, Help("Replay the complete part of an incomplete range")] = False
-    direct: Annotated[
-        bool,
-        Help("Has no effect any more: every replay writes its rows once, and audits them first"),
-    ] = False
     adopt: Annotated[
         bool, Help("Also replace rows of the range that no replay wrote", section=OUTPUT)
     ] = False
@@ -226,6 +222,8 @@ class Request:
         Mapping[str, int],
         Help("The cuts of several streams, by the keys of `streams`", absent="the newest"),
     ] = field(default_factory=dict, hash=False)
+    # A former option, which stored requests and triggers have: taken, and dropped.
+    direct: InitVar[bool] = False
 
     @classmethod
     def of_streams(
@@ -250,7 +248,7 @@ class Request:
         """Whether it stops after the audit."""
         return self.hold or self.approve
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, direct: bool) -> None:
         self._check_names()
         check_replay(self)
         if self.sequence_by and self.adopt:
@@ -304,7 +302,7 @@ class Request:
 
     def to_json(self) -> dict[str, object]:
         """The object that the ledger stores: as before a field existed if it is not used."""
-        value = stored_options({**asdict(self), "mode": str(self.mode)})
+        value = stored_options({**asdict(self), "mode": str(self.mode), "direct": False})
         value["replay"] = value.pop("replay")
         streams, cuts = dict(value.pop("streams")), dict(value.pop("cuts"))
         lookups = dict(value.pop("lookups"))

@@ -40,10 +40,11 @@ def read_model(model: type[Model], fields: GivenFields, code: str) -> Model:
 
 def read_request(model: type[Model], fields: GivenFields) -> Model:
     """Build the request `model` from `fields`, which may be no others than its own."""
-    of_model = {field.name: field for field in dataclasses.fields(model)}  # type: ignore[arg-type]
-    known = list(of_model)
+    # Former fields are among these: they are taken, and not named.
+    of_model: dict[str, dataclasses.Field[Any]] = model.__dataclass_fields__  # type: ignore[attr-defined]
+    known = [field.name for field in dataclasses.fields(model)]  # type: ignore[arg-type]
     for key in fields:
-        if key not in known:
+        if key not in of_model:
             raise InvalidRequestError(
                 "CAP-REQUEST",
                 f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}",
