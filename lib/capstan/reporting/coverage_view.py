@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date, timedelta
-from itertools import groupby, takewhile
+from itertools import groupby
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 from capstan.backfill.interval import Interval, IntervalState
 from capstan.backfill.survey import Survey, bound_text, survey
@@ -31,6 +33,10 @@ FILLED = frozenset({"gap", "changed", "failed", "stale"})
 _AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
+_CELL = 14
+_PER_ROW = 48
+_FEWEST_WEEKS = 12
+_WEEKDAYS = ("Mon", "", "Wed", "", "Fri", "", "Sun")
 
 Doubling = Callable[[Iterable[Interval]], bool]
 """Whether a replay over some intervals would duplicate rows."""
@@ -62,6 +68,17 @@ class Cell(Stretch):
     day: date | None = None  # None in a strip
 
 
+class Squares(NamedTuple):
+    """Where a drawing of coverage has its cells, and the names of rows and months."""
+
+    left: int
+    width: int
+    height: int
+    cells: Sequence[tuple[int, int, Cell, str]]  # with the name of the row that begins there
+    weekdays: Sequence[tuple[int, int, str]] = ()
+    months: Sequence[tuple[int, int, str]] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Coverage:
     """The coverage of one declared replay."""
@@ -83,9 +100,9 @@ class Coverage:
         return sum(self.counts.values())
 
     @property
-    def state(self) -> str:
-        """The worst state of all intervals; empty when there are none."""
-        return next((state for state in WORST if self.counts.get(state)), "")
+    def squares(self) -> Squares:
+        """The cells as they are drawn."""
+        return _in_rows(self.cells) if self.year is None else _in_weeks(self.cells)
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
         """Form fields of `capstan_replay` to fill a part; no workers means the declared ones."""
@@ -107,6 +124,18 @@ class Coverage:
             **{name: bound_text(self.time_type, text) for name, text in shortest.items()},
             "approve": replay.approve,
         }
+
+    def fill_query(self, part: Stretch) -> str:
+        """The URL query that prefills the form for a part."""
+        fields = self.request(part.since, part.until, part.workers)
+        return urlencode(
+            [
+                (name, "true" if item is True else str(item))
+                for name, value in fields.items()
+                for item in (value if isinstance(value, list) else [value])
+                if item not in (None, "", False)
+            ]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,31 +249,63 @@ def _strip(intervals: Sequence[Interval], doubles: Doubling) -> tuple[Cell, ...]
 
 
 def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: Doubling) -> Cell:
-    states = {str(interval.state) for interval in intervals}
-    worst = next(state for state in WORST if state in states)
+    parts = [list(part) for _, part in groupby(intervals, _state_and_workers)]
     # A link fills one gap at a time, so that covered intervals between gaps are not replayed.
-    first = next(n for n, interval in enumerate(intervals) if interval.state == worst)
-    workers = _workers_to_replay(intervals[first])
-    part = list(
-        takewhile(
-            lambda interval: interval.state == worst and _workers_to_replay(interval) == workers,
-            intervals[first:],
-        )
+    part = min(parts, key=lambda part: WORST.index(part[0].state))
+    return Cell(*_extent(part), len(intervals), doubles(part), name=name, day=day)
+
+
+def _in_weeks(cells: Sequence[Cell]) -> Squares:
+    """A year of days, a column for each week, Monday on top; cells are in order."""
+    left, top = 34, 20
+    days = [(cell, cell.day.toordinal()) for cell in cells if cell.day is not None]
+    first, last = (date.fromordinal(days[end][1]) for end in (0, -1))
+    monday = first.toordinal() - first.weekday()
+    weeks = max((last.toordinal() - monday) // 7 + 1, _FEWEST_WEEKS)
+    months = []
+    for begin in (date(first.year, month, 1) for month in range(first.month, last.month + 1)):
+        # Above the first week that begins in the month; the first month above the first week.
+        week = max(-((monday - begin.toordinal()) // 7), 0)
+        months.append((left + week * _CELL, top - 7, f"{begin:%b}"))
+    return Squares(
+        left,
+        left + weeks * _CELL + 2,
+        top + 7 * _CELL + 2,
+        [
+            (left + (day - monday) // 7 * _CELL, top + (day - monday) % 7 * _CELL, cell, "")
+            for cell, day in days
+        ],
+        [(left - 6, top + row * _CELL + 10, name) for row, name in enumerate(_WEEKDAYS)],
+        months,
     )
-    bounds = part[0].since, part[-1].until
-    return Cell(*bounds, worst, workers, len(intervals), doubles(part), name=name, day=day)
+
+
+def _in_rows(cells: Sequence[Cell]) -> Squares:
+    """Intervals in rows, from left to right."""
+    left, top = 82, 4
+    placed = []
+    for index, cell in enumerate(cells):
+        row, column = divmod(index, _PER_ROW)
+        name = "" if column else cell.name if len(cell.name) <= 12 else cell.name[:10]
+        placed.append((left + column * _CELL, top + row * _CELL, cell, name))
+    rows = -(-len(cells) // _PER_ROW)
+    return Squares(left, left + _PER_ROW * _CELL, top + rows * _CELL + 2, placed)
 
 
 def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
-    stretches = []
-    for (state, runs, workers), group in groupby(
-        intervals,
-        lambda interval: (str(interval.state), interval.runs, _workers_to_replay(interval)),
-    ):
-        part = list(group)
-        bounds = part[0].since, part[-1].until
-        stretches.append(Stretch(*bounds, state, workers, len(part), doubles(part), runs))
-    return stretches
+    grouped = groupby(intervals, lambda interval: (_state_and_workers(interval), interval.runs))
+    parts = [(runs, list(part)) for (_, runs), part in grouped]
+    return [Stretch(*_extent(part), len(part), doubles(part), runs) for runs, part in parts]
+
+
+def _extent(part: Sequence[Interval]) -> tuple[str, str, str, tuple[str, ...]]:
+    """The bounds of a stretch, its state, and the workers whose replay repairs it."""
+    return part[0].since, part[-1].until, *_state_and_workers(part[0])
+
+
+def _state_and_workers(interval: Interval) -> tuple[str, tuple[str, ...]]:
+    missing = interval.state in ("gap", "changed", "failed")
+    return str(interval.state), interval.missing if missing else interval.stale
 
 
 def _doubling(declared: Replay) -> Doubling:
@@ -256,12 +317,6 @@ def _doubling(declared: Replay) -> Doubling:
     if declared.follow is not None:
         return lambda _: True
     return lambda part: any(one.state is IntervalState.STALE or one.partly for one in part)
-
-
-def _workers_to_replay(interval: Interval) -> tuple[str, ...]:
-    """The workers whose replay repairs an interval."""
-    missing = interval.state in ("gap", "changed", "failed")
-    return interval.missing if missing else interval.stale
 
 
 def _most_relevant(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:

@@ -17,7 +17,6 @@ from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.html import render, static
 from capstan.reporting.run_view import RunView, view_run
 from capstan.reporting.stream_view import StreamHistory, view_stream
-from capstan.reporting.svg_plots import bar_plot
 from capstan.storage.lake import Lake
 
 
@@ -57,11 +56,10 @@ def _style_hash() -> str:
     return f"sha256-{base64.b64encode(digest).decode()}"
 
 
-def _by_replay_worker(view: RunView) -> Markup:
-    """A plot of records by replay worker, named by the captured workers that it replays."""
+def _by_replay_worker(view: RunView) -> list[tuple[str, int]]:
+    """The records of each replay worker, named by the captured workers that it replays."""
     shares = None if view.certificate is None else view.certificate.replay_workers
-    rows = [
+    return [
         (", ".join(map(str, share.get("sequences") or ())) or "none", share.get("records") or 0)
         for share in shares or ()
     ]
-    return bar_plot("Records by replay worker", "records", rows) if rows else Markup("")

@@ -16,19 +16,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.cli import main
-from capstan.core.config import ProjectConfig
-from capstan.core.times import Coordinate, Kind
+from capstan.core.config import ProjectConfig, Replay
+from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.reporting import formatting
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
-from capstan.reporting.coverage_view import Cell
-from capstan.reporting.html import STATIC, frontier_plot, furthest_behind, lag_plot, render, static
+from capstan.reporting.coverage_view import Cell, Coverage
+from capstan.reporting.html import STATIC, environment, render, static
 from capstan.reporting.html_report import report_policy, run_report
 from capstan.reporting.listings import run_rows
+from capstan.reporting.plots import (
+    KINDS,
+    Line,
+    StepPlot,
+    coordinate_axis,
+    frontier_plot,
+    furthest_behind,
+    lag_plot,
+    number_axis,
+)
 from capstan.reporting.run_view import list_runs, view_run
 from capstan.reporting.stream_view import StreamHistory, view_payload, view_stream, view_streams
-from capstan.reporting.svg_axes import coordinate_axis, number_axis
-from capstan.reporting.svg_calendar import calendar
-from capstan.reporting.svg_plots import KINDS, Series, bar_plot, spark, step_plot
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import as_text
 from tests.support.jvmless_lake import Books
@@ -149,7 +156,6 @@ def pages(lake):
         course=read_commit_times(lake, view),
         runs=runs,
         times=HOSTILE,
-        shown_lines=KINDS,
         dag="d",
         **common,
     )
@@ -395,13 +401,17 @@ def test_a_report_that_cannot_be_made_leaves_no_file(lake, tmp_path, capsys, run
 # Plots
 
 
+PLOTS = environment().get_template("plots.html").module
+steps, bars, spark, coverage = PLOTS.steps, PLOTS.bars, PLOTS.spark, PLOTS.coverage
+
+
 def test_of_many_workers_those_furthest_behind_are_drawn(lake):
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamHistory)
     drawn = [line.worker for line in furthest_behind(view)]
     assert len(drawn) == KINDS
     assert {3, 5} <= set(drawn)
-    text = frontier_plot(view, read_commit_times(lake, view))
+    text = steps(frontier_plot(view, read_commit_times(lake, view)))
     assert text.count('<path class="line') == KINDS
     Page(text).require_harmless()
 
@@ -413,7 +423,7 @@ def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
     known = CommitTimes(
         (begin, begin + timedelta(hours=1), None, begin + timedelta(hours=9)), (9, 9, 9, 9)
     )
-    text = frontier_plot(view, known)
+    text = steps(frontier_plot(view, known))
     assert "written (UTC)" in text
     assert "commit 1, 2024-05-01 01:00:00" in text
     assert "commit 2" not in text
@@ -421,15 +431,16 @@ def test_frontiers_and_lags_are_drawn_over_commit_times(lake):
     places = [float(x) for x in re.findall(r'class="band" x="([0-9.]+)"', text)]
     assert places == pytest.approx([84, 84 + 540 / 9, 84 + 540])
     unknown = CommitTimes((None,) * 4, (None,) * 4)
-    assert "commit 2" in frontier_plot(view, unknown)
-    assert lag_plot(view, unknown) == ""
+    assert "commit 2" in steps(frontier_plot(view, unknown))
+    assert lag_plot(view, unknown) is None
+    assert steps(None) == ""
 
 
 def test_lags_are_those_of_the_table_of_workers(lake):
     view = view_stream(lake, NOTHING, "s")
     assert isinstance(view, StreamHistory)
     course = read_commit_times(lake, view)
-    text = lag_plot(view, course)
+    text = steps(lag_plot(view, course))
     Page(text).require_harmless()
     last = re.findall(r"<title>commit 3, [^<]*", text)[0]
     slow = view.workers[5]
@@ -444,17 +455,15 @@ VALUES = st.lists(st.none() | st.integers(0, 100), min_size=1, max_size=70)
 
 @given(st.lists(st.tuples(NAMES, VALUES), max_size=10), NAMES)
 def test_plots_of_anything_are_well_formed_and_inside(lines, title):
-    series = [
-        Series(name, tuple((float(i), v) for i, v in enumerate(values)), ("t",) * len(values))
-        for name, values in lines
-    ]
-    same = [line for line in series if len(line.points) == len(series[0].points)] if series else []
-    text = step_plot(title, number_axis(title, 0, 70), number_axis("y", 0, 100), same, [title] * 70)
+    length = len(lines[0][1]) if lines else 0
+    drawn = [Line(name, values, ["t"] * length) for name, values in lines if len(values) == length]
+    axes = number_axis(title, 0, 70), number_axis("y", 0, 100)
+    text = steps(StepPlot(title, *axes, range(length), [title] * 70, drawn))
     Page(text).require_harmless()
     for x, y in re.findall(r"[ML]([0-9.-]+) ([0-9.-]+)", text):
         assert 0 <= float(x) <= 720
         assert 0 <= float(y) <= 280
-    Page(bar_plot(title, title, [(name, len(values)) for name, values in lines])).require_harmless()
+    Page(bars(title, title, [(name, len(values)) for name, values in lines])).require_harmless()
     Page(spark(title, lines[0][1] if lines else [])).require_harmless()
 
 
@@ -482,8 +491,11 @@ def test_a_year_has_a_cell_for_each_of_its_days():
         Cell(f"{d}", f"{d}", "gap" if d.day == 3 else "covered", (), 1, name=f"{d}", day=d)
         for d in days
     ]
-    text = calendar("Coverage", cells, lambda cell: f"/fill?day={cell.name}&x={HOSTILE}"
-                    if cell.state == "gap" else "")  # fmt: skip
+    view = Coverage(
+        Replay(name="r", stream="s", target="t", transform=HOSTILE), {"covered": 354, "gap": 12},
+        tuple(cells), (2024,), 2024, (), 0, False, True, TimeType.of(event=Kind.TIMESTAMP),
+    )  # fmt: skip
+    text = coverage(view, "/fill")
     page = Page(text)
     page.require_harmless()
     assert page.tags.count("rect") == 366

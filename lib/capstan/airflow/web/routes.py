@@ -42,7 +42,6 @@ from capstan.reporting.stream_view import (
     view_stream,
     view_streams,
 )
-from capstan.reporting.svg_plots import KINDS
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 
@@ -141,7 +140,6 @@ def stream(request: Request, name: str, settings: Configured, permissions: Allow
         course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
         runs=permissions.runs(list_runs_of_stream(lake, name), settings.declarations),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
-        shown_lines=KINDS,
         dag=capture_dag(name),
     )
 
