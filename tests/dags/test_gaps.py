@@ -11,8 +11,8 @@ import pytest
 from airflow.exceptions import ParamValidationError
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.coverage_markdown import backfills_markdown
 from capstan.airflow.dags.gaps import ListGapsOperator, gaps_dags
+from capstan.airflow.markdown import backfills_markdown
 from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings, read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError

@@ -36,8 +36,10 @@ from capstan.airflow import (
     capstan_dags,
 )
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
-from capstan.airflow.dags.task_defaults import task_defaults
+from capstan.airflow.dags.defaults import task_defaults
 from capstan.airflow.lake_declarations import read_page_settings, remember_declarations
+from capstan.airflow.operators.plan import ReplayArguments
+from capstan.airflow.operators.replay import SubmitReplayOperator
 from capstan.airflow.settings import read_settings
 from capstan.airflow.tasks.failures import TaskRefusedError, log_error_last
 from capstan.airflow.tasks.lineage import lineage
@@ -178,7 +180,7 @@ def test_the_certificate_link_leads_to_the_task_that_shows_it() -> None:
     alone = ReplayOperator(task_id="one", stream="little", target="t")
     assert address(alone, "group.one") == "group.one/rendered_templates"
     assert address(alone, "one", 3) == "one/mapped/3/rendered_templates"
-    assert address(CaptureOperator(task_id="t", stream="s"), "first.replay") == (
+    assert address(SubmitReplayOperator(task_id="t"), "first.replay") == (
         "first.certificate/rendered_templates"
     )
 
@@ -628,10 +630,12 @@ def test_what_asks_for_a_replay_takes_the_same_arguments() -> None:
             for name, one in inspect.signature(kind.__init__).parameters.items()
             if one.kind is one.KEYWORD_ONLY
         }
-        for kind in (ReplayOperator, PlanOperator, CapstanTaskGroup)
+        for kind in (ReplayArguments, ReplayOperator, PlanOperator, CapstanTaskGroup)
     }
-    first = takes[ReplayOperator]
-    assert takes[PlanOperator].items() - first.items() == {("attempt", (None, "str | None"))}
+    first = takes[ReplayArguments]
+    assert all(issubclass(kind, ReplayArguments) for kind in (ReplayOperator, PlanOperator))
+    assert takes[ReplayOperator] == {}
+    assert takes[PlanOperator] == {"attempt": (None, "str | None")}
     # The group's tasks all need the place, and `wait` is one of its fields.
     more = takes[CapstanTaskGroup].items() - first.items()
     assert {name for name, _ in more} == {"lake", "config", "streams"}

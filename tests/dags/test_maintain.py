@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow.dags.maintain import maintained_markdown
+from capstan.airflow.markdown import maintained_markdown
 from capstan.airflow.tasks.failures import TaskBrokenError, TaskRefusedError
 from capstan.storage.lake import Lake
 from tests.support.jvmless_lake import lay_tape

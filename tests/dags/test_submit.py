@@ -378,7 +378,7 @@ def test_a_dag_run_retries_what_can_change(
     state: str,
     tries: int,
 ) -> None:
-    monkeypatch.setattr("capstan.airflow.dags.task_defaults.RETRY_DELAY", timedelta(0))
+    monkeypatch.setattr("capstan.airflow.dags.defaults.RETRY_DELAY", timedelta(0))
     submit.answers(*answers)
     assert place.run(CAPTURE).state == state
     assert len(submit.calls) == tries

@@ -17,7 +17,7 @@ ENTRIES = ("capstan.cli", "capstan.airflow", "capstan.jobs")
 # What others call by name.
 HOOKS = {
     "airflow/operators/frontier_sensor.py:poke": "Airflow's sensors",
-    "airflow/tasks/job_results.py:get_openlineage_facets_on_complete": "OpenLineage",
+    "airflow/tasks/job_operator.py:get_openlineage_facets_on_complete": "OpenLineage",
     "airflow/provider.py:provider_info": "the entry point of a provider",
     "airflow/web/plugin.py:CapstanPlugin": "the entry point of a plugin",
     "capture/query/running_query.py:onQueryIdle": "Spark's listeners",

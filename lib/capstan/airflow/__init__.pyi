@@ -5,7 +5,7 @@ from capstan.airflow.operators.frontier_sensor import FrontierSensor as Frontier
 from capstan.airflow.operators.jobs import AuditOperator as AuditOperator
 from capstan.airflow.operators.jobs import BackfillOperator as BackfillOperator
 from capstan.airflow.operators.jobs import CaptureOperator as CaptureOperator
-from capstan.airflow.operators.plan_job import PlanOperator as PlanOperator
+from capstan.airflow.operators.plan import PlanOperator as PlanOperator
 from capstan.airflow.operators.replay import ReplayOperator as ReplayOperator
 from capstan.airflow.operators.result import ResultOperator as ResultOperator
 from capstan.airflow.tasks.attempt_name import attempt_template as attempt_template

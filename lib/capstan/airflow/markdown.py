@@ -1,17 +1,18 @@
-"""Plans, certificates and audits as markdown, for the pages of tasks."""
+"""Plans, certificates and the results of other jobs as markdown, for the pages of tasks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from capstan.core.json_object import Json
 from capstan.replay.result import ReplayResult, RollbackResult
-from capstan.reporting.formatting import bounds_text, cell_text, pairs_text
+from capstan.reporting.formatting import bounds_text, cell_text, pairs_text, workers_text
 from capstan.reporting.summaries import audit_text, certificate_facts, difference_facts, plan_facts
 from capstan.storage.ledger.certificate import Certificate
 
 _LONGEST = 300
+_SHOWN = 100
 _MARKS = re.compile(r"[\\|`<\[\]]")
 
 
@@ -82,6 +83,80 @@ def rollback_markdown(result: Json) -> str:
         ("rolled back", "already before, nothing changed" if r.unchanged else "now"),
     ]
     return _page(f"Rolled back: {r.run}", rows)
+
+
+def gaps_markdown(entries: Iterable[Json]) -> str:
+    """A report of gaps as markdown: interval counts per replay, then the uncovered intervals."""
+    rows = []
+    uncovered: list[str] = []
+    for entry in entries:
+        text = entry.get("message", "")
+        if "counts" in entry:
+            text = ", ".join(f"{n} {state}" for state, n in entry["counts"].items() if n) or "none"
+        rows.append((entry["replay"], entry["target"], text))
+        uncovered += _uncovered(entry)
+    table = markdown_table(("replay", "target", "intervals"), rows)
+    return "\n".join(["## Coverage of declared replays", "", *table, *uncovered])
+
+
+def backfills_markdown(result: Json) -> str:
+    """The result of the job `backfill` as markdown."""
+    rows = []
+    for run in runs_of(result):
+        status = "waiting for approval" if run.get("published") is False else "published"
+        if run.get("unchanged"):
+            status = "already published"
+        if "error" in run:
+            status = f"{run['error']}: {run.get('message')}"
+        elif run.get("run") is None:
+            status = "not started"
+        workers = workers_text(run.get("workers"))
+        shown = ", ".join(map(str, workers)) if isinstance(workers, list) else workers or "all"
+        cells = (run.get(key) for key in ("records", "target_version", "run"))
+        rows.append((run.get("since"), run.get("until"), shown, *cells, status))
+    columns = ("since", "until", "workers", "records", "version", "run", "")
+    return "\n".join(["## Backfills", "", *markdown_table(columns, rows)])
+
+
+def runs_of(result: Json) -> Iterator[Json]:
+    """The runs in the result of one backfill, or of several."""
+    for backfill in result.get("backfills", [result]):
+        yield from backfill.get("runs", ())
+
+
+def _uncovered(entry: Json) -> list[str]:
+    """A table of a replay's uncovered stretches, and the reason when it is not filled."""
+    stretches, lines = entry.get("stretches"), []
+    if stretches:
+        rows = [
+            (part["since"], part["until"], part["state"], ", ".join(part["missing"]))
+            for part in stretches[:_SHOWN]
+        ]
+        table = markdown_table(("since", "until", "state", "workers"), rows)
+        lines = ["", f"### {entry['replay']}", "", *table]
+        if len(stretches) > _SHOWN:
+            lines += ["", f"and {len(stretches) - _SHOWN} more"]
+    problem = entry.get("not_filled")
+    return [*lines, "", f"Not filled: {problem}"] if problem else lines
+
+
+def maintained_markdown(result: Json) -> str:
+    """A maintenance result (`MaintenanceResult.to_json`) as markdown."""
+    names = ("stream", "table", "files_before", "files", "bytes", "rewritten", "vacuumed")
+    rows = [
+        (*map(entry.get, names), ", ".join(f"{a} to {b}" for a, b in entry["damaged"]))
+        for entry in result.get("tables", ())
+    ]
+    columns = (*(name.replace("_", " ") for name in names), "damaged")
+    lines = ["## Maintenance", "", *markdown_table(columns, rows)]
+    for error in result.get("busy", ()):
+        lines += ["", f"skipped: {markdown_cell(error['message'])}"]
+    for name in ("failed", "violations"):
+        for error in result.get(name, ()):
+            lines += ["", f"**{error['error']}**: {markdown_cell(error['message'])}"]
+    if "message" in result and not result.get("failed") and result.get("error") != "CAP-VIOLATION":
+        lines += ["", f"**{result['error']}**: {markdown_cell(result['message'])}"]
+    return "\n".join(lines)
 
 
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:

@@ -16,13 +16,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from capstan.airflow import s3_connection
-from capstan.core.config import ProjectConfig, load_sound
+from capstan.core.config import ProjectConfig, Replay, Stream, load_sound
 from capstan.core.config.loading.yaml_document import read_document
 from capstan.core.environment import config_file, named_by
 from capstan.errors import InvalidRequestError
@@ -54,9 +54,11 @@ class Settings:
     tags: tuple[str, ...] = ()  # of all DAGs, besides Capstan's own
     default_args: Mapping[str, Any] = field(default_factory=dict)  # of all tasks
 
-    def misdeclared(self, keys: Sequence[str], problem: str) -> InvalidRequestError:
+    def misdeclared(self, declared: Stream | Replay, key: str, problem: str) -> InvalidRequestError:
         """The error for a declaration that Airflow cannot run, with file, line and keys."""
-        return read_document(self.config).error(tuple(keys), problem, "fix the declaration")
+        kind = "streams" if isinstance(declared, Stream) else "replays"
+        place = (kind, declared.name, key)
+        return read_document(self.config).error(place, problem, "fix the declaration")
 
     def dag_id(self, kind: str, name: str | None = None) -> str:
         """The id of a DAG: of one kind, or of one kind and a declaration."""

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
+from airflow.sdk import DAG, Context, Param, XComArg
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.dags.form import list_field, number_field, switch
-from capstan.airflow.dags.new_dag import new_dag
-from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.markdown import audits_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.tasks.failures import as_task
 
 _AGAINST = "Against a stream"
 
 
-class ListAuditsOperator(BaseOperator):
+class ListAuditsOperator(CapstanOperator):
     """Lists published runs to audit; skips downstream tasks if there are none.
 
     If the parameters name a stream, the target is audited against it, whatever wrote its rows.
@@ -30,12 +29,6 @@ class ListAuditsOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, settings: Settings, **rest: object) -> None:
-        """Create a task that lists the audits that the run's parameters choose."""
-        set_usual(rest, multiple_outputs=True)
-        super().__init__(**rest)  # type: ignore[arg-type]
-        self._settings = settings
-
     def execute(self, context: Context) -> dict[str, object]:
         """List published runs, and return the request of the job."""
         from capstan.airflow.lake_queries import list_audits, table_audit_request
@@ -44,12 +37,12 @@ class ListAuditsOperator(BaseOperator):
         with as_task():
             if params.get("stream"):
                 return {
-                    "request": table_audit_request(self._settings, params),
+                    "request": table_audit_request(self.settings, params),
                     "count": 1,
                     "left_out": [],
                 }
             listing = list_audits(
-                self._settings, params.get("target"), params.get("runs"), params.get("newest")
+                self.settings, params.get("target"), params.get("runs"), params.get("newest")
             )
         if not listing.audits:
             raise AirflowSkipException("nothing is published")
@@ -72,26 +65,17 @@ def audit_dags(settings: Settings) -> Iterator[DAG]:
         settings,
         "audit",
         description="Audit published tables again, against the tape",
-        doc_md=docs.AUDIT + docs.FAILURES,
+        doc_md=docs.AUDIT,
         schedule=timetables.daily(),
         max_active_runs=1,
         params=_form(settings),
         tag="audit",
     ) as dag:
         audits = ListAuditsOperator(
-            task_id="plan",
-            settings=settings,
-            doc_md=docs.TASKS["audits"],
-            **task_defaults(settings, over_all=True),
+            multiple_outputs=True, **task_arguments(settings, "plan", text="audits")
         )
         audit = CapstanSubmitOperator(
-            task_id="audit",
-            app="audit",
-            settings=settings,
-            request=XComArg(audits, "request"),
-            render=audits_markdown,
-            doc_md=docs.TASKS["audit"],
-            **task_defaults(settings, over_all=True),
+            app="audit", request=XComArg(audits, "request"), **task_arguments(settings, "audit")
         )
         audits >> audit
     yield dag

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 
 from airflow.sdk import DAG
 
 from capstan.airflow.dags import timetables
 from capstan.airflow.dags.notifications import on_failure
 from capstan.airflow.settings import Settings
+from capstan.core.config import Replay, Stream
 from capstan.errors import InvalidRequestError
 
 
@@ -25,25 +25,13 @@ def mistakes(settings: Settings) -> Iterator[InvalidRequestError]:
     """Errors in declarations, and valid declarations that Airflow cannot schedule or notify."""
     declared = settings.declarations
     yield from (mistake.error for mistake in declared.mistakes)
-    for stream in declared.streams.values():
-        schedule = partial(timetables.of_stream, settings, stream)
-        yield from _errors(settings, ("streams", stream.name, "notify"), stream.notify, schedule)
-    for replay in declared.replays.values():
-        schedule = partial(timetables.of_replay, settings, replay)
-        yield from _errors(settings, ("replays", replay.name, "notify"), replay.notify, schedule)
-
-
-def _errors(
-    settings: Settings,
-    notify_at: tuple[str, ...],
-    notify: Sequence[str],
-    schedule: Callable[[], object],
-) -> Iterator[InvalidRequestError]:
-    for check in (schedule, lambda: on_failure(settings, notify, notify_at)):
-        try:
-            check()
-        except InvalidRequestError as error:
-            yield error
+    every: list[Stream | Replay] = [*declared.streams.values(), *declared.replays.values()]
+    for each in every:
+        for check in (timetables.of_declared, on_failure):
+            try:
+                check(settings, each)
+            except InvalidRequestError as error:
+                yield error
 
 
 def sound(build: Callable[[], DAG]) -> Iterator[DAG]:

@@ -15,10 +15,9 @@ from airflow.sdk import DAG, Context, Param
 from capstan.airflow.assets import table_asset
 from capstan.airflow.dags import docs, timetables
 from capstan.airflow.dags.declaration_errors import sound
+from capstan.airflow.dags.defaults import new_dag, task_arguments, task_defaults
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch, workers_field
-from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
-from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.settings import Settings
@@ -45,19 +44,13 @@ def _capture_dag(settings: Settings, stream: Stream) -> DAG:
         "capture",
         stream.name,
         description=f"Capture {stream.name}: {stream.description}".rstrip(": "),
-        doc_md=about + docs.FAILURES,
-        schedule=timetables.of_stream(settings, stream),
+        doc_md=about,
+        schedule=timetables.of_declared(settings, stream),
         # Only one capture of a stream can run at a time.
         max_active_runs=1,
         tag="capture",
     ) as dag:
-        CaptureOperator(
-            task_id="capture",
-            settings=settings,
-            stream=stream.name,
-            doc_md=docs.TASKS["capture"],
-            **task_defaults(settings, stream.notify, ("streams", stream.name, "notify")),
-        )
+        CaptureOperator(stream=stream.name, **task_arguments(settings, "capture", stream))
     return dag
 
 
@@ -77,8 +70,8 @@ def _follow_dag(settings: Settings, replay: Replay) -> DAG:
         "follow",
         replay.name,
         description=f"Follow {replay.stream}: {replay.description or replay.target}",
-        doc_md=about + docs.FAILURES,
-        schedule=timetables.of_replay(settings, replay),
+        doc_md=about,
+        schedule=timetables.of_declared(settings, replay),
         # Each run continues from the previous one.
         max_active_runs=1,
         params={"peers": peers_field(), **_switches("Also replace rows that no replay wrote.")},
@@ -124,8 +117,8 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
         "backfill",
         replay.name,
         description=f"Replay intervals: {replay.description or replay.target}",
-        doc_md=docs.BACKFILL.format(**about, description=replay.description) + docs.FAILURES,
-        schedule=timetables.of_replay(settings, replay),
+        doc_md=docs.BACKFILL.format(**about, description=replay.description),
+        schedule=timetables.of_declared(settings, replay),
         start_date=replay.since if isinstance(replay.since, datetime) else timetables.BEGINNING,
         # Applies to interval starts: the interval that starts at the bound is outside.
         end_date=replay.until - _RESOLUTION if isinstance(replay.until, datetime) else None,
@@ -138,7 +131,7 @@ def _backfill_dag(settings: Settings, replay: Replay) -> DAG:
         tag="backfill",
     ) as dag:
         fields = partial(_backfill_fields, replay)
-        usual = task_defaults(settings, replay.notify, ("replays", replay.name, "notify"))
+        usual = task_defaults(settings, replay)
         complete = FrontierSensor(
             task_id="complete",
             settings=settings,

@@ -103,6 +103,16 @@ a run has a button for it. Two cases are refused before Spark starts: the run ha
 What the run covered becomes a gap again.
 """
 
+GAPS = """
+Reports which intervals of each declared replay are covered, stale, missing, changed by others or
+not complete yet. It covers the chosen replays, or all that have a range or a schedule.
+
+**gaps** needs no Spark; its report is on its page, under *Rendered Templates*, and in its XCom.
+With *Fill*, **fill** is one Spark job that replays missing intervals, then stale ones, each as a
+run of its own. Replays into a table whose runs need approval are reported but not filled: replay
+their intervals with `capstan_replay`.
+"""
+
 AUDIT = """
 Audits again everything that replays have published. If a later run overwrote part of a run's rows,
 the version that the run wrote is audited; otherwise the table as it is now.
@@ -147,6 +157,8 @@ TASKS = {
     "watch": "Checks that frontiers move, without Spark.",
     "maintain": "Submits the job `maintain`; the XCom lists each table.",
     "rollback": "Submits the job `rollback`; the XCom has the new version of the table.",
+    "gaps": "Looks for gaps, without Spark. The report is under *Rendered Templates*.",
+    "fill": "Submits the job `backfill`; the XCom lists each run.",
     "audits": "Lists published runs, without Spark.",
     "audit": "Submits the job `audit`; the XCom lists each audit, failed ones included.",
 }

@@ -8,34 +8,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from airflow.sdk import DAG, BaseOperator, Context, Param, XComArg
+from airflow.sdk import DAG, Context, Param, XComArg
 
-from capstan.airflow.coverage_markdown import gaps_markdown
 from capstan.airflow.dags import docs, timetables
+from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.dags.form import list_field, number_field, switch
-from capstan.airflow.dags.new_dag import new_dag
-from capstan.airflow.dags.task_defaults import task_defaults
+from capstan.airflow.markdown import gaps_markdown
 from capstan.airflow.operators.jobs import SubmitBackfillOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.tasks.failures import as_task, skip_following
 from capstan.core.config import Replay
 
 if TYPE_CHECKING:
     from capstan.backfill.survey import Survey
 
 
-ABOUT = """
-Reports which intervals of each declared replay are covered, stale, missing, changed by others or
-not complete yet. It covers the chosen replays, or all that have a range or a schedule.
-
-**gaps** needs no Spark; its report is on its page, under *Rendered Templates*, and in its XCom.
-With *Fill*, **fill** is one Spark job that replays missing intervals, then stale ones, each as a
-run of its own. Replays into a table whose runs need approval are reported but not filled: replay
-their intervals with `capstan_replay`.
-"""
-
-
-class ListGapsOperator(BaseOperator):
+class ListGapsOperator(CapstanOperator):
     """Reports gaps of declared replays from the index and the ledgers, without a JVM.
 
     XComs: `replays`, one entry per replay with interval counts by state and the uncovered
@@ -48,19 +37,14 @@ class ListGapsOperator(BaseOperator):
     overwrite_rtif_after_execution = True
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, settings: Settings, **rest: object) -> None:
-        """Create a task that looks for gaps of the replays that the run's parameters choose."""
-        set_usual(rest, multiple_outputs=True)
-        super().__init__(**rest)  # type: ignore[arg-type]
-        self.found = ""
-        self._settings = settings
+    found = ""
 
     def execute(self, context: Context) -> dict[str, object]:
         """Look for gaps, and return the report with the request that fills them."""
         params = context["params"]
         with as_task():
-            chosen = _chosen(self._settings, params.get("replays"))
-            entries = [_entry(self._settings, replay, params.get("chunk")) for replay in chosen]
+            chosen = _chosen(self.settings, params.get("replays"))
+            entries = [_entry(self.settings, replay, params.get("chunk")) for replay in chosen]
         backfills = [fill for entry in entries for fill in entry.pop("fills")]  # type: ignore[attr-defined]
         self.found = gaps_markdown(entries)
         for line in self.found.splitlines():
@@ -82,24 +66,15 @@ def gaps_dags(settings: Settings) -> Iterator[DAG]:
         settings,
         "gaps",
         description="Which intervals of the declared replays are missing or stale",
-        doc_md=ABOUT + docs.FAILURES,
+        doc_md=docs.GAPS,
         schedule=timetables.daily(),
         max_active_runs=1,
         params=_form(settings),
         tag="backfill",
     ) as dag:
-        gaps = ListGapsOperator(
-            task_id="gaps",
-            settings=settings,
-            doc_md="Looks for gaps, without Spark. The report is under *Rendered Templates*.",
-            **task_defaults(settings, over_all=True),
-        )
+        gaps = ListGapsOperator(multiple_outputs=True, **task_arguments(settings, "gaps"))
         fill = SubmitBackfillOperator(
-            task_id="fill",
-            settings=settings,
-            request=XComArg(gaps, "request"),
-            doc_md="Submits the job `backfill`; the XCom lists each run.",
-            **task_defaults(settings, over_all=True),
+            request=XComArg(gaps, "request"), **task_arguments(settings, "fill")
         )
         gaps >> fill
     yield dag

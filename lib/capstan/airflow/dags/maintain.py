@@ -4,31 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from airflow.sdk import DAG, BaseOperator, Context, Param
+from airflow.sdk import DAG, Context, Param
 
 from capstan.airflow.dags import docs, timetables
-from capstan.airflow.dags.new_dag import new_dag
-from capstan.airflow.dags.task_defaults import task_defaults
-from capstan.airflow.markdown import markdown_cell, markdown_table
+from capstan.airflow.dags.defaults import new_dag, task_arguments
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.tasks.failures import as_task, set_usual
-from capstan.core.json_object import Json
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
+from capstan.airflow.tasks.failures import as_task
 from capstan.errors import CapstanError, CheckFailedError
 
 
 class MaintainOperator(CapstanSubmitOperator):
     """Submits the maintenance of the streams that the run's parameters choose."""
 
-    def __init__(self, *, settings: Settings, **rest: object) -> None:
-        """Create a maintenance task."""
-        super().__init__(
-            app="maintain",
-            settings=settings,
-            request={},
-            render=maintained_markdown,
-            **rest,  # type: ignore[arg-type]
-        )
+    job = "maintain"
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Maintain, and return the job's result."""
@@ -40,7 +30,7 @@ class MaintainOperator(CapstanSubmitOperator):
         return super().execute(context)
 
 
-class WatchOperator(BaseOperator):
+class WatchOperator(CapstanOperator):
     """Checks that the frontiers of streams with `stalled_after` move, without Spark.
 
     Captures check their own stream; this task also notices when captures fail or are paused. It
@@ -49,12 +39,6 @@ class WatchOperator(BaseOperator):
 
     ui_color = "#f3ecd2"
 
-    def __init__(self, *, settings: Settings, **rest: object) -> None:
-        """Create a task that checks all declared streams that are on tape."""
-        set_usual(rest)
-        super().__init__(**rest)  # type: ignore[arg-type]
-        self._settings = settings
-
     def execute(self, context: Context) -> list[str]:
         """Check, and return the streams whose frontier moves."""
         from capstan.airflow.lake_queries import captured_streams, require_moving
@@ -62,9 +46,9 @@ class WatchOperator(BaseOperator):
         moving: list[str] = []
         errors: dict[str, CapstanError] = {}
         with as_task():
-            for stream in captured_streams(self._settings, watched(self._settings)):
+            for stream in captured_streams(self.settings, watched(self.settings)):
                 try:
-                    require_moving(self._settings, stream)
+                    require_moving(self.settings, stream)
                 except CapstanError as error:
                     # Also for a tape that cannot be read: the other streams are still checked.
                     self.log.warning("%s", error)
@@ -98,46 +82,17 @@ def maintain_dags(settings: Settings) -> Iterator[DAG]:
         settings,
         "maintain",
         description="Compact and clean up tapes and ledgers",
-        doc_md=docs.MAINTAIN + docs.FAILURES,
+        doc_md=docs.MAINTAIN,
         schedule=timetables.daily(),
         # Two concurrent runs would do the same work twice.
         max_active_runs=1,
         params=_form(settings),
         tag="maintain",
     ) as dag:
-        MaintainOperator(
-            task_id="maintain",
-            settings=settings,
-            doc_md=docs.TASKS["maintain"],
-            **task_defaults(settings, over_all=True),
-        )
+        MaintainOperator(**task_arguments(settings, "maintain"))
         if watched(settings):
-            WatchOperator(
-                task_id="watch",
-                settings=settings,
-                doc_md=docs.TASKS["watch"],
-                **task_defaults(settings, over_all=True),
-            )
+            WatchOperator(**task_arguments(settings, "watch"))
     yield dag
-
-
-def maintained_markdown(result: Json) -> str:
-    """A maintenance result (`MaintenanceResult.to_json`) as markdown."""
-    names = ("stream", "table", "files_before", "files", "bytes", "rewritten", "vacuumed")
-    rows = [
-        (*map(entry.get, names), ", ".join(f"{a} to {b}" for a, b in entry["damaged"]))
-        for entry in result.get("tables", ())
-    ]
-    columns = (*(name.replace("_", " ") for name in names), "damaged")
-    lines = ["## Maintenance", "", *markdown_table(columns, rows)]
-    for error in result.get("busy", ()):
-        lines += ["", f"skipped: {markdown_cell(error['message'])}"]
-    for name in ("failed", "violations"):
-        for error in result.get(name, ()):
-            lines += ["", f"**{error['error']}**: {markdown_cell(error['message'])}"]
-    if "message" in result and not result.get("failed") and result.get("error") != "CAP-VIOLATION":
-        lines += ["", f"**{result['error']}**: {markdown_cell(result['message'])}"]
-    return "\n".join(lines)
 
 
 def _form(settings: Settings) -> Mapping[str, Param]:

@@ -9,7 +9,7 @@ task.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
@@ -17,26 +17,24 @@ from airflow.sdk.bases.notifier import BaseNotifier
 
 from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import log_error_last
-from capstan.core.config import split_streams
+from capstan.core.config import Replay, Stream, split_streams
 from capstan.errors import InvalidRequestError
 
 Callback = Callable[[Any], None]
 
 
-def on_failure(
-    settings: Settings, notify: Sequence[str] = (), declared_at: Sequence[str] = ()
-) -> list[Callback]:
-    """The callbacks of a task that fails for good; `declared_at` names keys of `streams.yaml`."""
+def on_failure(settings: Settings, declared: Stream | Replay | None = None) -> list[Callback]:
+    """The callbacks of a task of some declaration that fails for good."""
     callbacks: list[Callback] = []
-    for name in (*settings.notify, *notify):
+    for name in (*settings.notify, *(declared.notify if declared is not None else ())):
         try:
             callback = _find(name)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
             problem = f"{name} cannot be notified of failures: {error}"
-            if name in settings.notify:
+            if declared is None or name in settings.notify:
                 hint = "name package.module:name in CAPSTAN_NOTIFY"
                 raise InvalidRequestError("CAP-NOTIFY", problem, hint) from None
-            raise settings.misdeclared(declared_at, problem) from None
+            raise settings.misdeclared(declared, "notify", problem) from None
         if callback not in callbacks:
             callbacks.append(callback)
     return [*callbacks, log_error_last]

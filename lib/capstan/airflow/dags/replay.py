@@ -9,10 +9,9 @@ from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, XCo
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.dags import docs
+from capstan.airflow.dags.defaults import new_dag, task_defaults
 from capstan.airflow.dags.form import filled, replay_form
-from capstan.airflow.dags.new_dag import new_dag
 from capstan.airflow.dags.notifications import of_chosen
-from capstan.airflow.dags.task_defaults import task_defaults
 from capstan.airflow.operators.approve import ApproveOperator
 from capstan.airflow.operators.jobs import RollbackOperator
 from capstan.airflow.operators.plan import Fields, PlanReplayOperator
@@ -45,7 +44,10 @@ def replay_tasks(
     Returns:
         The first task.
     """
-    usual = {} if settings is None else _defaults(settings, replay)
+    usual: dict[str, Any] = {}
+    if settings is not None:
+        # The run's replay may be known at run time only.
+        usual = task_defaults(settings, replay, of_chosen(settings) if replay is None else None)
     shared: dict[str, Any] = {"settings": settings, **place, **usual}
     plan = PlanReplayOperator(task_id="plan", fields=fields, doc_md=docs.TASKS["plan"], **shared)
     replayed = SubmitReplayOperator(
@@ -79,15 +81,6 @@ def replay_tasks(
     return plan
 
 
-def _defaults(settings: Settings, replay: Replay | None) -> dict[str, Any]:
-    declared_at = ("replays", replay.name, "notify") if replay is not None else ()
-    usual = task_defaults(settings, replay.notify if replay else (), declared_at)
-    if replay is None:
-        # The run's replay is known at run time only; the error's own line stays last.
-        usual["on_failure_callback"].insert(-1, of_chosen(settings))
-    return usual
-
-
 def declared_fields(replay: Replay, context: Context) -> dict[str, object]:
     """The request fields of a run of a declared replay; `lake_queries.resolve` adds the others."""
     switches = ("adopt", "dry_run", "diff")
@@ -114,7 +107,7 @@ def replay_dags(settings: Settings) -> Iterator[DAG]:
         settings,
         "replay",
         description="Replay chosen workers and times of a stream into a table",
-        doc_md=docs.REPLAY + docs.FAILURES,
+        doc_md=docs.REPLAY,
         schedule=None,
         # Runs that wait for a person, or for times, count too.
         max_active_runs=32,
@@ -135,7 +128,7 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
         settings,
         "rollback",
         description="Roll back what a run published",
-        doc_md=docs.ROLLBACK + docs.FAILURES,
+        doc_md=docs.ROLLBACK,
         schedule=None,
         max_active_runs=4,
         # Only a person starts it, and should not have to unpause it first.
@@ -153,6 +146,7 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
         RollbackOperator(
             task_id="rollback",
             settings=settings,
+            outlets=[REPLAYED],
             doc_md=docs.TASKS["rollback"],
             **task_defaults(settings),
         )

@@ -19,48 +19,32 @@ BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
 """Default start date of DAGs; none of them catches up on its own."""
 
 
-def of_stream(settings: Settings, stream: Stream) -> BaseTimetable | None:
-    """The timetable of a stream's captures; None without a schedule."""
-    if stream.schedule is None:
+def of_declared(settings: Settings, declared: Stream | Replay) -> BaseTimetable | None:
+    """The timetable of a stream's captures or of a replay; None without a schedule.
+
+    A replay that does not follow has data intervals, all others points in time.
+    """
+    if declared.schedule is None:
         return None
-    return _points(settings, ("streams", stream.name, "schedule"), stream.schedule)
-
-
-def of_replay(settings: Settings, replay: Replay) -> BaseTimetable | None:
-    """The timetable of a replay: points in time if it follows, else data intervals."""
-    if replay.schedule is None:
-        return None
-    declared_at = ("replays", replay.name, "schedule")
-    if replay.follow is not None:
-        return _points(settings, declared_at, replay.schedule)
-    # Streams of one replay have times of one domain.
-    first = replay.inputs[0]
-    if isinstance(settings.declarations.stream(first).time, EpochTime):
-        problem = f"needs data intervals, but the times of {first} are epochs"
-        raise settings.misdeclared(declared_at, problem)
-    return _checked(
-        settings, declared_at, CronDataIntervalTimetable(replay.schedule, timezone="UTC")
-    )
-
-
-def daily() -> BaseTimetable:
-    """The timetable of a run at each midnight."""
-    return CronTriggerTimetable("0 0 * * *", timezone="UTC")
-
-
-def _points(settings: Settings, declared_at: tuple[str, ...], schedule: str) -> BaseTimetable:
-    return _checked(settings, declared_at, CronTriggerTimetable(schedule, timezone="UTC"))
-
-
-def _checked(
-    settings: Settings,
-    declared_at: tuple[str, ...],
-    timetable: CronDataIntervalTimetable | CronTriggerTimetable,
-) -> BaseTimetable:
+    kind: type[CronDataIntervalTimetable | CronTriggerTimetable] = CronTriggerTimetable
+    if isinstance(declared, Replay) and declared.follow is None:
+        kind = CronDataIntervalTimetable
+        # Streams of one replay have times of one domain.
+        first = declared.inputs[0]
+        if isinstance(settings.declarations.stream(first).time, EpochTime):
+            problem = f"needs data intervals, but the times of {first} are epochs"
+            raise settings.misdeclared(declared, "schedule", problem)
+    timetable = kind(declared.schedule, timezone="UTC")
     try:
         timetable.validate()
         # The 31st of February is valid cron, but never comes.
         croniter(timetable.expression, BEGINNING).get_next()
     except (AirflowTimetableInvalid, CroniterError) as error:
-        raise settings.misdeclared(declared_at, f"is not a schedule: {error}") from None
+        problem = f"is not a schedule: {error}"
+        raise settings.misdeclared(declared, "schedule", problem) from None
     return timetable
+
+
+def daily() -> BaseTimetable:
+    """The timetable of a run at each midnight."""
+    return CronTriggerTimetable("0 0 * * *", timezone="UTC")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSensorTimeout
 
-from capstan.airflow.settings import Settings, named_config
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import as_task, set_usual
-from capstan.airflow.tasks.rendered_arguments import RenderedArguments
-from capstan.airflow.tasks.task_settings import task_settings
 from capstan.core.config.loading.validation import read_field
 from capstan.core.config.request_fields import GivenFields, Names
 from capstan.errors import IncompleteError
@@ -20,7 +19,7 @@ _HINT = "check that the stream is captured, then clear this task"
 _RANGE = ("stream", "workers", "since", "until", "replay")
 
 
-class FrontierSensor(RenderedArguments, BaseSensorOperator):
+class FrontierSensor(CapstanOperator, BaseSensorOperator):
     """Waits until all times of a range are complete for the chosen workers of all its streams.
 
     Completeness is proven, not guessed: no further records of those times can arrive. Each check
@@ -41,13 +40,9 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
         until: str | None = None,
         replay: str | None = None,
         fields: Callable[[Context], GivenFields] | None = None,
-        settings: Settings | None = None,
-        lake: str | None = None,
-        config: str | None = None,
-        streams: str | None = None,
         poke_interval: timedelta = timedelta(minutes=1),
         timeout: timedelta = timedelta(days=7),
-        **rest: object,
+        **rest: Any,
     ) -> None:
         """Create a sensor.
 
@@ -59,31 +54,20 @@ class FrontierSensor(RenderedArguments, BaseSensorOperator):
             until: The first time that need not be complete; all times by default. Templated.
             replay: A declared replay, whose stream and workers are the default. Templated.
             fields: Gives these fields of a run, in place of the arguments above.
-            settings: The settings; by default those of the environment, read by each check.
-            lake: The lake, if not that of the settings. Templated.
-            config: The declaration file, if not that of the settings. Templated.
-            streams: The former name of `config`.
             poke_interval: The time between two checks.
             timeout: The longest wait before the sensor fails without a retry.
-            rest: Other arguments of a sensor.
+            rest: `lake` and `config`, if not those of the settings, templated; other arguments of a
+                sensor.
         """
         # Over days of checks, a single check may fail for a transient reason.
         set_usual(rest, mode="reschedule", retries=5)
-        super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)  # type: ignore[arg-type]
+        super().__init__(poke_interval=poke_interval, timeout=timeout, **rest)
         self.stream = stream
         self.workers = workers
         self.since = since
         self.until = until
         self.replay = replay
-        self.lake = lake
-        self.config = named_config(config, streams)
-        self._given = settings
         self._fields_of = fields
-
-    @property
-    def settings(self) -> Settings:
-        """The settings: those that were given, or of the environment as the task finds it."""
-        return task_settings(self, self._given)
 
     def _fields(self, context: Context) -> GivenFields:
         if self._fields_of is not None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from airflow.sdk import BaseHook, Connection, Context
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from capstan.airflow.assets import CAPTURED, REPLAYED, stream_asset
-from capstan.airflow.coverage_markdown import backfills_markdown
-from capstan.airflow.markdown import audits_markdown, rollback_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
 from capstan.airflow.tasks.spark_program import inherited
 from capstan.core.config import ProjectConfig
@@ -38,10 +36,11 @@ class CaptureOperator(CapstanSubmitOperator):
     `CAP-STALLED`, without a retry; what had arrived is on tape nevertheless.
     """
 
+    job = "capture"
     template_fields = ("stream", *CapstanSubmitOperator.template_fields)
 
     def __init__(
-        self, *, stream: str, reseat: bool = False, rescale: int | None = None, **rest: object
+        self, *, stream: str, reseat: bool = False, rescale: int | None = None, **rest: Any
     ) -> None:
         """Create a task that captures a declared stream.
 
@@ -52,9 +51,8 @@ class CaptureOperator(CapstanSubmitOperator):
             rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
         rest.setdefault("outlets", [CAPTURED if "{" in stream else stream_asset(stream)])
-        rest.setdefault("request", {})
         rest.setdefault("max_active_tis_per_dag", 1)
-        super().__init__(app="capture", **rest)  # type: ignore[arg-type]
+        super().__init__(**rest)
         self.stream = stream
         options = {"reseat": reseat, "rescale": rescale}
         self._options = {name: value for name, value in options.items() if value}
@@ -116,11 +114,12 @@ def _field(connection: Connection, field: str) -> object:
 class SubmitBackfillOperator(CapstanSubmitOperator):
     """Submits backfills; each published run emits an event of its target's asset."""
 
-    def __init__(self, **rest: object) -> None:
+    job = "backfill"
+
+    def __init__(self, **rest: Any) -> None:
         """Create a backfill task; its request names one replay, or several as `backfills`."""
         rest.setdefault("outlets", [REPLAYED])
-        rest.setdefault("render", backfills_markdown)
-        super().__init__(app="backfill", **rest)  # type: ignore[arg-type]
+        super().__init__(**rest)
 
 
 class BackfillOperator(SubmitBackfillOperator):
@@ -144,7 +143,7 @@ class BackfillOperator(SubmitBackfillOperator):
         since: str | None = None,
         until: str | None = None,
         fields: GivenFields | None = None,
-        **rest: object,
+        **rest: Any,
     ) -> None:
         """Create a backfill task.
 
@@ -156,7 +155,7 @@ class BackfillOperator(SubmitBackfillOperator):
                 and `keep_going`. Templated.
             rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
-        super().__init__(request={}, **rest)
+        super().__init__(**rest)
         self.replay = replay
         self.since = since
         self.until = until
@@ -178,6 +177,7 @@ class AuditOperator(CapstanSubmitOperator):
     The XCom has each audit, failed ones included.
     """
 
+    job = "audit"
     template_fields = ("runs", "stream", "table", "fields", *CapstanSubmitOperator.template_fields)
 
     def __init__(
@@ -187,7 +187,7 @@ class AuditOperator(CapstanSubmitOperator):
         stream: str | None = None,
         table: str | None = None,
         fields: GivenFields | None = None,
-        **rest: object,
+        **rest: Any,
     ) -> None:
         """Create an audit task: of runs, or of a table against a stream.
 
@@ -199,8 +199,7 @@ class AuditOperator(CapstanSubmitOperator):
             fields: The other fields of `capstan.replay.standalone_audit.TableAudit`. Templated.
             rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
         """
-        rest.setdefault("render", audits_markdown)
-        super().__init__(app="audit", request={}, **rest)  # type: ignore[arg-type]
+        super().__init__(**rest)
         self.runs = runs
         self.stream = stream
         self.table = table
@@ -229,16 +228,7 @@ class RollbackOperator(CapstanSubmitOperator):
     version with the previous rows.
     """
 
-    def __init__(self, *, settings: Settings, **rest: object) -> None:
-        """Create a rollback task; its table is added to an alias at run time."""
-        super().__init__(
-            app="rollback",
-            settings=settings,
-            request={},
-            render=rollback_markdown,
-            outlets=[REPLAYED],
-            **rest,  # type: ignore[arg-type]
-        )
+    job = "rollback"
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Roll the run back, and return the job's result."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Context
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
+from capstan.airflow.lake_declarations import portable_declarations
 from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.settings import Settings
+from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import as_task, set_usual, skip_following
 from capstan.core.config.request_fields import GivenFields
 from capstan.core.json_object import Json
@@ -29,32 +30,54 @@ Fields = Callable[[Context], GivenFields] | GivenFields
 _PINNED = "capstan_request"
 
 
-class ReplayArguments(Protocol):
-    """An operator with the arguments of a replay, rendered."""
+class ReplayArguments(BaseOperator):
+    """An operator with the arguments of a replay."""
 
-    stream: str | None  # by default that of `replay`
-    target: str  # a table of the lake or of a catalog, a declared target, or a Delta path
-    replay: str | None  # the declared replay that this is a run of
-    workers: Sequence[str] | str | None  # labels or numbers
-    since: str | None
-    until: str | None  # the first time no longer played
+    template_fields: tuple[str, ...] = ("stream", "target", "workers", "since", "until")
 
-    @property
-    def fields(self) -> GivenFields:
-        """The other fields of a request."""
+    def __init__(
+        self,
+        *,
+        target: str,
+        stream: str | None = None,
+        replay: str | None = None,
+        workers: Sequence[str] | str | None = None,
+        since: str | None = None,
+        until: str | None = None,
+        wait_for_times: bool = True,
+        fields: GivenFields | None = None,
+        **rest: Any,
+    ) -> None:
+        """Create a task.
 
+        Args:
+            target: A table of the lake or of a catalog, a declared target, or a Delta path.
+                Templated.
+            stream: The stream; by default that of `replay`. Templated.
+            replay: The declared replay that this is a run of.
+            workers: Labels or numbers; all by default. Templated.
+            since: The first time; from the start by default. Templated.
+            until: The first time no longer played; all complete times by default. Templated.
+            wait_for_times: Whether to wait until all times of the range are complete.
+            fields: The other fields of a request, such as `transform`, `mode` and `peers`.
+                Templated.
+            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
+        """
+        super().__init__(**rest)
+        self.stream = stream
+        self.target = target
+        self.replay = replay
+        self.workers = workers
+        self.since = since
+        self.until = until
+        self.fields: GivenFields = dict(fields or {})
+        self._wait_for_times = wait_for_times
 
-def replay_fields(operator: ReplayArguments) -> dict[str, object]:
-    """The fields of a request that an operator's arguments are."""
-    given = {
-        "stream": operator.stream,
-        "into": operator.target,
-        "replay": operator.replay,
-        "workers": operator.workers,
-        "since": operator.since,
-        "until": operator.until,
-    }
-    return {**given, **operator.fields}
+    def replay_fields(self) -> dict[str, object]:
+        """The fields of a request that the arguments are."""
+        names = ("stream", "replay", "workers", "since", "until")
+        given = {name: getattr(self, name) for name in names}
+        return {"into": self.target, **given, **self.fields}
 
 
 def preview_run(operator: CapstanSubmitOperator, context: Context, fields: GivenFields) -> Preview:
@@ -115,16 +138,13 @@ class PlanReplayOperator(CapstanSubmitOperator):
     template_fields_renderers = {"plan": "md"}  # noqa: RUF012
     ui_color = "#f3ecd2"
 
+    job = "plan"
+    shows_result = False
     # Tasks to skip when the run needs no approval.
     without_approval: tuple[str, ...] = ()
 
     def __init__(
-        self,
-        *,
-        fields: Fields,
-        settings: Settings | None = None,
-        wait: timedelta = timedelta(minutes=1),
-        **rest: object,
+        self, *, fields: Fields | None = None, wait: timedelta = timedelta(minutes=1), **rest: Any
     ) -> None:
         """Create a plan task.
 
@@ -132,14 +152,13 @@ class PlanReplayOperator(CapstanSubmitOperator):
             fields: The fields of a run's request, templated, or a function that gives them.
                 `dry_run` stops after the plan, `wait` waits until the range is complete, `diff`
                 compares with the target.
-            settings: The settings; by default those of the environment.
             wait: The time between two checks for completeness.
             rest: Other arguments of an operator.
         """
         set_usual(rest, multiple_outputs=True, pool="default_pool")
-        super().__init__(app="plan", settings=settings, request={}, wait=wait, **rest)  # type: ignore[arg-type]
+        super().__init__(wait=wait, **rest)
         self.plan = ""
-        self.fields: GivenFields = {} if callable(fields) else fields
+        self.fields: GivenFields = {} if fields is None or callable(fields) else fields
         self._fields_of = fields if callable(fields) else None
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
@@ -185,3 +204,54 @@ class PlanReplayOperator(CapstanSubmitOperator):
         for key, value in {**result, "return_value": dict(result)}.items():
             context["ti"].xcom_push(key=key, value=value)
         raise DownstreamTasksSkipped(tasks=list(self.without_approval))  # type: ignore[no-untyped-call]
+
+
+class PlanOperator(ReplayArguments, PlanReplayOperator):
+    """Plans a replay that another operator submits, and puts its request into the lake.
+
+    The job `python -m capstan.jobs replay --lake LAKE --attempt NAME` finds request and
+    declarations there, under the name that is the attribute `attempt`; a `ResultOperator` with the
+    same name takes its result:
+
+        plan = PlanOperator(task_id="plan", stream="orders", target="oslo")
+        job = BashOperator(task_id="job", bash_command=f"... --attempt {plan.attempt}")
+        plan >> job >> ResultOperator(task_id="result", attempt=plan.attempt)
+
+    XComs: `attempt`, the rendered name; `request`, the request with the cut pinned; `records`, the
+    number of records to replay; `plan`, what would be read and written.
+    """
+
+    template_fields = (
+        *ReplayArguments.template_fields,
+        "attempt",
+        *PlanReplayOperator.template_fields,
+    )
+
+    def __init__(self, *, attempt: str | None = None, **rest: Any) -> None:
+        """Create a plan task.
+
+        Args:
+            attempt: The name of the attempt; by default made of the ids of DAG, task and run.
+                Templated.
+            rest: The arguments of a `ReplayOperator`. With `dry_run` among the `fields`, all
+                downstream tasks are skipped.
+        """
+        super().__init__(**rest)
+        self.attempt = attempt or attempt_template(self.task_id)
+
+    def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
+        """Plan, put the request into the lake, and return the XComs."""
+        from capstan.storage.job_attempts import JobAttempt
+        from capstan.storage.lake import Lake
+
+        with as_task():
+            attempt = JobAttempt(Lake.at(self.settings.lake), self.attempt)
+        result = super().execute(context)
+        with as_task():
+            attempt.prepare(dict(result["request"]), portable_declarations(self.settings))  # type: ignore[call-overload]
+        self.log.info("attempt %s: its request is in %s", attempt.name, attempt.lake.root)
+        return {**result, "attempt": attempt.name}
+
+    def _asked(self, _: Context) -> GivenFields:
+        """The fields of the run's request."""
+        return {"wait": self._wait_for_times, **self.replay_fields()}

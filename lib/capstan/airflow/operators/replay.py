@@ -5,49 +5,46 @@ The last one shows the certificate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
 from capstan.airflow.assets import REPLAYED
 from capstan.airflow.markdown import certificate_markdown
 from capstan.airflow.operators.plan import (
+    ReplayArguments,
     pinned_request,
     preview_run,
     remember_request,
-    replay_fields,
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
-from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError
 
 
 class SubmitReplayOperator(CapstanSubmitOperator):
     """Submits a replay; the event of its target's asset carries the certificate."""
 
+    job = "replay"
+    shows_result = False
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
-
-    def __init__(self, *, app: str = "replay", **rest: object) -> None:
-        """Create a replay task; the target is an outlet, or is added to an alias at run time."""
-        super().__init__(app=app, **rest)  # type: ignore[arg-type]
 
 
 class PublishOperator(SubmitReplayOperator):
     """Submits the publish of an approved run, or records its rejection.
 
-    A rejected run fails the task with `CAP-REJECTED`, without a retry.
+    Its request is the output of an `ApproveOperator`. A rejected run fails the task with
+    `CAP-REJECTED`, without a retry.
     """
 
-    def __init__(self, **rest: object) -> None:
-        """Create a publish task; its request is the output of an `ApproveOperator`."""
-        super().__init__(app="publish", **rest)
+    job = "publish"
 
 
-class ReplayOperator(SubmitReplayOperator):
+class ReplayOperator(ReplayArguments, SubmitReplayOperator):
     """Plans a replay, submits it, and shows its certificate: one task, for any DAG.
 
     The plan pins the cut, so that a retry of the task is the next attempt of the same run. Times
@@ -58,56 +55,17 @@ class ReplayOperator(SubmitReplayOperator):
     """
 
     template_fields = (
-        "stream",
-        "target",
-        "workers",
-        "since",
-        "until",
+        *ReplayArguments.template_fields,
         "fields",
         *SubmitReplayOperator.template_fields,
     )
-    shows_certificate = True
+    shows_result = True
 
-    def __init__(
-        self,
-        *,
-        target: str,
-        stream: str | None = None,
-        replay: str | None = None,
-        workers: Sequence[str] | str | None = None,
-        since: str | None = None,
-        until: str | None = None,
-        wait_for_times: bool = True,
-        fields: GivenFields | None = None,
-        **rest: object,
-    ) -> None:
-        """Create a replay task.
-
-        Args:
-            target: A table of the lake or of a catalog, a declared target, or a Delta path.
-                Templated.
-            stream: The stream; by default that of `replay`. Templated.
-            replay: The declared replay that this is a run of.
-            workers: Labels or numbers; all by default. Templated.
-            since: The first time; from the start by default. Templated.
-            until: The first time no longer played; all complete times by default. Templated.
-            wait_for_times: Whether to wait until all times of the range are complete.
-            fields: The other fields of a request, such as `transform`, `mode` and `peers`.
-                Templated.
-            rest: Arguments of a `CapstanSubmitOperator`, such as `lake` and `config`.
-        """
+    def __init__(self, **rest: Any) -> None:
+        """Create a replay task; its arguments are those of `ReplayArguments`."""
         # The declarations, which may name the asset, are read when the task runs.
         rest.setdefault("outlets", [REPLAYED])
-        rest.setdefault("render", certificate_markdown)
-        super().__init__(request={}, **rest)  # type: ignore[arg-type]
-        self.stream = stream
-        self.target = target
-        self.replay = replay
-        self.workers = workers
-        self.since = since
-        self.until = until
-        self.fields = dict(fields or {})
-        self._wait_for_times = wait_for_times
+        super().__init__(**rest)
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, submit the job at the pinned cut, and return the certificate."""
@@ -120,7 +78,7 @@ class ReplayOperator(SubmitReplayOperator):
                         "use a CapstanTaskGroup, or wait_for_times",
                         key=name,
                     )
-            previewed = preview_run(self, context, replay_fields(self))
+            previewed = preview_run(self, context, self.replay_fields())
             if previewed.plan.request.approve:
                 raise InvalidRequestError(
                     "CAP-REQUEST",

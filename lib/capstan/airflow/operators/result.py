@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseOperator, Context, TriggerRule
+from airflow.sdk import Context, TriggerRule
 from airflow.sdk.exceptions import AirflowSkipException
 
 from capstan.airflow.assets import CAPTURED, REPLAYED
-from capstan.airflow.settings import Settings, named_config
-from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.attempt_name import attempt_template
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
-from capstan.airflow.tasks.job_results import JobResults
+from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
-from capstan.airflow.tasks.rendered_arguments import RenderedArguments
 from capstan.airflow.tasks.telemetry import send_stream_metrics
-from capstan.core.json_object import Json
 
 if TYPE_CHECKING:
     from capstan.storage.job_attempts import JobOutcome
@@ -25,7 +21,7 @@ if TYPE_CHECKING:
 _FAILED = frozenset({"failed", "upstream_failed"})
 
 
-class ResultOperator(RenderedArguments, JobResults, BaseOperator):
+class ResultOperator(JobOperator):
     """Takes the result of a job that another operator has submitted with `--attempt`.
 
     It reads `jobs/<attempt>/result.json` in the lake, and needs neither Spark nor Java. The XCom is
@@ -39,67 +35,43 @@ class ResultOperator(RenderedArguments, JobResults, BaseOperator):
     template_fields = ("attempt", "shown", "lake", "config")
     template_fields_renderers = {"shown": "md"}  # noqa: RUF012
     operator_extra_links = (RunLink(), CertificateLink(), TargetLink())
-    overwrite_rtif_after_execution = True
     ui_color = "#dcefd6"
-    shows_certificate = True
 
     def __init__(
         self,
         *,
         attempt: str | None = None,
-        settings: Settings | None = None,
-        lake: str | None = None,
-        config: str | None = None,
-        streams: str | None = None,
-        render: Render | None = None,
         wait: timedelta = timedelta(minutes=1),
         patience: timedelta = timedelta(0),
-        **rest: object,
+        **rest: Any,
     ) -> None:
         """Create a task that takes a result.
 
         Args:
             attempt: The name of the attempt, such as `attempt` of a `PlanOperator`; by default
                 `attempt_template` of this task's id. Templated.
-            settings: The settings; by default those of the environment.
-            lake: The lake, if not that of the settings. Templated.
-            config: The declaration file, which may name the target's asset, if not that of the
-                settings. Templated.
-            streams: The former name of `config`.
-            render: Renders the result as markdown; by default as its job's own operator does.
             wait: The time between two looks for the result.
             patience: How long to wait for a result, without holding a slot, when the submitting
                 task has succeeded without waiting for the job.
-            rest: Other arguments of an operator.
+            rest: `lake` and `config`, whose declarations may name the target's asset; `render`;
+                other arguments of an operator.
         """
         set_usual(rest, trigger_rule=TriggerRule.ALL_DONE, outlets=[REPLAYED, CAPTURED])
-        super().__init__(**rest)  # type: ignore[arg-type]
+        super().__init__(wait=wait, patience=patience, **rest)
         self.attempt = attempt or attempt_template(self.task_id)
-        self.lake = lake
-        self.config = named_config(config, streams)
-        self.shown = ""
-        self._job = ""
-        self._result: Json | None = None
-        self._given = settings
-        self._render_result = render
-        self._wait = wait
-        self._patience = patience
 
     def execute(self, context: Context) -> dict[str, object]:
         """Read the result, and return it or fail as the job did."""
         with as_task():
             outcome = self._outcome(context)
-        self._job = outcome.verb
+        self.job = outcome.verb
         # Airflow emits an event for every alias among the outlets that was given one.
         other = REPLAYED if outcome.verb == "capture" else CAPTURED
         self.outlets = [outlet for outlet in self.outlets if outlet != other]
-        if outcome.result is None:
-            self._render_result = None
-        elif self._render_result is None:
-            self._render_result = self.kind.render
         result = outcome.report
         if outcome.exit_code:
-            raise self.take_failure(context, outcome.exit_code, result)
+            shown = outcome.result is not None
+            raise self.take_failure(context, outcome.exit_code, result, shown=shown)
         self.take(context, result)
         send_stream_metrics(self.settings, result.get("stream"))
         return result

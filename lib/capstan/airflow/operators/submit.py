@@ -6,17 +6,17 @@ import json
 import os
 from collections.abc import Collection, Mapping
 from datetime import timedelta
+from types import MappingProxyType
+from typing import Any
 
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
-from capstan.airflow.settings import Settings, connection_id, environment_pool, named_config
-from capstan.airflow.tasks.asset_events import Render
+from capstan.airflow.settings import Settings, connection_id, environment_pool
 from capstan.airflow.tasks.failures import TaskBrokenError, as_task, log_error_last, set_usual
-from capstan.airflow.tasks.job_results import JobResults
-from capstan.airflow.tasks.rendered_arguments import RenderedArguments
+from capstan.airflow.tasks.job_operator import JobOperator
 from capstan.airflow.tasks.spark_program import TryFolder, inherited, spark_master, try_folder
 from capstan.airflow.tasks.telemetry import send_stream_metrics
 from capstan.core.config import ProjectConfig, Replay, Stream
@@ -33,7 +33,7 @@ _MANY = 1_000_000
 _OBJECT = "give a JSON object with the keys of the job's request, such as the task `plan` returns"
 
 
-class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
+class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
     """Submits one of Capstan's jobs to Spark, and takes its result.
 
     The result is the task's XCom, and the `extra` of its assets' events. A failed try keeps its
@@ -53,42 +53,33 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
         *SparkSubmitOperator.template_fields,
     )
     template_fields_renderers = {"request": "json", "conf": "json", "shown": "md"}  # noqa: RUF012
-    # The task's page then shows the result, and what was really submitted.
-    overwrite_rtif_after_execution = True
     ui_color = "#d7e8f7"
 
     def __init__(
         self,
         *,
-        app: str,
-        request: Json | XComArg | str,
+        app: str | None = None,
+        request: Json | XComArg | str = MappingProxyType({}),
         settings: Settings | None = None,
-        lake: str | None = None,
-        config: str | None = None,
-        streams: str | None = None,
         records: int | XComArg | str | None = None,
-        render: Render | None = None,
         wait: timedelta = timedelta(minutes=5),
         patience: timedelta = timedelta(days=7),
         conf: Mapping[str, str] | None = None,
-        **rest: object,
+        **rest: Any,
     ) -> None:
         """Create a task that submits a job.
 
         Args:
-            app: The job: the name of its file without the extension.
+            app: The job, if it is not that of the class.
             request: The job's request: a mapping, JSON text, or another task's output.
             settings: The settings; by default those of the environment, read when the task runs.
-            lake: The lake, if not that of the settings. Templated.
-            config: The declaration file, if not that of the settings. Templated.
-            streams: The former name of `config`.
             records: The number of records, if known: with few, the job starts faster.
-            render: Renders the result as markdown for the task's page.
             wait: The time between two checks for completeness. Not a few seconds: Airflow takes a
                 task for lost that returns before the scheduler has noted its end.
             patience: The longest wait before the task fails.
             conf: Spark settings that override Capstan's.
-            rest: Other arguments of a `SparkSubmitOperator`.
+            rest: `lake` and `config`, if not those of the settings, templated; other arguments
+                of a `JobOperator` and a `SparkSubmitOperator`.
         """
         pool = environment_pool() if settings is None else settings.pool
         set_usual(
@@ -98,22 +89,17 @@ class CapstanSubmitOperator(RenderedArguments, JobResults, SparkSubmitOperator):
             **({} if pool is None else {"pool": pool}),
         )
         super().__init__(
-            application=job_file(app),
+            application=job_file(app or self.job),
             conf=dict(conf or {}),
-            name=f"capstan {app}",
-            **rest,  # type: ignore[arg-type]
+            name=f"capstan {app or self.job}",
+            settings=settings,
+            wait=wait,
+            patience=patience,
+            **rest,
         )
+        self.job = app or self.job
         self.request = request
         self.records = records
-        self._job = app
-        self._result: Json | None = None
-        self._given = settings
-        self.lake = lake
-        self.config = named_config(config, streams)
-        self.shown = ""
-        self._render_result = render
-        self._wait = wait
-        self._patience = patience
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Submit the job, wait for its end, and return its result."""

@@ -16,12 +16,14 @@ from capstan.airflow.assets import (
     table_asset,
     tell_through_aliases,
 )
-from capstan.airflow.coverage_markdown import backfills_markdown, runs_of
 from capstan.airflow.markdown import (
     audits_markdown,
+    backfills_markdown,
     certificate_markdown,
+    maintained_markdown,
     plan_markdown,
     rollback_markdown,
+    runs_of,
 )
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import remember_labels
@@ -110,6 +112,7 @@ KINDS: Mapping[str, JobKind] = {
     "audit": JobKind(render=audits_markdown),
     "backfill": JobKind(tell_backfill, backfills_markdown),
     "capture": JobKind(tell_capture),
+    "maintain": JobKind(render=maintained_markdown),
     "plan": JobKind(render=plan_markdown, partly=False),
     "publish": JobKind(tell_replay, certificate_markdown, partly=False),
     "replay": JobKind(tell_replay, certificate_markdown, partly=False),

@@ -26,7 +26,7 @@ class CertificateLink(BaseOperatorLink):
         It is the task itself, or else the task `certificate` of its task group.
         """
         task = ti_key.task_id
-        if not getattr(operator, "shows_certificate", False):
+        if not getattr(operator, "shows_result", False):
             group = task.rpartition(".")[0]
             task = f"{group}.certificate" if group else "certificate"
         run = f"dags/{quote(ti_key.dag_id)}/runs/{quote(ti_key.run_id, safe='')}"

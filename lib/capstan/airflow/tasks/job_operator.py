@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Context, timezone
 
 from capstan.airflow.lake_declarations import remember_declarations
-from capstan.airflow.settings import Settings
 from capstan.airflow.tasks.asset_events import KINDS, JobKind, Render
+from capstan.airflow.tasks.capstan_operator import CapstanOperator
 from capstan.airflow.tasks.failures import failure, reschedule
-from capstan.airflow.tasks.task_settings import task_settings
 from capstan.core.json_object import Json
 
 if TYPE_CHECKING:
@@ -21,30 +20,34 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class JobResults:
-    """A part of operators that submit a job, and of the one that takes the result of another's.
+class JobOperator(CapstanOperator):
+    """An operator that submits a job, or takes the result of one that another has submitted."""
 
-    Attributes:
-        config: The declaration file, if not that of the settings.
-    """
-
-    outlets: list[Any]
-    lake: str | None
-    config: str | None
-    shown: str
+    # The task's page then shows the result, and what was really submitted.
+    overwrite_rtif_after_execution = True
+    job = ""
+    # Whether it shows the result on its page; otherwise another task does.
+    shows_result = True
     run_name: str | None = None
     asset_name: str | None = None
-    _job: str
-    _result: Json | None
-    _given: Settings | None
-    _render_result: Render | None
-    _wait: timedelta
-    _patience: timedelta
 
-    @property
-    def settings(self) -> Settings:
-        """The settings: those that were given, or of the environment as the task finds it."""
-        return task_settings(self, self._given)
+    def __init__(
+        self, *, wait: timedelta, patience: timedelta, render: Render | None = None, **rest: Any
+    ) -> None:
+        """Create a task.
+
+        Args:
+            wait: The time between two checks.
+            patience: The longest wait.
+            render: Renders the result as markdown; by default as is usual for its job.
+            rest: Arguments of a `CapstanOperator`.
+        """
+        super().__init__(**rest)
+        self.shown = ""
+        self._result: Json | None = None
+        self._render_result = render
+        self._wait = wait
+        self._patience = patience
 
     def take(self, context: Context, result: Json) -> None:
         """Show a result, and tell it to the assets."""
@@ -54,10 +57,12 @@ class JobResults:
         if self._given is not None:
             remember_declarations(self._given)
 
-    def take_failure(self, context: Context, code: int, result: Json) -> Exception:
+    def take_failure(
+        self, context: Context, code: int, result: Json, *, shown: bool = True
+    ) -> Exception:
         """Push the error of a job as XCom, show its result, and return the exception to raise."""
         self._result = result
-        if self.kind.partly:
+        if shown and self.kind.partly:
             self._show(result)
         context["ti"].xcom_push(key="return_value", value=result)
         return failure(code, result)
@@ -65,7 +70,7 @@ class JobResults:
     @property
     def kind(self) -> JobKind:
         """What tasks do with the result of its job."""
-        return KINDS.get(self._job, JobKind())
+        return KINDS.get(self.job, JobKind())
 
     def get_openlineage_facets_on_complete(self, _: object) -> Lineage:
         """The tables that the task read and wrote; for a failed task, up to the failure.
@@ -76,7 +81,7 @@ class JobResults:
         # Not at the top: parsing a DAG file should not import OpenLineage's client.
         from capstan.airflow.tasks.lineage import lineage
 
-        return lineage(self._job, self.settings.lake, self._result, self.settings.declarations)
+        return lineage(self.job, self.settings.lake, self._result, self.settings.declarations)
 
     def wait_for_more(self, context: Context, reason: object) -> None:
         """Reschedule the task until its patience ends; this uses up no try."""
@@ -88,7 +93,8 @@ class JobResults:
 
     def _show(self, result: Json) -> None:
         """Show the result on the task's page and in its log."""
-        if self._render_result is not None:
-            self.shown = self._render_result(result)
+        render = self._render_result or self.kind.render
+        if render is not None and self.shows_result:
+            self.shown = render(result)
             for line in self.shown.splitlines():
                 _log.info("%s", line)

@@ -1,0 +1,86 @@
+"""What operators have in common: a lake and declarations, and arguments that are templates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from airflow.sdk import BaseOperator
+
+from capstan.airflow.settings import Settings, named_config, read_settings
+from capstan.airflow.tasks.failures import as_task, set_usual
+from capstan.core.config.request_fields import is_empty
+from capstan.errors import InvalidRequestError
+
+_ARGUMENTS = frozenset(
+    {"stream", "target", "replay", "workers", "since", "until", "fields", "runs", "table"}
+    | {"attempt", "lake", "config"}
+)
+
+
+class CapstanOperator(BaseOperator):
+    """An operator with a lake and a declaration file.
+
+    None of its arguments is left out by a template that renders to nothing. Without its `until`,
+    for example, a replay would play all times.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: Settings | None = None,
+        lake: str | None = None,
+        config: str | None = None,
+        streams: str | None = None,
+        **rest: Any,
+    ) -> None:
+        """Create a task.
+
+        Args:
+            settings: The settings; by default those of the environment, read when the task runs.
+            lake: The lake, if not that of the settings. Templated.
+            config: The declaration file, if not that of the settings. Templated.
+            streams: The former name of `config`.
+            rest: Other arguments of an operator.
+        """
+        set_usual(rest)
+        super().__init__(**rest)
+        self.lake = lake
+        self.config = named_config(config, streams)
+        self._given = settings
+
+    @property
+    @as_task()
+    def settings(self) -> Settings:
+        """The settings that a DAG has given, or of the environment; the task's own places win."""
+        if self._given is not None and self.lake is None and self.config is None:
+            return self._given
+        dag = self.get_dag()
+        dag_file = "dag.py" if dag is None else dag.fileloc
+        return read_settings(dag_file, lake=self.lake, config=self.config)
+
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], *rest: Any, **named: Any
+    ) -> None:
+        """Render, and refuse what has become empty; mapped tasks are rendered by this, too."""
+        names = list(template_fields)
+        given = {name: getattr(parent, name) for name in names if name in _ARGUMENTS}
+        super()._do_render_template_fields(parent, names, *rest, **named)
+        if parent is self:
+            with as_task():
+                for name, before in given.items():
+                    require_rendered(name, before, getattr(parent, name))
+
+
+def require_rendered(name: str, given: object, rendered: object) -> None:
+    """Check that an argument, and each of its parts, did not become empty."""
+    if isinstance(given, Mapping) and isinstance(rendered, Mapping):
+        for key, before in given.items():
+            require_rendered(str(key), before, rendered.get(key))
+    elif is_empty(rendered) and not is_empty(given):
+        raise InvalidRequestError(
+            "CAP-REQUEST",
+            f"{name} renders to nothing: {str(given)[:80]!r} is {rendered!r}",
+            f"give the template a value in each run; to have the default, leave {name} out",
+            key=name,
+        )
