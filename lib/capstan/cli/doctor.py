@@ -8,8 +8,10 @@ import shutil
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -42,13 +44,13 @@ def diagnose(lake: str | None, *, deep: bool = False) -> list[Diagnosis]:
     """
     findings = [
         _python(),
-        _java(),
+        _found("Java", _java),
         _package("pyspark", f"{jars.SPARK_SERIES}.*"),
         _package("delta-spark", jars.DELTA_VERSION),
-        _jars(),
-        _connector("Kafka", jars.KAFKA),
-        _connector("S3", jars.S3),
-        _connector("Avro", jars.AVRO),
+        _found("Delta jars", lambda: ", ".join(jar.name for jar in jars.delta_jars())),
+        _found("Kafka jars", partial(_fetched, jars.KAFKA)),
+        _found("S3 jars", partial(_fetched, jars.S3)),
+        _found("Avro jars", partial(_fetched, jars.AVRO)),
         _package("pyarrow"),
         _package("deltalake"),
         _airflow(),
@@ -68,14 +70,18 @@ def _python() -> Diagnosis:
     return Diagnosis("Python", False, detail, "use Python 3.11, 3.12 or 3.13")
 
 
-def _java() -> Diagnosis:
-    skipped: list[str] = []
+def _found(subject: str, find: Callable[[], str]) -> Diagnosis:
     try:
-        java = find_java(skipped.append)
+        return Diagnosis(subject, True, find())
     except CapstanError as error:
-        return Diagnosis("Java", False, error.message, error.hint)
+        return Diagnosis(subject, False, error.message, error.hint)
+
+
+def _java() -> str:
+    skipped: list[str] = []
+    java = find_java(skipped.append)
     notes = "".join(f"; {line}" for line in skipped)
-    return Diagnosis("Java", True, f"{java.version} at {java.home} (from {java.source}){notes}")
+    return f"{java.version} at {java.home} (from {java.source}){notes}"
 
 
 def _package(name: str, versions: str = "*") -> Diagnosis:
@@ -89,22 +95,10 @@ def _package(name: str, versions: str = "*") -> Diagnosis:
     return Diagnosis(name, False, problem, packages("spark"))
 
 
-def _jars() -> Diagnosis:
-    try:
-        archives = jars.delta_jars()
-    except CapstanError as error:
-        return Diagnosis("Delta jars", False, error.message, error.hint)
-    return Diagnosis("Delta jars", True, ", ".join(jar.name for jar in archives))
-
-
-def _connector(name: str, connector: jars.Jars) -> Diagnosis:
-    try:
-        fetched = connector.fetched()
-    except CapstanError as error:
-        return Diagnosis(f"{name} jars", False, error.message, error.hint)
+def _fetched(connector: jars.Jars) -> str:
     missing = f"not installed ({set_up(connector.connector)} fetches them)"
-    text = f"{len(fetched)} in {connector.folder}" if fetched else missing
-    return Diagnosis(f"{name} jars", True, text)
+    fetched = connector.fetched()
+    return f"{len(fetched)} in {connector.folder}" if fetched else missing
 
 
 def _airflow() -> Diagnosis:
@@ -144,9 +138,8 @@ def _folder_lake(lake: Path) -> Diagnosis:
     if not existing.is_dir():
         return Diagnosis("Lake", False, f"{existing} is a file", "give a folder as the lake")
     if not os.access(existing, os.W_OK | os.X_OK):
-        return Diagnosis(
-            "Lake", False, f"{existing} cannot be written", "ask for permission to write"
-        )
+        problem = f"{existing} cannot be written"
+        return Diagnosis("Lake", False, problem, "ask for permission to write")
     if existing == lake:
         return Diagnosis("Lake", True, f"{lake} is writable")
     return Diagnosis("Lake", True, f"{lake} does not exist yet, and can be created")

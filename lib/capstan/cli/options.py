@@ -4,34 +4,40 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from capstan.cli.pipeline_targets import usual_target
 from capstan.core.config import Mode, ProjectConfig, joined_streams, parse_pairs, parse_streams
 from capstan.core.config.help import Field, fields_of
 from capstan.core.config.names import split_names
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 
+if TYPE_CHECKING:
+    from capstan.pipeline import Pipeline
+
+# Several values in one text, or text of which a command makes the field.
+_AS_TEXT = (tuple, Mapping)
+_TEXTS = {"as_of": str, "workers_of": list[str]}
+_NAMES = {"lookups": "--lookup"}
+_FIELDS = {field.name: field for field in fields_of(Request)}
+
+
+def _option(name: str) -> Any:
+    """The option of a field of a request."""
+    field = _FIELDS[name]
+    metavar = field.help.metavar or ("LIST" if field.kind in _AS_TEXT else None)
+    if name == "stream":
+        return typer.Argument(help=field.cli, metavar=metavar)
+    return typer.Option(_NAMES.get(name, field.option), help=field.cli, metavar=metavar)
+
+
 Stream = Annotated[str, typer.Argument(help="The stream's name.", metavar="STREAM")]
 Run = Annotated[str, typer.Argument(help="The run's name, from `capstan runs`.", metavar="RUN")]
-Workers = Annotated[
-    str | None,
-    typer.Option(
-        help="Workers by label or number, comma-separated; put a label with a comma, or with "
-        "blanks at its ends, in double quotes; default: all.",
-        metavar="LIST",
-    ),
-]
-Since = Annotated[
-    str | None,
-    typer.Option(help="First time, such as 2013-03-01, 17 or epoch=3; default: the start."),
-]
-Until = Annotated[
-    str | None, typer.Option(help="First time after the range; default: all complete times.")
-]
+Workers = Annotated[str | None, _option("workers")]
+Since = Annotated[str | None, _option("since")]
+Until = Annotated[str | None, _option("until")]
 AsOf = Annotated[
     int | None,
     typer.Option(help="The cut: a commit of the tape; default: the newest.", metavar="CUT"),
@@ -39,10 +45,6 @@ AsOf = Annotated[
 
 # Given by other options, or for schedules and forms alone.
 NO_OPTIONS = frozenset({"streams", "cuts", "approve", "replay"})
-# Several values in one text, or text of which a command makes the field.
-_AS_TEXT = (tuple, Mapping)
-_TEXTS = {"as_of": str, "workers_of": list[str]}
-_NAMES = {"lookups": "--lookup"}
 
 
 def streams(text: str) -> dict[str, object]:
@@ -133,29 +135,23 @@ def with_request_options(command: Callable[..., int]) -> Callable[..., int]:
         for name, one in own.items()
         if one.kind is not one.VAR_KEYWORD
     ]
-    fields = [_parameter(field) for field in fields_of(Request) if field.name not in NO_OPTIONS]
+    fields = [_parameter(field) for field in _FIELDS.values() if field.name not in NO_OPTIONS]
     command.__signature__ = inspect.Signature([parameters[0], *fields, *parameters[1:]])  # type: ignore[attr-defined]
     return command
 
 
 def _parameter(field: Field) -> inspect.Parameter:
     kind: Any = _TEXTS.get(field.name) or (str if field.kind in _AS_TEXT else field.kind)
-    listed = field.kind in _AS_TEXT
-    metavar = field.help.metavar or ("LIST" if listed else None)
     default: Any = field.default
     if field.name == "stream":
-        default, info = inspect.Parameter.empty, typer.Argument(help=field.cli, metavar=metavar)
-    else:
-        info = typer.Option(_NAMES.get(field.name, field.option), help=field.cli, metavar=metavar)
-        if listed or default is inspect.Parameter.empty or field.name == "into":
-            default, kind = None, kind | None
-        elif field.optional:
-            kind = kind | None
+        default = inspect.Parameter.empty
+    elif field.kind in _AS_TEXT or default is inspect.Parameter.empty or field.name == "into":
+        default, kind = None, kind | None
+    elif field.optional:
+        kind = kind | None
+    annotation = Annotated[kind, _option(field.name)]
     return inspect.Parameter(
-        field.name,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        default=default,
-        annotation=Annotated[kind, info],
+        field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation
     )
 
 
@@ -164,7 +160,7 @@ def request_of(context: typer.Context, config: ProjectConfig, **other: str | Non
     params = context.params
     given = {**params, **streams(params["stream"]), **cuts(params["as_of"]), **other}
     fields: dict[str, Any] = {}
-    for field in fields_of(Request):
+    for field in _FIELDS.values():
         if field.name not in given:
             continue
         value = given[field.name]
@@ -177,3 +173,50 @@ def request_of(context: typer.Context, config: ProjectConfig, **other: str | Non
     fields["lookups"] = lookup_versions(fields["lookups"])
     fields["workers_of"] = workers_by_source(fields["workers_of"])
     return Request(**fields)
+
+
+def every_sink(given: Mapping[str, Any], config: ProjectConfig) -> list[dict[str, str | None]]:
+    """The request fields `sink` and `into` for each sink of a pipeline, into its own target."""
+    for name in ("into", "sink"):
+        if given[name] is not None:
+            raise InvalidRequestError(
+                "CAP-USAGE",
+                f"--{name} cannot be combined with --all-sinks",
+                "each sink of the pipeline names its own table",
+            )
+    if given["pipeline"] is None:
+        raise InvalidRequestError(
+            "CAP-USAGE", "--all-sinks requires --pipeline", "name the pipeline"
+        )
+    pipeline = _pipeline(given["pipeline"], config)
+    untargeted = [sink.node for sink in pipeline.sinks if sink.target is None]
+    if untargeted:
+        raise InvalidRequestError(
+            "CAP-PIPELINE",
+            f"pipeline {pipeline.name} names no target for {', '.join(untargeted)}",
+            "name a target in each Sink of the pipeline, or use --sink and --into",
+        )
+    return [{"sink": sink.node, "into": sink.target} for sink in pipeline.sinks]
+
+
+def usual_target(context: typer.Context, config: ProjectConfig) -> str:
+    """The default target of a pipeline's sink, for a command without `--into`."""
+    given = context.params
+    if given["pipeline"] is not None:
+        from capstan.replay.planning.requested import find_sink
+
+        target = find_sink(_pipeline(given["pipeline"], config), given["sink"]).target
+        if target is not None:
+            return target
+    alternative = " or --into-stream STREAM" if "into_stream" in given else ""
+    raise InvalidRequestError(
+        "CAP-USAGE",
+        f"a replay needs --into TABLE{alternative}",
+        f"see `capstan {context.info_name} --help`",
+    )
+
+
+def _pipeline(name: object, config: ProjectConfig) -> Pipeline:
+    from capstan.pipeline import pipelines
+
+    return pipelines(references=config.pipelines).get(str(name))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from capstan.core.json_object import Json
-from capstan.errors import InvalidRequestError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.reporting.formatting import cell_text
+from capstan.spark.project_home import replacing
 
 # Wide enough to cut nothing when no terminal sets a width: pipes, files, logs.
 _WIDE = 240
@@ -52,6 +53,22 @@ class CommandOutput:
         except (BrokenPipeError, SystemExit):
             # The reader has closed the pipe: `capstan runs | head`.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    def checked(
+        self,
+        value: Json,
+        refusal: CapstanError | None,
+        *shown: RenderableType,
+        errors: Sequence[CapstanError] = (),
+    ) -> int:
+        """Print a result, the error of a failed check or all `errors`; returns the exit code."""
+        failure = {} if refusal is None else refusal.summary()
+        self.result({**value, **failure}, *shown)
+        if refusal is None:
+            return 0
+        for error in () if self.as_json else errors or (refusal,):
+            self.error(error.to_json())
+        return refusal.exit_code
 
     def note(self, text: str) -> None:
         """Print a line to standard error."""
@@ -113,6 +130,25 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     return made
 
 
+def row_table(
+    title: str, columns: Mapping[str, str | Callable[[Json], object]], rows: Iterable[Json]
+) -> Table:
+    """A table of rows with keys; each column has a key, or a function of the row."""
+    shown = columns.values()
+    cells = [[row.get(of) if isinstance(of, str) else of(row) for of in shown] for row in rows]
+    return table(title, tuple(columns), cells)
+
+
+def same(*names: str) -> dict[str, str]:
+    """Columns of a `row_table` that have the names of their keys."""
+    return dict(zip(names, names, strict=True))
+
+
+def frontier(row: Json) -> object:
+    """The frontier of a row about a stream or a worker."""
+    return "closed" if row.get("closed") else row.get("frontier")
+
+
 def facts(title: str, pairs: Iterable[tuple[str, object]]) -> Table:
     """A table of names and values; empty values are left out."""
     made = Table(
@@ -133,12 +169,10 @@ def _is_number(text: str) -> bool:
 def write_file(output: Path, text: str) -> int:
     """Write a file atomically and return its size in bytes."""
     content = text.encode("utf-8")
-    unfinished = output.with_name(f".{output.name}.part")
     try:
-        unfinished.write_bytes(content)
-        unfinished.replace(output)
+        with replacing(output) as unfinished:
+            unfinished.write_bytes(content)
     except (OSError, ValueError) as error:
-        unfinished.unlink(missing_ok=True)
         raise InvalidRequestError(
             "CAP-OUTPUT",
             f"cannot write {output}: {error}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,8 +10,9 @@ from rich.table import Table
 
 from capstan.cli.context import shell_of
 from capstan.cli.options import AsOf, Since, Until
-from capstan.cli.output import facts, table
+from capstan.cli.output import facts, row_table, table
 from capstan.cli.progress import Work
+from capstan.core.json_object import Json
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.reporting.formatting import cell_text
@@ -52,14 +53,8 @@ def gaps(
     shell = shell_of(context)
     request = BackfillRequest(replay, since=since, until=until, every=every, as_of=as_of)
     survey = shell.context.gaps(request)
-    refusal = _refusal(survey, request)
-    failure = {} if refusal is None else refusal.summary()
-    shell.output.result({**survey.to_json(), **failure}, _stretch_table(survey), _counted(survey))
-    if refusal is None:
-        return 0
-    if not shell.output.as_json:
-        shell.output.error(failure)
-    return refusal.exit_code
+    shown = _stretch_table(survey), _counted(survey)
+    return shell.output.checked(survey.to_json(), _refusal(survey, request), *shown)
 
 
 def backfill(
@@ -110,14 +105,7 @@ def backfill(
         work = Work(f"backfill {replay}", ("backfill.run",) * len(result.replays))
         with shell.spark(work) as spark:
             result = run_prepared(spark, shell.lake, config, result)
-    error = result.error
-    failure = {} if error is None else error.summary()
-    shell.output.result({**result.to_json(), **failure}, *_run_tables(result))
-    if error is None:
-        return 0
-    if not shell.output.as_json:
-        shell.output.error(failure)
-    return error.exit_code
+    return shell.output.checked(result.to_json(), result.error, *_run_tables(result))
 
 
 def _request(context: typer.Context) -> BackfillRequest:
@@ -198,30 +186,24 @@ def _counted(survey: Survey) -> str:
 
 
 def _run_tables(result: BackfillResult) -> list[Table | str]:
-    value = result.to_json()
-    runs = value["runs"]
-    assert isinstance(runs, list)
-    if not runs:
+    value: Json = result.to_json()
+    if not value["runs"]:
         return [f"nothing to do: {_counted(result.survey)}"]
-    columns = ("since", "until", "workers", "records", "version", "run", "")
-    rows = [
-        (
-            run["since"],
-            run["until"],
-            run["workers"] or run.get("workers_of") or "all",
-            run["records"],
-            run["target_version"],
-            run["run"],
-            _status(run, dry=result.request.dry_run),
-        )
-        for run in runs
-    ]
+    columns: dict[str, str | Callable[[Json], object]] = {
+        "since": "since",
+        "until": "until",
+        "workers": lambda run: run["workers"] or run.get("workers_of") or "all",
+        "records": "records",
+        "version": "target_version",
+        "run": "run",
+        "": lambda run: _status(run, dry=result.request.dry_run),
+    }
     titles = {"done": "done", "unchanged": "already published", "failed": "failed", "left": "left"}
     counts = [(title, cell_text(value[key])) for key, title in titles.items() if value[key]]
-    return [table("", columns, rows), facts("", counts)]
+    return [row_table("", columns, value["runs"]), facts("", counts)]
 
 
-def _status(run: dict[str, object], *, dry: bool) -> str:
+def _status(run: Json, *, dry: bool) -> str:
     if "error" in run:
         return str(run["error"])
     if run["run"] is None:

@@ -9,8 +9,9 @@ import typer
 
 from capstan.cli.context import Shell, shell_of
 from capstan.cli.options import AsOf, Stream, Workers, names
-from capstan.cli.output import table
+from capstan.cli.output import frontier, row_table, same
 from capstan.cli.progress import Work
+from capstan.core.json_object import Json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -93,17 +94,16 @@ def late(
     from capstan.reporting.listings import LATE_REASONS, late_facts
 
     shell = shell_of(context)
-    value = late_facts(shell.lake, stream)
+    value: Json = late_facts(shell.lake, stream)
     if not put_back:
         rows = value["late"]
-        assert isinstance(rows, list)
         columns = ("reason", "records", "workers", "first batch", "last batch")
-        cells = [[row[name.replace(" ", "_")] for name in columns] for row in rows]
+        shown = row_table("", {name: name.replace(" ", "_") for name in columns}, rows)
         line = f"{stream} at commit {value['cut']}: {value['records']:,} records not on tape"
         more = f", {value['put_back']:,} put back" if value["put_back"] else ""
         reasons = dict.fromkeys(row["reason"] for row in rows)
         meanings = [f"{name}: {LATE_REASONS[name]}" for name in reasons if name in LATE_REASONS]
-        shell.output.result(value, table("", columns, cells), *meanings, line + more)
+        shell.output.result(value, shown, *meanings, line + more)
         return 0
     with shell.spark(Work(f"put back {stream}")) as spark:
         from capstan.capture.run import put_back as carry_out
@@ -170,26 +170,17 @@ def _with_source(shell: Shell, name: str) -> Declared:
     return shell.declarations(required=True).stream(name)
 
 
-def verdict_table(value: dict[str, object]) -> Table:
+def verdict_table(value: Json) -> Table:
     """A table of the verdict on each worker."""
-    workers = value["workers"]
-    assert isinstance(workers, list)
-    return table(
-        "",
-        ("worker", "label", "valid", "events", "records", "frontier", "violation"),
-        [
-            (
-                row["worker"],
-                row["label"],
-                row["valid"],
-                row["events"],
-                row["records"],
-                "closed" if row["closed"] else row["frontier"],
-                row["violation"] and f"{row['violation']['rule']}: {row['violation']['about']}",
-            )
-            for row in workers
-        ],
+    columns = same("worker", "label", "valid", "events", "records")
+    return row_table(
+        "", {**columns, "frontier": frontier, "violation": _violation}, value["workers"]
     )
+
+
+def _violation(row: Json) -> object:
+    violation = row["violation"]
+    return violation and f"{violation['rule']}: {violation['about']}"
 
 
 def compared_lines(compared: Reconciliation) -> list[str]:

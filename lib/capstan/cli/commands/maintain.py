@@ -9,9 +9,10 @@ import typer
 
 from capstan.cli.context import shell_of
 from capstan.cli.options import Stream
-from capstan.cli.output import table
+from capstan.cli.output import row_table
 from capstan.cli.progress import Work
 from capstan.core.config import format_duration, parse_duration
+from capstan.core.json_object import Json
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -40,15 +41,9 @@ def maintain(
         raise InvalidRequestError("CAP-USAGE", "give a stream, or --all", "see `capstan streams`")
     with shell.working(Work(f"maintain {stream or 'all streams'}")) as work:
         result = work.maintain(*([] if stream is None else [stream]))
-    value, refusal = result.to_json(), result.refusal
-    failure = {} if refusal is None else refusal.summary()
-    shell.output.result({**value, **failure}, _tables(value), _done(value))
-    if refusal is None:
-        return 0
-    if not shell.output.as_json:
-        for error in result.failed or [refusal]:
-            shell.output.error(error.to_json())
-    return refusal.exit_code
+    value = result.to_json()
+    shown = _tables(value), _done(value)
+    return shell.output.checked(value, result.refusal, *shown, errors=result.failed)
 
 
 def retire(
@@ -98,43 +93,22 @@ def _summary(plan: RetirementPlan, *, planned: bool) -> str:
     )
 
 
-def _tables(value: dict[str, object]) -> Table:
-    tables = value["tables"]
-    assert isinstance(tables, list)
-    return table(
-        "",
-        ("stream", "table", "files before", "files", "bytes", "rewritten", "vacuumed", "damaged"),
-        [
-            (
-                entry["stream"] or "",
-                entry["table"],
-                entry["files_before"],
-                entry["files"],
-                entry["bytes"],
-                entry["rewritten"],
-                entry["vacuumed"],
-                [f"batches {first} to {last}" for first, last in entry["damaged"]],
-            )
-            for entry in tables
-        ],
-    )
+def _tables(value: Json) -> Table:
+    names = ("stream", "table", "files before", "files", "bytes", "rewritten", "vacuumed")
+    columns = {name: name.replace(" ", "_") for name in names}
+    return row_table("", {**columns, "damaged": _damaged}, value["tables"])
 
 
-def _done(value: dict[str, object]) -> str:
-    staging, snapshots, busy = value["staging"], value["snapshots"], value["busy"]
-    jobs = value["jobs"]
-    violations = value["violations"]
-    assert isinstance(staging, list)
-    assert isinstance(snapshots, list)
-    assert isinstance(jobs, list)
-    assert isinstance(busy, list)
-    assert isinstance(violations, list)
+def _damaged(entry: Json) -> list[str]:
+    return [f"batches {first} to {last}" for first, last in entry["damaged"]]
+
+
+def _done(value: Json) -> str:
+    deleted = {"staging": "staged outputs", "snapshots": "snapshots", "jobs": "results of jobs"}
     parts = [f"{value['rewritten']:,} bytes rewritten", f"{value['vacuumed']:,} files deleted"]
-    parts += [f"{len(staging)} staged outputs deleted"] if staging else []
-    parts += [f"{len(snapshots)} snapshots deleted"] if snapshots else []
-    parts += [f"{len(jobs)} results of jobs deleted"] if jobs else []
-    parts += [f"skipped: {error['message']}" for error in busy]
-    parts += [error["message"] for error in violations]
+    parts += [f"{len(value[key])} {what} deleted" for key, what in deleted.items() if value[key]]
+    parts += [f"skipped: {error['message']}" for error in value["busy"]]
+    parts += [error["message"] for error in value["violations"]]
     return "; ".join(parts)
 
 
@@ -167,14 +141,15 @@ def staging(
     done = "deleted" if clean else "would be deleted by --clean"
     shell.output.result(
         {"keep": format_duration(kept), "staged": rows, "over": len(over), "cleared": cleared},
-        table(
-            "",
-            ("staged", "its run", "last step", "bytes", "expired"),
-            [(row["name"], row["why"], row["at"], row["bytes"], row["over"]) for row in rows],
-        ),
+        row_table("", _STAGED, rows),
         f"{len(over)} of {len(outputs)}, {size:,} bytes, {done}",
     )
     return 0
+
+
+_STAGED = {
+    "staged": "name", "its run": "why", "last step": "at", "bytes": "bytes", "expired": "over"
+}  # fmt: skip
 
 
 def _staged(output: Staged, now: datetime, keep: timedelta) -> dict[str, object]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.options import Run, cuts, names, request_of, with_request_options
-from capstan.cli.pipeline_targets import every_sink
+from capstan.cli.options import Run, cuts, every_sink, names, request_of, with_request_options
 from capstan.cli.progress import ROLLBACK, Work, replay_work
 from capstan.cli.tables import certificate_table, difference_tables, plan_tables
 from capstan.errors import InvalidRequestError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,8 @@ import typer
 
 from capstan.cli.context import shell_of
 from capstan.cli.options import AsOf, Run, Stream
-from capstan.cli.output import facts, table, write_file
+from capstan.cli.output import facts, frontier, row_table, same, table, write_file
+from capstan.core.json_object import Json
 from capstan.errors import SystemFailureError
 
 
@@ -24,22 +24,16 @@ def streams(context: typer.Context) -> int:
     failure = {key: failed[0][key] for key in ("error", "message", "hint")} if failed else {}
     shell.output.result(
         {"lake": shell.lake.root, "streams": rows, **failure},
-        table(
+        row_table(
             f"streams of {shell.lake.root}",
-            ("stream", "on tape", "commit", "workers", "events", "records", "late", "frontier"),
-            [
-                (
-                    row["stream"],
-                    row.get("error") or row["captured"],
-                    row.get("cut"),
-                    row.get("workers"),
-                    row.get("events"),
-                    row.get("records"),
-                    row.get("late"),
-                    "closed" if row.get("closed") else row.get("frontier"),
-                )
-                for row in rows
-            ],
+            {
+                "stream": "stream",
+                "on tape": lambda row: row.get("error") or row["captured"],
+                "commit": "cut",
+                **same("workers", "events", "records", "late"),
+                "frontier": frontier,
+            },
+            rows,
         ),
     )
     for row in () if shell.output.as_json else failed:
@@ -52,9 +46,8 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
     from capstan.reporting import listings
 
     shell = shell_of(context)
-    value = listings.tape_facts(shell.lake, stream, as_of)
-    workers, late, verified = value["workers"], value["late"], value["verified"]
-    assert isinstance(workers, list)
+    value: Json = listings.tape_facts(shell.lake, stream, as_of)
+    verified = value["verified"]
     shell.output.result(
         value,
         facts(
@@ -62,37 +55,29 @@ def show(context: typer.Context, stream: Stream, as_of: AsOf = None) -> int:
             [
                 ("commit", f"{value['cut']} of {value['newest']}"),
                 ("times", value["times"]),
-                ("frontier", "closed" if value["closed"] else value["frontier"]),
-                ("late", late),
-                ("verified", verified and _verified(verified)),
+                ("frontier", frontier(value)),
+                ("late", value["late"]),
+                ("verified", verified and _VERIFIED.format(**verified)),
                 ("retired before", value["retired"]),
                 ("columns", value["columns"]),
                 ("", ""),
             ],
         ),
-        table(
+        row_table(
             "",
-            ("worker", "label", "events", "records", "frontier", "holdings", "verified to"),
-            [
-                (
-                    row["worker"],
-                    row["label"],
-                    row["events"],
-                    row["records"],
-                    "closed" if row["closed"] else row["frontier"],
-                    [f"{time} x{count}" for time, count in row["holdings"]],
-                    row["verified"],
-                )
-                for row in workers
-            ],
+            {
+                **same("worker", "label", "events", "records"),
+                "frontier": frontier,
+                "holdings": lambda row: [f"{time} x{count}" for time, count in row["holdings"]],
+                "verified to": "verified",
+            },
+            value["workers"],
         ),
     )
     return 0
 
 
-def _verified(verified: object) -> str:
-    assert isinstance(verified, Mapping)
-    return f"valid up to commit {verified['cut']}, checked at {verified['at']}"
+_VERIFIED = "valid up to commit {cut}, checked at {at}"
 
 
 def runs(

@@ -8,7 +8,7 @@ import typer
 
 from capstan.cli.commands.explain import known
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.output import table
+from capstan.cli.output import row_table
 from capstan.cli.progress import Work
 from capstan.errors import InvalidRequestError
 
@@ -56,11 +56,13 @@ def state(
     if peers is not None:
         return _rescale(shell, name, snapshots, peers, named=bool(into))
     rows = [_row(shell, taken) for taken in snapshots]
-    columns = ("snapshot", "its run", "replay workers", "keys", "rows", "bytes", "read up to")
-    shown = ("snapshot", "is", "peers", "keys", "rows", "bytes", "frontier")
+    columns = {
+        "snapshot": "snapshot", "its run": "is", "replay workers": "peers", "keys": "keys",
+        "rows": "rows", "bytes": "bytes", "read up to": "frontier",
+    }  # fmt: skip
     shell.output.result(
         {"pipeline": name, "snapshots": rows},
-        table(f"state of {name}", columns, [[row[name] for name in shown] for row in rows]),
+        row_table(f"state of {name}", columns, rows),
         *([] if rows else ["none: only runs with --follow keep state"]),
     )
     return 0

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from capstan.cli.app import main
-from capstan.cli.scaffold import FileStatus, write_project
-from capstan.cli.scaffold.project import DAYS, SHOPS, sample_files
+from capstan.cli.scaffold import DAYS, SHOPS, FileStatus, sample_files, write_project
 from capstan.core.config import load_config
 from capstan.errors import InvalidRequestError
 
