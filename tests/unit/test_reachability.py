@@ -14,6 +14,7 @@ from capstan.core.public_names import names_of
 ROOT = Path(__file__).parents[2]
 SOURCES = {path: path.read_text("utf-8") for path in (ROOT / "lib/capstan").rglob("*.py")}
 ENTRIES = ("capstan.cli", "capstan.airflow", "capstan.jobs")
+PACKAGES = ("capstan", "capstan.pipeline", "capstan.pipeline.operators")
 # What others call by name.
 HOOKS = {
     "airflow/operators/frontier_sensor.py:poke": "Airflow's sensors",
@@ -36,7 +37,8 @@ HOOKS = {
 def test_every_module_is_reached_from_an_entry_point() -> None:
     graph = grimp.build_graph("capstan")
     reached = {"capstan"} | {module for module in graph.modules if module.startswith(ENTRIES)}
-    reached |= {module for module, _ in names_of("capstan").values()}
+    for package in PACKAGES:
+        reached |= {module for module, _ in names_of(package).values()}
     waiting = list(reached)
     while waiting:
         for module in graph.find_modules_directly_imported_by(waiting.pop()):
@@ -66,6 +68,7 @@ def test_every_public_name_is_used_or_documented() -> None:
     uses = Counter(word for text in texts for word in re.findall(r"\w+", text))
     pages = [page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md")]
     documented = {word for text in pages for word in re.findall(r"\w+", text)}
+    documented |= {name for package in PACKAGES for name in names_of(package)}
     unused = {
         f"{path.relative_to(ROOT / 'lib/capstan')}:{name}"
         for path in SOURCES

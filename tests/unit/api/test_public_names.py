@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 
 import capstan
 import capstan.airflow
+import capstan.pipeline.operators
 from capstan.api import attach, context, workplace
 from capstan.api.notebook import HTML
 from capstan.errors import CapstanError, CodedError, FencedError
@@ -89,6 +90,6 @@ def test_a_name_imports_only_what_it_needs() -> None:
 
 
 def test_names_that_are_not_public_are_no_attributes() -> None:
-    for package in (capstan, capstan.airflow):
+    for package in (capstan, capstan.airflow, capstan.pipeline, capstan.pipeline.operators):
         assert not hasattr(package, "nothing_of_this_name")
         assert set(package.__all__) <= set(dir(package))

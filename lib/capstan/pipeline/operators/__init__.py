@@ -6,49 +6,14 @@ the same times give the same tables, however they are cut into batches.
 
 from __future__ import annotations
 
-from capstan.pipeline.operators.aggregates import (
-    Aggregate,
-    AggregateKind,
-    count_distinct,
-    count_of,
-    count_rows,
-    first_of,
-    last_of,
-    max_of,
-    mean_of,
-    min_of,
-    sum_of,
-)
-from capstan.pipeline.operators.deduplicate import Deduplicate
-from capstan.pipeline.operators.joins import IntervalJoin, WindowJoin
-from capstan.pipeline.operators.sessions import SessionWindow
-from capstan.pipeline.operators.sql import Sql, SqlWindow
-from capstan.pipeline.operators.stateless import DivertLate, Filter, MapBatch, Project
-from capstan.pipeline.operators.top_n import TopN
-from capstan.pipeline.operators.windows import Window
+from typing import Any
 
-__all__ = [
-    "Aggregate",
-    "AggregateKind",
-    "Deduplicate",
-    "DivertLate",
-    "Filter",
-    "IntervalJoin",
-    "MapBatch",
-    "Project",
-    "SessionWindow",
-    "Sql",
-    "SqlWindow",
-    "TopN",
-    "Window",
-    "WindowJoin",
-    "count_distinct",
-    "count_of",
-    "count_rows",
-    "first_of",
-    "last_of",
-    "max_of",
-    "mean_of",
-    "min_of",
-    "sum_of",
-]
+from capstan.core.public_names import names_of, public_name
+
+
+def __getattr__(name: str) -> Any:
+    return public_name(__name__, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *names_of(__name__)})
