@@ -45,8 +45,7 @@ def tables_from_bytes(data: bytes) -> list[pa.Table]:
     while remaining:
         length = int.from_bytes(remaining[:8], "little")
         if len(remaining) < 8 + length:
-            message = "the state is truncated"
-            raise ValueError(message)
+            raise ValueError("the state is truncated")
         tables.append(table_from_bytes(bytes(remaining[8 : 8 + length])))
         remaining = remaining[8 + length :]
     return tables

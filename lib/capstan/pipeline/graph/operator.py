@@ -39,9 +39,10 @@ class Key:
         Raises:
             ValueError: The ports have different numbers of key columns.
         """
-        if len({len(names) for names in columns}) != 1:
-            message = f"all ports need the same number of key columns: {columns}"
-            raise ValueError(message)
+        require(
+            len({len(names) for names in columns}) == 1,
+            f"all ports need the same number of key columns: {columns}",
+        )
         return cls(tuple(tuple(names) for names in columns))
 
     @property
@@ -163,9 +164,10 @@ class Operator(ABC):
         Raises:
             ValueError: The version is unknown, or the bytes are not a state.
         """
-        if state:
-            message = f"an operator without state got {len(state)} bytes of state version {version}"
-            raise ValueError(message)
+        require(
+            not state,
+            f"an operator without state got {len(state)} bytes of state version {version}",
+        )
 
 
 class OperatorSpec(Protocol):
@@ -222,11 +224,17 @@ class KeyedBy:
         return frozenset(self.by)
 
 
+def require(holds: object, problem: str) -> None:
+    """Raise a `ValueError` that states the problem, unless something holds."""
+    if not holds:
+        raise ValueError(problem)
+
+
 def check_version(version: int, known: int = 1) -> None:
     """Refuse a state whose version is not the known one, with a `ValueError`."""
-    if version != known:
-        message = f"unsupported state version {version}; only version {known} is supported"
-        raise ValueError(message)
+    require(
+        version == known, f"unsupported state version {version}; only version {known} is supported"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.operator import require
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
 from capstan.pipeline.operators.exact_sums import cast_sums, concat_sums, means, widened
 from capstan.pipeline.operators.group_reduce import Step, by_order, reduce_groups, sum_forms
@@ -105,9 +106,8 @@ class AggregateTable:
         narrow = self._parts(self.rows.empty_table())
         wide = widened(narrow, self._forms)
         fits = state.schema in (narrow.schema, wide.schema)
-        if not fits or [t.schema for t in distinct] != [t.schema for t in self._distinct]:
-            message = "the state has other aggregates"
-            raise ValueError(message)
+        fits = fits and [t.schema for t in distinct] == [t.schema for t in self._distinct]
+        require(fits, "the state has other aggregates")
         # An earlier format may distinguish NaNs.
         distinct = [self._pairs(t, name) for t, name in zip(distinct, self._values, strict=True)]
         self._state, self._distinct = state, distinct

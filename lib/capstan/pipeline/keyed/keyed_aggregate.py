@@ -12,13 +12,13 @@ from typing import Final
 
 import pyarrow as pa
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME, runs_of
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, require
 from capstan.pipeline.keyed.aggregate_table import AggregateTable
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import result_columns
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     Length,
     RowBuffer,
     constant,
@@ -26,7 +26,7 @@ from capstan.pipeline.operators.time_buffer import (
     floor_to,
     input_schemas,
     is_timed,
-    on_time,
+    require_unit,
     units,
     with_time,
 )
@@ -60,19 +60,11 @@ class KeyedAggregate(KeyedBy):
     ties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.by:
-            message = "aggregates by key need key columns"
-            raise ValueError(message)
-        if self.every is not None and units(self.every) < 1:
-            message = f"a step must be at least one unit, not {self.every}"
-            raise ValueError(message)
+        require(self.by, "aggregates by key need key columns")
+        require_unit(self.every, "a step must be")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the key columns, the results, and `_time` if timed.
-
-        Raises:
-            ValueError: A column is missing, has an unsupported type, or appears twice.
-        """
+        """Return the key columns, the results, and `_time` if timed."""
         return result_columns(inputs, self.by, self.aggregates, self.ties)
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
@@ -85,8 +77,11 @@ class KeyedAggregate(KeyedBy):
         return f"{results} so far, {'at the end' if self.every is None else f'every {self.every}'}"
 
 
-class _KeyedAggregateOperator(Operator):
+class _KeyedAggregateOperator(BufferedOperator):
     """State: incomplete rows, and the aggregates of the complete ones."""
+
+    # Version 1 has narrow sums, which can be read like wide ones; the columns tell them apart.
+    _newest = 2
 
     def __init__(self, spec: KeyedAggregate, inputs: Sequence[pa.Schema]) -> None:
         (schema,) = input_schemas(inputs)
@@ -95,14 +90,10 @@ class _KeyedAggregateOperator(Operator):
         self._every = None if spec.every is None else units(spec.every)
         self._table = AggregateTable(with_time(schema), spec.by, spec.aggregates, spec.ties)
         self._rows = RowBuffer(self._table.rows)
+        self._buffers, self._reach = (self._rows,), self._every or 1
         self._ended = False
         self.state_ports = (0,) * (1 + self._table.tables)
         self.version = 2 if self._table.widens else 1
-
-    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
-        rows = on_time(batch, context, self._every or 1)
-        if rows is not None:
-            self._rows.add(rows.select(self._rows.schema.names))
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         if self._every is None:
@@ -125,16 +116,11 @@ class _KeyedAggregateOperator(Operator):
         times = [self._rows.least, self._table.least]
         return min((time for time in times if time is not None), default=None)
 
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([self._rows.table(), *self._table.checkpoint()])
+    def _tables(self) -> Sequence[pa.Table]:
+        return self._table.checkpoint()
 
-    def restore(self, version: int, state: bytes) -> None:
-        # Version 1 has narrow sums, which can be read like wide ones; the columns tell them apart.
-        if version not in (1, 2):
-            check_version(version, self.version)
-        rows, *tables = tables_from_bytes(state)
+    def _restore(self, tables: Sequence[pa.Table]) -> None:
         self._table.restore(tables)
-        self._rows.replace(rows)
         self._ended = False
 
     def _steps(self, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:

@@ -8,19 +8,18 @@ from typing import Final
 
 import pyarrow as pa
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, require
 from capstan.pipeline.keyed.keyed_operator import KeyedOperator
 from capstan.pipeline.keyed.stateful_functions import Data, SomeLogic, StatefulLogic
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     RowBuffer,
     emit_timed,
     field_of,
     input_schemas,
     is_timed,
-    on_time,
     unique,
     with_time,
 )
@@ -65,16 +64,13 @@ class KeyedLogic(KeyedBy):
     ties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.by or not self.columns or not self.output.names:
-            message = "a keyed logic needs key columns, input columns and output columns"
-            raise ValueError(message)
+        require(
+            self.by and self.columns and self.output.names,
+            "a keyed logic needs key columns, input columns and output columns",
+        )
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the key columns, those of `output`, and `_time` if timed.
-
-        Raises:
-            ValueError: A column is missing or appears twice, or rows cannot be ordered by it.
-        """
+        """Return the key columns, those of `output`, and `_time` if timed."""
         (schema,) = input_schemas(inputs)
         for column in (*self.columns, *self.ties):
             field_of(with_time(schema), column)
@@ -92,7 +88,7 @@ class KeyedLogic(KeyedBy):
         return f"{type(self.logic).__name__} on {', '.join(self.columns)}"
 
 
-class _KeyedLogicOperator(Operator):
+class _KeyedLogicOperator(BufferedOperator):
     """State: incomplete rows, the states by key, and the last epoch."""
 
     state_ports = (0, 0, None)
@@ -103,6 +99,7 @@ class _KeyedLogicOperator(Operator):
         self._schema = with_time(spec.output_schema(inputs))
         self._timed = is_timed(schema)
         self._rows = RowBuffer(_used(schema, spec))
+        self._buffers = (self._rows,)
         self._keys = pa.schema([schema.field(name) for name in spec.by])
         self._uses_epochs = type(spec.logic).on_epoch is not StatefulLogic.on_epoch
         self._emitted: list[Data[object]] = []
@@ -114,11 +111,6 @@ class _KeyedLogicOperator(Operator):
     @property
     def form(self) -> str:
         return f"{self.version}, of the logic {self._spec.logic.version}"
-
-    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
-        rows = on_time(batch, context, 1)
-        if rows is not None:
-            self._rows.add(rows.select(self._rows.schema.names))
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         rows = self._rows.take_before(watermark)
@@ -145,7 +137,7 @@ class _KeyedLogicOperator(Operator):
                 self._operator.handle_epoch_of(key, time - 1)
             yield record
 
-    def checkpoint(self) -> bytes:
+    def _tables(self) -> Sequence[pa.Table]:
         states = self._operator.snapshot()
         encoded = list(states.values())
         columns = [
@@ -156,16 +148,14 @@ class _KeyedLogicOperator(Operator):
         ]
         stored = pa.Table.from_arrays(columns, schema=pa.schema([*self._keys, *_STATE_FIELDS]))
         edge = pa.table({"epoch": pa.array([self._operator.epoch], pa.int64())})
-        return tables_to_bytes([self._rows.table(), stored, edge])
+        return stored, edge
 
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        rows, stored, edge = tables_from_bytes(state)
+    def _restore(self, tables: Sequence[pa.Table]) -> None:
+        stored, edge = tables
         keys = _records(stored, self._spec.by)
         fields = zip(*(stored.column(f.name).to_pylist() for f in _STATE_FIELDS), strict=True)
         states = {key: Encoded(*values) for key, values in zip(keys, fields, strict=True)}
         self._operator.restore(states, edge.column("epoch")[0].as_py())
-        self._rows.replace(rows)
 
     def _to_table(self, records: list[Data[object]]) -> pa.Table:
         time = pa.array([message.time for message in records], pa.int64())

@@ -55,8 +55,7 @@ class Aggregate:
         if self.kind in (AggregateKind.SUM, AggregateKind.MEAN):
             summed = sum_type(kind)
             if summed is None:
-                message = f"{self.column} has the type {kind}, which has no {self.kind}"
-                raise ValueError(message)
+                raise ValueError(f"{self.column} has the type {kind}, which has no {self.kind}")
             return summed if self.kind is AggregateKind.SUM else pa.float64()
         check_sortable(schema, [self.column])
         return kind

@@ -9,18 +9,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext
 from capstan.pipeline.operators.ordering import check_sortable, first_of_each, group_ids, ordered
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     Length,
     RowBuffer,
     emit_timed,
     field_of,
     input_schemas,
     is_timed,
-    on_time,
+    require_unit,
     units,
     with_time,
 )
@@ -45,16 +45,10 @@ class Deduplicate(KeyedBy):
     ties: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.within is not None and units(self.within) < 1:
-            message = f"within must be at least one unit, not {self.within}"
-            raise ValueError(message)
+        require_unit(self.within, "within must be")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns of its input.
-
-        Raises:
-            ValueError: A column is missing, or rows cannot be ordered by it.
-        """
+        """Return the columns of its input."""
         (schema,) = input_schemas(inputs)
         for column in (*self.by, *self.ties):
             field_of(schema, column)
@@ -75,7 +69,7 @@ class Deduplicate(KeyedBy):
         return f"first of each {', '.join(self.by) or 'run'}{span}"
 
 
-class _DeduplicateOperator(Operator):
+class _DeduplicateOperator(BufferedOperator):
     """State: incomplete rows, and per key the time of the last row that passed."""
 
     state_ports = (0, 0)
@@ -85,13 +79,10 @@ class _DeduplicateOperator(Operator):
         self._timed = is_timed(schema)
         self._by, self._ties = list(spec.by), list(spec.ties)
         self._within = None if spec.within is None else units(spec.within)
+        self._reach = self._within or 1
         self._rows = RowBuffer(with_time(schema))
+        self._buffers = (self._rows,)
         self._seen = self._rows.schema.empty_table().select([*self._by, TIME])
-
-    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
-        rows = on_time(batch, context, self._within or 1)
-        if rows is not None:
-            self._rows.add(rows)
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         rows = self._rows.take_before(watermark)
@@ -105,14 +96,11 @@ class _DeduplicateOperator(Operator):
             self._seen = self._seen.filter(lasting).combine_chunks()
         emit_timed(passed, context, timed=self._timed)
 
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([self._rows.table(), self._seen])
+    def _tables(self) -> Sequence[pa.Table]:
+        return (self._seen,)
 
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        rows, seen = tables_from_bytes(state)
-        self._rows.replace(rows)
-        self._seen = seen
+    def _restore(self, tables: Sequence[pa.Table]) -> None:
+        (self._seen,) = tables
 
     def _first_rows(self, rows: pa.Table) -> pa.Table:
         """Select the rows that pass, by time, from rows ordered by time."""

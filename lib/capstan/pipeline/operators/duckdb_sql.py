@@ -64,8 +64,7 @@ def check_query(query: str, tables: dict[str, pa.Schema], *, row_by_row: bool) -
         ((text,),) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchall()
         tree = json.loads(text)
         if tree["error"] or len(tree["statements"]) != 1:
-            message = f"not one SELECT: {tree.get('error_message', query)}"
-            raise ValueError(message)
+            raise ValueError(f"not one SELECT: {tree.get('error_message', query)}")
         _check_names(tree, tables)
         for name, schema in tables.items():
             connection.register(name, schema.empty_table())
@@ -121,11 +120,9 @@ def _check_names(tree: object, tables: dict[str, pa.Schema]) -> None:
     for node in nodes:
         part = _volatile_part(node, columns, zoned=zoned)
         if part is not None:
-            message = f"{part} has no fixed value"
-            raise ValueError(message)
+            raise ValueError(f"{part} has no fixed value")
         if node.get("type") == "BASE_TABLE" and node["table_name"] not in {*tables, *common}:
-            message = f"no table {node['table_name']}, only {', '.join(tables)}"
-            raise ValueError(message)
+            raise ValueError(f"no table {node['table_name']}, only {', '.join(tables)}")
 
 
 def _volatile_part(node: dict[str, object], columns: set[str], *, zoned: bool) -> str | None:
@@ -162,8 +159,7 @@ def _check_plan(plan: object) -> None:
     names = [str(node["name"]) for node in _nodes(plan) if "name" in node and "children" in node]
     other = sorted(n for n in names if n not in _ROW_BY_ROW and not n.endswith(_SCAN))
     if other:
-        message = f"it does not process one row at a time: {', '.join(other)}"
-        raise ValueError(message)
+        raise ValueError(f"it does not process one row at a time: {', '.join(other)}")
 
 
 def _nodes(tree: object) -> Iterator[dict[str, object]]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.operator import require
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
 from capstan.pipeline.operators.exact_sums import (
     SumForm,
@@ -43,9 +44,7 @@ class Reducer:
         self, schema: pa.Schema, aggregates: Sequence[Aggregate], ties: Sequence[str] = ()
     ) -> None:
         """Create a reducer of rows with `schema`, which includes `_time`."""
-        if not aggregates:
-            message = "no aggregates"
-            raise ValueError(message)
+        require(aggregates, "no aggregates")
         for aggregate in aggregates:
             aggregate.result_type(schema)
         for column in ties:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Key, Operator, OperatorContext
+from capstan.pipeline.graph.operator import Key, Operator, OperatorContext, require
 from capstan.pipeline.operators.hash_join import How, Sides, unmatched, unpaired
 from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
 from capstan.pipeline.operators.time_buffer import (
@@ -18,7 +18,7 @@ from capstan.pipeline.operators.time_buffer import (
     RowBuffer,
     emit_timed,
     floor_to,
-    on_time,
+    require_unit,
     units,
 )
 
@@ -26,12 +26,11 @@ _BUCKET = "#bucket"
 
 
 def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> None:
-    if how not in ("inner", "left"):
-        message = f"a join is inner or left, not {how}"
-        raise ValueError(message)
-    if len(left_on) != len(right_on):
-        message = f"keys of {len(left_on)} and {len(right_on)} columns cannot match"
-        raise ValueError(message)
+    require(how in ("inner", "left"), f"a join is inner or left, not {how}")
+    require(
+        len(left_on) == len(right_on),
+        f"keys of {len(left_on)} and {len(right_on)} columns cannot match",
+    )
 
 
 class _Join:
@@ -83,9 +82,10 @@ class IntervalJoin(_Join):
 
     def __post_init__(self) -> None:
         _check_join(self.how, self.left_on, self.right_on)
-        if units(self.lower) > units(self.upper):
-            message = f"the interval from {self.lower} to {self.upper} is empty"
-            raise ValueError(message)
+        require(
+            units(self.lower) <= units(self.upper),
+            f"the interval from {self.lower} to {self.upper} is empty",
+        )
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator with empty state."""
@@ -121,9 +121,7 @@ class WindowJoin(_Join):
 
     def __post_init__(self) -> None:
         _check_join(self.how, self.left_on, self.right_on)
-        if units(self.size) < 1:
-            message = f"a window needs a size of at least one unit, not {self.size}"
-            raise ValueError(message)
+        require_unit(self.size, "a window needs a size of")
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator with empty state."""
@@ -138,15 +136,9 @@ class _JoinOperator(BufferedOperator):
     """State of a join: rows of both sides whose time is incomplete."""
 
     def __init__(self, sides: Sides, reach: int) -> None:
-        self._sides = sides
-        self._reach = reach
+        self._sides, self._reach = sides, reach
         self._waiting = (RowBuffer(sides.left), RowBuffer(sides.right))
-        self._buffers = self._waiting
-
-    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
-        rows = on_time(batch, context, self._reach)
-        if rows is not None:
-            self._waiting[context.port].add(rows)
+        self._buffers: Sequence[RowBuffer] = self._waiting
 
     def _emit(self, parts: list[pa.Table], context: OperatorContext) -> None:
         rows = pa.concat_tables(parts)

@@ -9,6 +9,8 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.pipeline.graph.operator import require
+
 Direction = Literal["ascending", "descending"]
 
 _BITS = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
@@ -18,9 +20,7 @@ def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
     """Refuse columns by which rows cannot be ordered."""
     for column in columns:
         kind = schema.field(column).type
-        if not _sortable(kind):
-            message = f"rows cannot be ordered by {column}, which has the type {kind}"
-            raise ValueError(message)
+        require(_sortable(kind), f"rows cannot be ordered by {column}, which has the type {kind}")
 
 
 def ordered(

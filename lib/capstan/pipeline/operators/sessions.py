@@ -23,6 +23,7 @@ from capstan.pipeline.operators.time_buffer import (
     input_schemas,
     is_timed,
     on_time,
+    require_unit,
     units,
     with_time,
 )
@@ -56,9 +57,7 @@ class SessionWindow(WindowSpec):
     bounds: pa.DataType = pa.int64()  # noqa: RUF009 - an immutable value
 
     def __post_init__(self) -> None:
-        if units(self.gap) < 1:
-            message = f"a session needs a gap of at least one unit, not {self.gap}"
-            raise ValueError(message)
+        require_unit(self.gap, "a session needs a gap of")
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
         """Create a running operator without open sessions."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, Stateless
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, Stateless, require
 from capstan.pipeline.operators.duckdb_sql import check_query, connect, run_query
 from capstan.pipeline.operators.ordering import check_sortable, ordered
 from capstan.pipeline.operators.time_buffer import (
@@ -25,7 +25,7 @@ from capstan.pipeline.operators.time_buffer import (
     emit_timed,
     input_schemas,
     is_timed,
-    on_time,
+    require_unit,
     unique,
     units,
     with_time,
@@ -53,16 +53,11 @@ class Sql(Stateless):
     keeps: frozenset[str] = frozenset()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns that the query selects.
-
-        Raises:
-            ValueError: The query is not allowed, or does not match the columns.
-        """
+        """Return the columns that the query selects."""
         (schema,) = input_schemas(inputs)
         columns = unique(check_query(self.query, {INPUT: schema}, row_by_row=True))
-        if is_timed(schema) and not is_timed(columns):
-            message = f"its rows have {TIME}, but the query does not select it"
-            raise ValueError(message)
+        selected = is_timed(columns) or not is_timed(schema)
+        require(selected, f"its rows have {TIME}, but the query does not select it")
         return columns
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -99,24 +94,18 @@ class SqlWindow(KeyedBy):
     tables: tuple[str, ...] = (INPUT,)
 
     def __post_init__(self) -> None:
-        if units(self.size) < 1:
-            message = f"a window needs a size of at least one unit, not {self.size}"
-            raise ValueError(message)
+        require_unit(self.size, "a window needs a size of")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns that the query selects.
-
-        Raises:
-            ValueError: The query is not allowed, or does not match the columns.
-        """
+        """Return the columns that the query selects."""
         schemas = input_schemas(inputs, len(self.tables))
         for schema in schemas:
             check_sortable(schema, schema.names)
         tables = dict(zip(self.tables, map(without_time, schemas), strict=True))
         columns = unique(check_query(self.query, tables, row_by_row=False))
-        if is_timed(columns):
-            message = f"the query selects {TIME}, which its rows get from their window"
-            raise ValueError(message)
+        require(
+            not is_timed(columns), f"the query selects {TIME}, which its rows get from their window"
+        )
         return with_time(columns) if any(map(is_timed, schemas)) else columns
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -148,17 +137,12 @@ class _SqlWindowOperator(BufferedOperator):
     """State: the rows of open windows."""
 
     def __init__(self, spec: SqlWindow, inputs: Sequence[pa.Schema]) -> None:
-        self._query, self._tables = spec.query, spec.tables
-        self._size = units(spec.size)
+        self._query, self._names = spec.query, spec.tables
+        self._size = self._reach = units(spec.size)
         self._timed = any(map(is_timed, inputs))
         self._buffers = [RowBuffer(with_time(schema)) for schema in inputs]
         self.state_ports = tuple(range(len(inputs)))
         self._duckdb = connect()
-
-    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
-        rows = on_time(batch, context, self._size)
-        if rows is not None:
-            self._buffers[context.port].add(rows)
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         edge = watermark // self._size * self._size
@@ -175,7 +159,7 @@ class _SqlWindowOperator(BufferedOperator):
             ]
             closed = [rows.slice(count) for rows, count in zip(closed, counts, strict=True)]
             result = run_query(
-                self._duckdb, self._query, dict(zip(self._tables, window, strict=True))
+                self._duckdb, self._query, dict(zip(self._names, window, strict=True))
             )
             result = result.append_column(TIME, constant(stop - 1, result.num_rows))
             emit_timed(result, context, timed=self._timed)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import acero
 
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import Operator, OperatorContext, Stateless
+from capstan.pipeline.graph.operator import Operator, OperatorContext, Stateless, require
 from capstan.pipeline.operators.time_buffer import (
     field_of,
     input_schemas,
@@ -41,11 +41,7 @@ class Filter(Stateless):
     condition: pc.Expression | Callable[[pa.RecordBatch], pa.Array]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns of its input.
-
-        Raises:
-            ValueError: The condition cannot be evaluated on these columns.
-        """
+        """Return the columns of its input."""
         (schema,) = input_schemas(inputs)
         _output_schema(self._matching, schema)
         return schema
@@ -83,11 +79,7 @@ class Project(Stateless):
     columns: Mapping[str, Column]
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the named columns.
-
-        Raises:
-            ValueError: A column is missing, or an expression cannot be evaluated.
-        """
+        """Return the named columns."""
         (schema,) = input_schemas(inputs)
         for column in self.columns.values():
             if isinstance(column, str):
@@ -158,16 +150,11 @@ class MapBatch(Stateless):
     keeps: frozenset[str] = _NOTHING
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns of the function's result for an empty batch.
-
-        Raises:
-            ValueError: The function fails, or drops `_time`.
-        """
+        """Return the columns of the function's result for an empty batch."""
         (schema,) = input_schemas(inputs)
         result = _output_schema(self.function, schema)
-        if is_timed(schema) and not is_timed(result):
-            message = f"it gets rows with {TIME}, but drops that column"
-            raise ValueError(message)
+        kept = is_timed(result) or not is_timed(schema)
+        require(kept, f"it gets rows with {TIME}, but drops that column")
         return unique(result)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
@@ -252,8 +239,7 @@ def _output_schema(
         return function(empty).schema
     # A user's function may raise anything, and not all errors of Arrow are ValueErrors.
     except Exception as error:
-        message = f"it cannot handle its input: {type(error).__name__}: {error}"
-        raise ValueError(message) from error
+        raise ValueError(f"it cannot handle its input: {type(error).__name__}: {error}") from error
 
 
 def _label(value: object) -> str:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME, runs_of
-from capstan.pipeline.graph.operator import Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import Operator, OperatorContext, check_version, require
 
 NO_TIME: Final = "no-time"
 """Side output of rows whose `_time` is null."""
@@ -35,6 +35,12 @@ def units(length: Length) -> int:
     return length // _MICROSECOND if isinstance(length, timedelta) else length
 
 
+def require_unit(length: Length | None, subject: str) -> None:
+    """Refuse a length that is given and less than one unit; `subject` begins the sentence."""
+    if length is not None:
+        require(units(length) >= 1, f"{subject} at least one unit, not {length}")
+
+
 def is_timed(schema: pa.Schema) -> bool:
     """Whether rows have times of their own."""
     return TIME in schema.names
@@ -42,36 +48,28 @@ def is_timed(schema: pa.Schema) -> bool:
 
 def input_schemas(inputs: Sequence[pa.Schema], ports: int = 1) -> tuple[pa.Schema, ...]:
     """Return the schemas of an operator's inputs after checking them."""
-    if len(inputs) != ports:
-        message = f"{len(inputs)} inputs instead of {ports}"
-        raise ValueError(message)
+    require(len(inputs) == ports, f"{len(inputs)} inputs instead of {ports}")
     for schema in inputs:
-        if not schema.names:
-            message = "the columns of its input are unknown"
-            raise ValueError(message)
-        if len(set(schema.names)) < len(schema.names):
-            message = f"duplicate column names in {', '.join(schema.names)}"
-            raise ValueError(message)
+        require(schema.names, "the columns of its input are unknown")
+        require(
+            len(set(schema.names)) == len(schema.names),
+            f"duplicate column names in {', '.join(schema.names)}",
+        )
         if is_timed(schema) and schema.field(TIME).type != pa.int64():
-            message = f"{TIME} has the type {schema.field(TIME).type} instead of int64"
-            raise ValueError(message)
+            raise ValueError(f"{TIME} has the type {schema.field(TIME).type} instead of int64")
     return tuple(inputs)
 
 
 def field_of(schema: pa.Schema, column: str) -> pa.Field:
     """Return the field of a column."""
-    if column not in schema.names:
-        message = f"no column {column} among {', '.join(schema.names)}"
-        raise ValueError(message)
+    require(column in schema.names, f"no column {column} among {', '.join(schema.names)}")
     return schema.field(column)
 
 
 def unique(schema: pa.Schema) -> pa.Schema:
     """Return the schema, after checking that its column names are unique."""
     duplicates = {name for name in schema.names if schema.names.count(name) > 1}
-    if duplicates:
-        message = f"duplicate output columns {', '.join(sorted(duplicates))}"
-        raise ValueError(message)
+    require(not duplicates, f"duplicate output columns {', '.join(sorted(duplicates))}")
     return schema
 
 
@@ -110,8 +108,7 @@ def on_time(
     """
     rows = _on_time(batch, context)
     if rows is not None and pc.max(rows.column(TIME)).as_py() > END - reach:
-        message = f"a time is less than {reach} before the limit of 64 bits"
-        raise ValueError(message)
+        raise ValueError(f"a time is less than {reach} before the limit of 64 bits")
     return rows
 
 
@@ -159,6 +156,7 @@ class RowBuffer:
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self.least: int | None = None  # time of the rows
+        self.count = 0
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, rows: pa.RecordBatch | pa.Table) -> None:
@@ -167,6 +165,7 @@ class RowBuffer:
             return
         least = pc.min(rows.column(TIME)).as_py()
         self.least = least if self.least is None else min(self.least, least)
+        self.count += rows.num_rows
         self._batches += rows.to_batches() if isinstance(rows, pa.Table) else [rows]
 
     def table(self) -> pa.Table:
@@ -175,7 +174,7 @@ class RowBuffer:
 
     def replace(self, rows: pa.Table) -> None:
         """Replace all rows by `rows`."""
-        self.least, self._batches = None, []
+        self.least, self.count, self._batches = None, 0, []
         self.add(rows)
 
     def take_before(self, time: int) -> pa.Table:
@@ -189,18 +188,41 @@ class RowBuffer:
 
 
 class BufferedOperator(Operator):
-    """Base of running operators whose state is the rows of some buffers."""
+    """Base of running operators that keep the rows of each port until their times are complete.
+
+    State: the rows of all buffers, of which the first are those of the ports, and `_tables`.
+    """
 
     _buffers: Sequence[RowBuffer]
+    _newest: int = 1  # version of a state that can be read, like all before it
+    _reach: int = 1  # how far the times of results may lie after that of a row
+
+    def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
+        """Keep the rows that are not late."""
+        rows = on_time(batch, context, self._reach)
+        if rows is not None:
+            buffer = self._buffers[context.port]
+            buffer.add(rows.select(buffer.schema.names))
 
     def checkpoint(self) -> bytes:
-        """Return the rows of all buffers."""
-        return tables_to_bytes([buffer.table() for buffer in self._buffers])
+        """Return the rows of all buffers, then the other tables."""
+        return tables_to_bytes([*(buffer.table() for buffer in self._buffers), *self._tables()])
 
     def restore(self, version: int, state: bytes) -> None:
-        """Restore the rows of all buffers."""
-        check_version(version)
+        """Restore the result of `checkpoint`."""
+        if not 1 <= version < self._newest:
+            check_version(version, self._newest)
+        tables = tables_from_bytes(state)
+        count = len(self._buffers)
         # Paired first: a state of another number of tables must change nothing.
-        pairs = list(zip(self._buffers, tables_from_bytes(state), strict=True))
+        pairs = list(zip(self._buffers, tables[:count], strict=True))
+        self._restore(tables[count:])
         for buffer, rows in pairs:
             buffer.replace(rows)
+
+    def _tables(self) -> Sequence[pa.Table]:
+        return ()
+
+    def _restore(self, tables: Sequence[pa.Table]) -> None:
+        """Restore the result of `_tables`: all of it, or nothing when it raises."""
+        require(not tables, "the state has other tables")

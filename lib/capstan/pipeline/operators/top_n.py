@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import END, TIME
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext
 from capstan.pipeline.operators.ordering import (
     Direction,
     check_sortable,
@@ -20,6 +19,7 @@ from capstan.pipeline.operators.ordering import (
     starts,
 )
 from capstan.pipeline.operators.time_buffer import (
+    BufferedOperator,
     Length,
     RowBuffer,
     constant,
@@ -68,15 +68,10 @@ class TopN(KeyedBy):
 
     def __post_init__(self) -> None:
         if self.n < 1 or not self.order or (self.window is not None and units(self.window) < 1):
-            message = f"no rows: the first {self.n} by {self.order} in {self.window}"
-            raise ValueError(message)
+            raise ValueError(f"no rows: the first {self.n} by {self.order} in {self.window}")
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """Return the columns of its input, then the rank.
-
-        Raises:
-            ValueError: A column is missing, or rows cannot be ordered by it.
-        """
+        """Return the columns of its input, then the rank."""
         (schema,) = input_schemas(inputs)
         for column, _ in self.order:
             field_of(with_time(schema), column)
@@ -101,7 +96,7 @@ class TopN(KeyedBy):
         return f"first {self.n} by {', '.join(' '.join(o) for o in self.order)}{by}{span}"
 
 
-class _TopNOperator(Operator):
+class _TopNOperator(BufferedOperator):
     """State: rows with the end of their window, reduced to the first ones as they grow."""
 
     state_ports = (0,)
@@ -113,7 +108,7 @@ class _TopNOperator(Operator):
         self._timed = is_timed(schema)
         self._window = None if spec.window is None else units(spec.window)
         self._rows = RowBuffer(with_time(schema).append(pa.field(_STOP, pa.int64())))
-        self._count = 0
+        self._buffers = (self._rows,)
         self._compact = _COMPACT
 
     def process(self, batch: pa.RecordBatch, context: OperatorContext) -> None:
@@ -126,10 +121,10 @@ class _TopNOperator(Operator):
         else:
             stop = pc.add_checked(floor_to(times, self._window), self._window)
         self._rows.add(rows.append_column(_STOP, stop))
-        self._count += rows.num_rows
-        if self._count > self._compact:
-            self._replace(self._first(self._rows.table()).select(self._rows.schema.names))
-            self._compact = max(_COMPACT, 2 * self._count)
+        if self._rows.count > self._compact:
+            first = self._first(self._rows.table()).select(self._rows.schema.names)
+            self._rows.replace(first.combine_chunks())
+            self._compact = max(_COMPACT, 2 * self._rows.count)
 
     def on_watermark(self, watermark: int, context: OperatorContext) -> None:
         least = self._rows.least
@@ -139,7 +134,7 @@ class _TopNOperator(Operator):
             return
         rows = self._rows.table()
         due = pc.less_equal(rows.column(_STOP), watermark)
-        self._replace(rows.filter(pc.invert(due)))
+        self._rows.replace(rows.filter(pc.invert(due)).combine_chunks())
         first = self._first(rows.filter(due))
         if self._window is not None:
             last = pc.subtract(first.column(_STOP), 1)
@@ -149,18 +144,6 @@ class _TopNOperator(Operator):
 
     def hold(self) -> int | None:
         return self._rows.least if self._window is None else None
-
-    def checkpoint(self) -> bytes:
-        return tables_to_bytes([self._rows.table()])
-
-    def restore(self, version: int, state: bytes) -> None:
-        check_version(version)
-        (rows,) = tables_from_bytes(state)
-        self._replace(rows)
-
-    def _replace(self, rows: pa.Table) -> None:
-        self._rows.replace(rows.combine_chunks())
-        self._count = rows.num_rows
 
     def _first(self, rows: pa.Table) -> pa.Table:
         """Return the first rows per key and window with their rank, by window, key and rank."""

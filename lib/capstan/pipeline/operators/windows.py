@@ -12,7 +12,13 @@ import pyarrow.compute as pc
 
 from capstan.pipeline.graph.arrow_ipc import tables_from_bytes, tables_to_bytes
 from capstan.pipeline.graph.events import TIME
-from capstan.pipeline.graph.operator import KeyedBy, Operator, OperatorContext, check_version
+from capstan.pipeline.graph.operator import (
+    KeyedBy,
+    Operator,
+    OperatorContext,
+    check_version,
+    require,
+)
 from capstan.pipeline.operators.aggregates import Aggregate
 from capstan.pipeline.operators.group_reduce import Reducer, result_columns
 from capstan.pipeline.operators.ordering import ordered
@@ -99,9 +105,10 @@ class Window(WindowSpec):
     bounds: pa.DataType = pa.int64()  # noqa: RUF009 - an immutable value
 
     def __post_init__(self) -> None:
-        if not 0 < units(self.slide) <= units(self.size):
-            message = f"windows of {self.size} every {self.slide} are empty or leave gaps"
-            raise ValueError(message)
+        require(
+            0 < units(self.slide) <= units(self.size),
+            f"windows of {self.size} every {self.slide} are empty or leave gaps",
+        )
 
     @classmethod
     def tumbling(

@@ -61,8 +61,7 @@ class PlainCodec:
         try:
             return _untagged(json.loads(data))
         except (KeyError, TypeError, AttributeError, ArithmeticError) as error:
-            message = f"not a plain value: {data[:40]!r}"
-            raise ValueError(message) from error
+            raise ValueError(f"not a plain value: {data[:40]!r}") from error
 
 
 PLAIN: Final = PlainCodec()
@@ -106,8 +105,7 @@ def _tagged(value: object) -> object:
     if isinstance(value, list) and kind is list:
         return [_tagged(item) for item in value]
     if kind not in _TAGS:
-        message = f"a {kind.__name__} is not a plain value"
-        raise ValueError(message)
+        raise ValueError(f"a {kind.__name__} is not a plain value")
     tag, write = _TAGS[kind]
     return {tag: write(value)}
 
@@ -127,8 +125,7 @@ _CODECS: dict[str, Codec] = {PLAIN.name: PLAIN}
 def register_codec(codec: Codec) -> None:
     """Register a codec under its name."""
     if _CODECS.setdefault(codec.name, codec) is not codec:
-        message = f"another codec has the name {codec.name}"
-        raise ValueError(message)
+        raise ValueError(f"another codec has the name {codec.name}")
 
 
 def codec_named(name: str) -> Codec:
