@@ -117,7 +117,6 @@ class SourceGate:
         self._sources = tuple(sources)
         self._capacity = capacity
         self._count = 0
-        self._aligned: tuple[BufferedItem, ...] = ()
         self.last = 0  # the last barrier that all sources have reached
         # By arrival: only a watermark that arrived before an event may make it late.
         self._aligner: BarrierAligner[BufferedItem] = BarrierAligner(
@@ -141,8 +140,10 @@ class SourceGate:
         self._count += 1
         return self._aligner.buffer_if_aligned(node, BufferedItem(self._count, node, item))
 
-    def reach(self, barrier: CheckpointBarrier, source: NodeId | None) -> bool:
-        """Record a barrier at one source, or at all that remain; returns whether all have it."""
+    def reach(
+        self, barrier: CheckpointBarrier, source: NodeId | None
+    ) -> Aligned[BufferedItem] | None:
+        """Record a barrier at one source, or at all that remain; None until all have it."""
         if barrier.checkpoint_id <= self.last:
             raise BarrierMismatch.create(
                 f"barrier of checkpoint {barrier.checkpoint_id} after {self.last}",
@@ -157,17 +158,11 @@ class SourceGate:
         for number in remaining if source is None else [source]:
             aligned = self._aligner.process_barrier(number, barrier)
             if aligned is not None:
-                self._aligned = aligned.held
-                return True
-        return False
+                return aligned
+        return None
 
-    def open(self, checkpoint_id: int) -> tuple[BufferedItem, ...]:
-        """Release the held items, after the checkpoint has been taken."""
-        held, self._aligned = self._aligned, ()
-        self.last = checkpoint_id
+    def open(self, last: int) -> None:
+        """Continue after the barrier `last`, without the items that are still held."""
+        self.last = last
         self._count = 0
-        return held + self._aligner.complete_checkpoint()
-
-    def reset(self, last: int) -> None:
-        """Drop the held items, and continue after the barrier `last`."""
-        self.open(last)
+        self._aligner.complete_checkpoint()

@@ -10,8 +10,9 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import Final
 
+from capstan.core.json_object import Json
 from capstan.pipeline.graph.arrow_ipc import batches_from_bytes, batches_to_bytes
 from capstan.pipeline.graph.errors import CheckpointCorrupt
 from capstan.pipeline.graph.events import Event, OutputKey, OutputKind, Timer
@@ -131,15 +132,7 @@ def _node_json(node: NodeCheckpoint, parts: _Parts) -> dict[str, object]:
     }
 
 
-class _NodeHeader(TypedDict):
-    state: tuple[int, int, list[int], dict[str, str] | None] | None
-    watermark: int | None
-    timers: list[tuple[int, str]]
-    ports: list[int]
-    queue: list[tuple[int, list[int]]]
-
-
-def _node_of(node: _NodeHeader, parts: bytes) -> NodeCheckpoint:
+def _node_of(node: Json, parts: bytes) -> NodeCheckpoint:
     state = None
     if node["state"] is not None:
         number, version, span, signature = node["state"]

@@ -7,19 +7,16 @@ from dataclasses import dataclass
 
 from capstan.pipeline.engine.checkpoint import DagCheckpoint, NodeCheckpoint
 from capstan.pipeline.engine.node import NodeContext
-from capstan.pipeline.graph.changelog import Change, Changelog
+from capstan.pipeline.graph.changelog import Changelog
 from capstan.pipeline.graph.errors import RestoreFailed
-from capstan.pipeline.graph.events import WEIGHT, Event, OutputKey, OutputKind
+from capstan.pipeline.graph.events import Event, OutputKey, OutputKind
 from capstan.pipeline.graph.graph import operator_id
 from capstan.pipeline.graph.operator import Operator, OperatorState
 from capstan.pipeline.graph.signature import Signature, Signatures, require_unchanged
 
 
 def snapshot_of(
-    nodes: Iterable[NodeContext],
-    changelog: Changelog,
-    signatures: Signatures,
-    checkpoint_id: int | None,
+    nodes: Iterable[NodeContext], signatures: Signatures, checkpoint_id: int | None
 ) -> DagCheckpoint:
     """Take the checkpoint of these nodes, in their order."""
     checkpoints: dict[str, NodeCheckpoint] = {}
@@ -32,10 +29,6 @@ def snapshot_of(
             tuple(node.queue),
         )
         outputs |= {key: tuple(events) for key, events in node.collected().items()}
-        changes = changelog.peek(node.node)
-        if changes:
-            key = OutputKey(node.node, OutputKind.CHANGE)
-            outputs[key] = tuple(change.weighted() for change in changes)
     return DagCheckpoint(checkpoints, outputs, checkpoint_id)
 
 
@@ -70,7 +63,7 @@ class Restoring:
 
     def _restore_nodes(self) -> None:
         """Restore everything but the states of operators; this cannot fail."""
-        outputs = self.checkpoint.outputs
+        outputs = self.checkpoint.outputs.items()
         for node in self.nodes:
             saved = self.checkpoint.nodes[node.node]
             node.watermark = saved.watermark
@@ -78,13 +71,7 @@ class Restoring:
             node.queue.clear()
             node.queue.extend(saved.queue)
             node.raised = None
-            collected = {
-                key: list(events) for key, events in outputs.items() if key.node == node.node
-            }
-            self.changelog.drain(node.node)
-            for event in collected.pop(OutputKey(node.node, OutputKind.CHANGE), []):
-                self.changelog.record(node.node, _change_of(event))
-            node.collect(collected)
+            node.collect({key: list(events) for key, events in outputs if key.node == node.node})
 
     def _check_changes(self, node: str) -> None:
         changes = self.checkpoint.outputs.get(OutputKey(node, OutputKind.CHANGE), ())
@@ -140,12 +127,6 @@ def _undo(node: NodeContext, undo: Sequence[tuple[Operator, int, bytes]]) -> Non
     except Exception as error:
         text = "failed to restore, and an operator could not return to its previous state"
         raise node.failed(text, error) from error
-
-
-def _change_of(event: Event) -> Change:
-    weight = event.batch.column(WEIGHT)[0].as_py()
-    rows = event.batch.drop_columns([WEIGHT])
-    return Change(Event(event.time, rows), weight)
 
 
 def _failed(node: str, reason: str) -> RestoreFailed:

@@ -19,9 +19,9 @@ from capstan.pipeline.engine.node import NodeContext
 from capstan.pipeline.engine.scheduler import Engine
 from capstan.pipeline.graph.changelog import Changelog
 from capstan.pipeline.graph.errors import OperatorFailed
-from capstan.pipeline.graph.events import END, Event, OutputKey, OutputKind
+from capstan.pipeline.graph.events import END, Event, OutputKey
 from capstan.pipeline.graph.graph import Dag, NodeId, NodeRef
-from capstan.pipeline.graph.operator import Operator
+from capstan.pipeline.graph.operator import Operator, require
 from capstan.pipeline.graph.signature import Signatures
 
 CAPACITY: Final = 2048
@@ -42,9 +42,7 @@ class DagExecutor:
     """
 
     def __init__(self, dag: Dag, *, worker: int = 0, capacity: int = CAPACITY) -> None:
-        if capacity < 1:
-            message = f"a queue needs a capacity of at least 1, not {capacity}"
-            raise ValueError(message)
+        require(capacity >= 1, f"a queue needs a capacity of at least 1, not {capacity}")
         self.dag = dag
         self.worker = worker
         self.capacity = capacity
@@ -141,9 +139,7 @@ class DagExecutor:
         if not context.targets:
             outputs, context.data = context.data, []
             return outputs
-        outputs = [event for events in context.collected().values() for event in events]
-        context.collect({})
-        return outputs + [change.weighted() for change in self.changelog.drain(context.node)]
+        return [event for events in context.take().values() for event in events]
 
     def take_all_sink_outputs(self) -> dict[OutputKey, list[Event]]:
         """Remove and return the outputs collected at all nodes; empty outputs are left out.
@@ -152,11 +148,7 @@ class DagExecutor:
         """
         outputs: dict[OutputKey, list[Event]] = {}
         for node in self._engine.nodes:
-            outputs |= node.collected()
-            node.collect({})
-            changes = [change.weighted() for change in self.changelog.drain(node.node)]
-            if changes:
-                outputs[OutputKey(node.node, OutputKind.CHANGE)] = changes
+            outputs |= node.take()
         return outputs
 
     def checkpoint(self) -> DagCheckpoint:
@@ -189,10 +181,12 @@ class DagExecutor:
         """
         self._engine.check()
         number = None if source is None else self.dag.node_id(source)
-        if not self._gate.reach(barrier, number):
+        aligned = self._gate.reach(barrier, number)
+        if aligned is None:
             return None
         checkpoint = self._snapshot(barrier.checkpoint_id)
-        for held in self._gate.open(barrier.checkpoint_id):
+        self._gate.open(barrier.checkpoint_id)
+        for held in aligned.held:
             if isinstance(held.item, Event):
                 self.process_event(held.node, held.item)
             else:
@@ -218,7 +212,7 @@ class DagExecutor:
         engine.tracker.restore([node.watermark for node in engine.nodes])
         engine.settle()
         engine.failure = None
-        self._gate.reset(checkpoint.checkpoint_id or 0)
+        self._gate.open(checkpoint.checkpoint_id or 0)
 
     def checkpoint_watermarks(self) -> tuple[int | None, ...]:
         """Return the watermarks by node id; None for nodes without one."""
@@ -234,9 +228,7 @@ class DagExecutor:
 
     def _snapshot(self, checkpoint_id: int | None) -> DagCheckpoint:
         try:
-            return snapshot_of(
-                self._engine.order, self.changelog, self._signatures(), checkpoint_id
-            )
+            return snapshot_of(self._engine.order, self._signatures(), checkpoint_id)
         except OperatorFailed as error:
             self._engine.failure = error
             raise

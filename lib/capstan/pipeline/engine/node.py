@@ -40,6 +40,7 @@ class NodeContext:
         self.due = False  # whether a timer was set for a time that has already been reached
         self._schema = node.schema if node.schema.names else None
         self._late_key = OutputKey(node.name, OutputKind.LATE)
+        self._change_key = OutputKey(node.name, OutputKind.CHANGE)
         self._route = route
         self._changelog = changelog
         self._firing: Timer | None = None
@@ -94,6 +95,13 @@ class NodeContext:
         """Declare that this node emits nothing before `to` from now on."""
         self.raised = to if self.raised is None else max(self.raised, to)
 
+    def complete(self, mark: int) -> int | None:
+        """Tell the operator that its watermark has reached `mark`; return its hold."""
+        assert self.operator is not None
+        self.time = mark
+        self.operator.on_watermark(mark, self)
+        return self.operator.hold()
+
     def fire(self, up_to: int) -> None:
         """Call the operator for each due timer, in order of time and tag."""
         self.due = False
@@ -121,14 +129,26 @@ class NodeContext:
         self.due = False
 
     def collected(self) -> dict[OutputKey, list[Event]]:
-        """Return all outputs that no node reads, except changes; empty outputs are left out."""
-        data = {OutputKey(self.node): self.data} if self.data else {}
-        return data | {key: self.aside[key] for key in sorted(self.aside)}
+        """Return all outputs that no node reads, changes last; empty outputs are left out."""
+        outputs = {OutputKey(self.node): self.data} if self.data else {}
+        outputs |= {key: self.aside[key] for key in sorted(self.aside)}
+        changes = [change.weighted() for change in self._changelog.peek(self.node)]
+        return outputs | ({self._change_key: changes} if changes else {})
 
     def collect(self, outputs: dict[OutputKey, list[Event]]) -> None:
         """Replace everything that `collected` returns by `outputs`."""
+        self._changelog.drain(self.node)
+        for event in outputs.pop(self._change_key, []):
+            self._changelog.record(self.node, Change.of(event))
         self.data = outputs.pop(OutputKey(self.node), [])
         self.aside = outputs
+
+    def take(self) -> dict[OutputKey, list[Event]]:
+        """Remove everything that `collected` returns, and return it."""
+        outputs = self.collected()
+        if outputs:
+            self.collect({})
+        return outputs
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Refuse rows without the columns that the node declares."""

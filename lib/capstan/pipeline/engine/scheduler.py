@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
+from typing import TypeVar, TypeVarTuple
 
 from capstan.pipeline.engine.metrics import DagExecutorMetrics
 from capstan.pipeline.engine.node import NodeContext
@@ -11,7 +13,9 @@ from capstan.pipeline.graph.changelog import Changelog
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.graph.events import Event
 from capstan.pipeline.graph.graph import Dag, NodeId
-from capstan.pipeline.graph.operator import Operator
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class Engine:
@@ -113,12 +117,7 @@ class Engine:
                 self._route(node, event)
                 continue
             node.time = event.time
-            start = perf_counter_ns()
-            try:
-                operator.process(event.batch, node)
-            except Exception as error:
-                self._fail(node, error)
-            metrics.total_time_ns += perf_counter_ns() - start
+            self._call(node, operator.process, event.batch, node)
         if node.due and node.watermark is not None:
             self._fire(node, node.watermark)
         if node.raised is not None:
@@ -131,7 +130,7 @@ class Engine:
             assert moved is not None
             self._fire(node, moved)
             if node.operator is not None:
-                self._complete(node, node.operator, moved)
+                self.tracker.hold(node.id, self._call(node, node.complete, moved))
         return moved
 
     def _next_mark(self, node: NodeContext) -> bool:
@@ -139,30 +138,21 @@ class Engine:
         moved = raised is not None and self.tracker.raise_to(node.id, raised)
         return self.tracker.follow(node.id) or moved
 
-    def _complete(self, node: NodeContext, operator: Operator, mark: int) -> None:
-        node.time = mark
-        start = perf_counter_ns()
-        try:
-            operator.on_watermark(mark, node)
-            self.tracker.hold(node.id, operator.hold())
-        except Exception as error:
-            self._fail(node, error)
-        node.metrics.total_time_ns += perf_counter_ns() - start
-
     def _fire(self, node: NodeContext, up_to: int) -> None:
-        start = perf_counter_ns()
-        try:
-            node.fire(up_to)
-        except Exception as error:
-            self._fail(node, error)
-        node.metrics.total_time_ns += perf_counter_ns() - start
+        self._call(node, node.fire, up_to)
         if node.raised is not None:
             self._moving = True
 
-    def _fail(self, node: NodeContext, error: Exception) -> None:
-        if isinstance(error, OperatorFailed):
-            # A reader failed while this node was waiting for it.
-            raise error
-        event = f"failed at time {node.time} on worker {node.worker}"
-        self.failure = node.failed(event, error)
-        raise self.failure from error
+    def _call(self, node: NodeContext, call: Callable[[*Ts], T], *args: *Ts) -> T:
+        """Call a node's operator, and add the time that it takes to the node's."""
+        start = perf_counter_ns()
+        try:
+            result = call(*args)
+        except OperatorFailed:
+            raise  # A reader failed while this node was waiting for it.
+        except Exception as error:
+            event = f"failed at time {node.time} on worker {node.worker}"
+            self.failure = node.failed(event, error)
+            raise self.failure from error
+        node.metrics.total_time_ns += perf_counter_ns() - start
+        return result

@@ -22,7 +22,7 @@ class DagBuilder:
     """Collects nodes and edges; `build` validates them and returns the graph.
 
     Edges may name nodes that are declared later. Ids and ports follow the order of declaration.
-    Every method returns the builder.
+    Every method returns the builder. A name that is declared twice raises `DuplicateNode`.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,7 @@ class DagBuilder:
         return self
 
     def source(self, name: str, schema: pa.Schema | None = None) -> Self:
-        """Declare a source of events.
-
-        Args:
-            name: Name of the node.
-            schema: Columns of the events; None when they are unknown.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare a source of events; None stands for unknown columns."""
         return self.declare(DeclaredNode(name, NodeKind.SOURCE, schema=schema))
 
     def operator(
@@ -60,24 +52,16 @@ class DagBuilder:
         """Declare a stateful operator.
 
         Args:
-            name: Name of the node, which identifies its state.
             operator: The operator. Without it, events pass through until an executor registers one.
             schema: Columns of the output; by default they follow from the operator.
             key: Key of the state, when `operator` does not define it.
-
-        Raises:
-            DuplicateNode: Another node has this name.
         """
         return self.declare(DeclaredNode(name, NodeKind.OPERATOR, operator, schema, key))
 
     def stateless_operator(
         self, name: str, operator: OperatorSpec | None = None, *, schema: pa.Schema | None = None
     ) -> Self:
-        """Declare an operator without state.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare an operator without state."""
         return self.declare(DeclaredNode(name, NodeKind.STATELESS, operator, schema))
 
     def materialized_view(
@@ -88,27 +72,15 @@ class DagBuilder:
         schema: pa.Schema | None = None,
         key: Key | None = None,
     ) -> Self:
-        """Declare a view; a view without readers is collected like a sink.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare a view; a view without readers is collected like a sink."""
         return self.declare(DeclaredNode(name, NodeKind.VIEW, operator, schema, key))
 
     def sink(self, name: str, schema: pa.Schema | None = None) -> Self:
-        """Declare a sink, which collects events.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare a sink, which collects events."""
         return self.declare(DeclaredNode(name, NodeKind.SINK, schema=schema))
 
     def sink_for(self, upstream: str, name: str, schema: pa.Schema | None = None) -> Self:
-        """Declare a sink and connect `upstream` to it.
-
-        Raises:
-            DuplicateNode: Another node has this name.
-        """
+        """Declare a sink and connect `upstream` to it."""
         return self.sink(name, schema).connect(upstream, name)
 
     def connect(self, source: str, target: str) -> Self:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 
 from capstan.pipeline.graph.errors import NodeNotFound
 from capstan.pipeline.graph.events import WEIGHT, Event
+from capstan.pipeline.graph.operator import require
 
 CAPACITY: Final = 65_536
 
@@ -24,6 +25,13 @@ class Change:
 
     event: Event
     weight: int
+
+    @classmethod
+    def of(cls, weighted: Event) -> Self:
+        """Return the change of a result of `weighted`."""
+        rows = weighted.batch
+        event = Event(weighted.time, rows.drop_columns([WEIGHT]))
+        return cls(event, rows.column(WEIGHT)[0].as_py())
 
     def weighted(self) -> Event:
         """Return the event with the weight as its last column, `_weight`."""
@@ -36,9 +44,7 @@ class Changelog:
     """A bounded buffer of changes per node."""
 
     def __init__(self, nodes: Iterable[str], capacity: int = CAPACITY) -> None:
-        if capacity < 1:
-            message = f"a changelog needs a capacity of at least 1, not {capacity}"
-            raise ValueError(message)
+        require(capacity >= 1, f"a changelog needs a capacity of at least 1, not {capacity}")
         self.capacity = capacity
         self.enabled = True
         self._buffers: dict[str, deque[Change]] = {node: deque() for node in nodes}
