@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
@@ -168,63 +168,47 @@ def _is_forwarded() -> Column:
 def _state_notes(state: DataFrame, types: StructType) -> DataFrame:
     """Convert rows of state to notes for their workers."""
     place = F.to_json(F.struct(*(name for name in state.columns if name != "data")))
-    return _notes(state, types, F.col("worker"), NoteKind.STATE, place, F.col("data"))
+    kind = F.lit(NoteKind.STATE.value)
+    values = {_TASK: F.col("worker"), KIND: kind, NOTE: place, BLOB: F.col("data")}
+    return _columns(state, types, values)
 
 
 def _worker_notes(spark: SparkSession, types: StructType, peers: int) -> DataFrame:
     """Build a note for each worker with its number: in a union, task numbers differ."""
     task = F.col("id").cast("int")
     place = F.to_json(F.struct(task.alias("worker")))
-    return _notes(spark.range(peers), types, task, NoteKind.WORKER, place)
+    values = {_TASK: task, KIND: F.lit(NoteKind.WORKER.value), NOTE: place}
+    return _columns(spark.range(peers), types, values)
 
 
-def _notes(
-    frame: DataFrame,
-    types: StructType,
-    task: Column,
-    kind: NoteKind,
-    note: Column,
-    blob: Column | None = None,
-) -> DataFrame:
-    """Build notes with the columns of `incoming`."""
-    values = {_TASK: task, KIND: F.lit(kind.value), NOTE: note}
-    if blob is not None:
-        values[BLOB] = blob
+def _columns(frame: DataFrame, types: StructType, values: Mapping[str, Column]) -> DataFrame:
+    """Return the columns of `incoming`, null where there is no value."""
     kinds: dict[str, DataType] = {_TASK: IntegerType()}
     kinds |= {field.name: field.dataType for field in types.fields}
     kinds |= dict.fromkeys(_ORDERED, LongType())
-    chosen = [values.get(name, F.lit(None)).cast(t).alias(name) for name, t in kinds.items()]
-    return frame.select(*chosen)
+    return frame.select(
+        *(values.get(name, F.lit(None)).cast(kind).alias(name) for name, kind in kinds.items())
+    )
 
 
 def _routed(rows: Rows, types: StructType, peers: int) -> DataFrame:
     """Return the rows of a frame with their task, once for every input that reads them."""
-    frame, has = rows.frame, rows.frame.columns
-    columns = {reader.column for reader in rows.readers}
-    if rows.notes is Notes.NONE and len(rows.readers) == 1:
-        (reader,) = rows.readers
+    frame, readers = rows.frame, rows.readers
+    if rows.notes is Notes.NONE and len(readers) == 1:
+        (reader,) = readers
         frame = frame.where(F.col(reader.column).isNotNull())
         task, slot = _task_of(frame, reader, peers), F.lit(reader.number)
     else:
         frame = frame.select("*", F.explode(_destinations(rows, peers)).alias(_PLACE))
         task, slot = F.col(f"{_PLACE}.{_TASK}"), F.col(f"{_PLACE}.slot")
-    readers = {part(reader.number): reader for reader in rows.readers}
-    chosen = [task.alias(_TASK), F.col(AT)]
-    for name in (KIND, NOTE):
-        value = F.lit(None) if rows.notes is Notes.NONE else F.col(name)
-        chosen.append(value.cast("string").alias(name))
-    chosen.append(F.lit(None).cast("binary").alias(BLOB))
-    for field in types.fields[len(HEAD) :]:
-        value = F.lit(None)
-        if field.name in readers:
-            value = F.col(readers[field.name].column)
-            if len(columns) < len(rows.readers):
-                value = F.when(slot == readers[field.name].number, value)
-        chosen.append(value.cast(field.dataType).alias(field.name))
-    for name in _ORDERED:
-        value = F.col(name) if name in has else F.lit(None)
-        chosen.append(value.cast("bigint").alias(name))
-    return frame.select(*chosen)
+    names = [AT, *(name for name in _ORDERED if name in rows.frame.columns)]
+    names += [] if rows.notes is Notes.NONE else [KIND, NOTE]
+    values = {_TASK: task} | {name: F.col(name) for name in names}
+    shared = len({reader.column for reader in readers}) < len(readers)
+    for reader in readers:
+        value = F.col(reader.column)
+        values[part(reader.number)] = F.when(slot == reader.number, value) if shared else value
+    return _columns(frame, types, values)
 
 
 def _destinations(rows: Rows, peers: int) -> Column:

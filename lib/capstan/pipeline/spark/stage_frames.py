@@ -69,36 +69,22 @@ class PipelineRun:
             frame.unpersist()
 
 
+@dataclass(slots=True)
 class StageBuilder:
     """Builds the frames of the stages, one after another."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        pipeline: Pipeline,
-        plan: StagePlan,
-        reach: Reach,
-        peers: int,
-        keep: Keep,
-        streams: Mapping[str, Sequence[DataFrame]],
-        carried: CarriedState,
-    ) -> None:
-        self._spark = spark
-        self._pipeline = pipeline
-        self._plan = plan
-        self._reach = reach
-        self._peers = peers
-        self._keep = keep
-        self._streams = streams
-        self._carried = carried
-        self._frames: dict[int, DataFrame] = {}
-        self._works: dict[int, StageWork] = {}
-        self._sinks: dict[str, DataFrame] = {}
-        self._kept: list[DataFrame] = []
-        self._readers: dict[int, list[int]] = {stage.number: [] for stage in plan.stages}
-        for stage in plan.stages:
-            for number in {plan.stage_of(entry.producer).number for entry in stage.inputs}:
-                self._readers[number].append(stage.number)
+    spark: SparkSession
+    pipeline: Pipeline
+    plan: StagePlan
+    reach: Reach
+    peers: int
+    keep: Keep
+    streams: Mapping[str, Sequence[DataFrame]]
+    carried: CarriedState
+    _frames: dict[int, DataFrame] = field(default_factory=dict)
+    _works: dict[int, StageWork] = field(default_factory=dict)
+    _sinks: dict[str, DataFrame] = field(default_factory=dict)
+    _kept: list[DataFrame] = field(default_factory=list)
 
     def add(self, stage: Stage) -> None:
         """Build the frame of a stage after the stages that it reads."""
@@ -106,20 +92,20 @@ class StageBuilder:
             (name,) = stage.nodes
             self._frames[stage.number] = self._source(name)
             return
-        resumes, keeps = self._carried.state is not None, self._carried.keeps
+        resumes, keeps = self.carried.state is not None, self.carried.keeps
         work = self._works[stage.number] = StageWork.create(
-            self._plan.dag, stage, self._reach, self._peers, resumes=resumes, keeps=keeps
+            self.plan.dag, stage, self.reach, self.peers, resumes=resumes, keeps=keeps
         )
         for name in work.outputs:
-            row_transport.spark_type(self._pipeline, name, stage.dag.node(name).schema)
+            row_transport.spark_type(self.pipeline, name, stage.dag.node(name).schema)
         state = None
-        if self._carried.state is not None and _has_state(stage):
-            state = self._carried.state.where(F.col("stage") == stage.number)
-        frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self._peers, state)
+        if self.carried.state is not None and _has_state(stage):
+            state = self.carried.state.where(F.col("stage") == stage.number)
+        frame = row_transport.incoming(self._inputs(stage, work), work.incoming, self.peers, state)
         frame = frame.mapInArrow(_body(work), from_arrow_schema(work.outgoing))
-        several = len(self._readers[stage.number]) > 1
+        several = len(self._readers(stage.number)) > 1
         if several or stage.sinks or (keeps and _has_state(stage)):
-            frame = self._keep(frame)
+            frame = self.keep(frame)
             self._kept.append(frame)
         self._frames[stage.number] = frame
         for name in stage.sinks:
@@ -132,24 +118,20 @@ class StageBuilder:
 
     def run(self) -> PipelineRun:
         """Run all stages and return the result."""
-        ends = [stage.number for stage in self._plan.stages if stage.sinks]
+        ends = [stage.number for stage in self.plan.stages if stage.sinks]
         by_stage = [row_transport.notes_of(self._frames[number]) for number in ends]
         notes = reduce(lambda one, other: one.unionByName(other), by_stage)
         # This reads every stored frame to its end, and so runs the tasks exactly once.
         counts = notes.where(
             F.col(KIND).isin(NoteKind.METRICS.value, NoteKind.TRIMMED.value)
         ).collect()
-        nodes = [
-            NodeMetrics.from_json(json.loads(row[NOTE]))
-            for row in counts
-            if row[KIND] == NoteKind.METRICS.value
-        ]
-        trimmed = Counter(dict.fromkeys(self._sinks, 0))
-        for row in counts:
-            if row[KIND] == NoteKind.TRIMMED.value:
-                note = json.loads(row[NOTE])
-                trimmed[note["node"]] += note["rows"]
+        parsed = [(NoteKind(row[KIND]), json.loads(row[NOTE])) for row in counts]
+        nodes = [NodeMetrics.from_json(note) for kind, note in parsed if kind is NoteKind.METRICS]
         nodes.sort(key=lambda node: (node.stage, node.node, node.worker))
+        trimmed = Counter(dict.fromkeys(self._sinks, 0))
+        for kind, note in parsed:
+            if kind is NoteKind.TRIMMED:
+                trimmed[note["node"]] += note["rows"]
         diverted = notes.where(F.col(KIND) == NoteKind.ASIDE.value)
         aside = diverted.select(F.from_json(NOTE, _ASIDE).alias("note")).select("note.*")
         put_aside = Counter[tuple[str, str]]()
@@ -162,13 +144,13 @@ class StageBuilder:
             tuple(nodes),
             dict(trimmed),
             {place: rows for place, rows in put_aside.items() if rows},
-            self._state() if self._carried.keeps else None,
+            self._state() if self.carried.keeps else None,
             tuple(self._kept),
         )
 
     def _state(self) -> DataFrame:
         """Return the rows of state of all stages that have any."""
-        numbers = [stage.number for stage in self._plan.stages if _has_state(stage)]
+        numbers = [stage.number for stage in self.plan.stages if _has_state(stage)]
         states = [row_transport.state_of(self._frames[number]) for number in numbers]
         return reduce(lambda one, other: one.unionByName(other), states)
 
@@ -181,7 +163,7 @@ class StageBuilder:
             if entry is None:
                 inputs.append(Rows(self._source(source), (Reader(number, part(0), None),)))
                 continue
-            producer = self._plan.stage_of(entry.producer).number
+            producer = self.plan.stage_of(entry.producer).number
             earlier = self._works.get(producer)
             column = part(0 if earlier is None else earlier.part_of(entry.producer))
             by_stage.setdefault(producer, []).append(Reader(number, column, entry.columns))
@@ -190,33 +172,41 @@ class StageBuilder:
             inputs.append(Rows(self._frames[producer], tuple(readers), notes))
         return inputs
 
+    def _readers(self, producer: int) -> list[int]:
+        """Return the numbers of the stages that read a stage."""
+        return [
+            stage.number
+            for stage in self.plan.stages
+            if any(self.plan.stage_of(e.producer).number == producer for e in stage.inputs)
+        ]
+
     def _notes(self, producer: int, reader: int) -> Notes:
         """Select the notes that one stage passes to another: marks always, all others only once."""
         if producer not in self._works:
             return Notes.NONE
         # The notes of a stage with sinks are read from its own frame.
-        first = not self._plan.stages[producer].sinks and self._readers[producer][0] == reader
+        first = not self.plan.stages[producer].sinks and self._readers(producer)[0] == reader
         return Notes.ALL if first else Notes.MARKS
 
     def _source(self, name: str) -> DataFrame:
-        schema = self._plan.dag.node(name).schema
-        if name in self._streams:
-            records = self._streams[name]
-            return row_transport.from_all(self._pipeline, name, schema, records, self._reach)
-        table = next(table for table in self._pipeline.tables if table.source == name)
-        row_transport.spark_type(self._pipeline, name, schema)
-        rows = side_rows(self._pipeline, table, schema, self._reach)
-        return self._spark.createDataFrame(rows)
+        schema = self.plan.dag.node(name).schema
+        if name in self.streams:
+            records = self.streams[name]
+            return row_transport.from_all(self.pipeline, name, schema, records, self.reach)
+        table = next(table for table in self.pipeline.tables if table.source == name)
+        row_transport.spark_type(self.pipeline, name, schema)
+        rows = side_rows(self.pipeline, table, schema, self.reach)
+        return self.spark.createDataFrame(rows)
 
     def _shaped(self, node: str, frame: DataFrame, column: str) -> DataFrame:
         """Return the rows of a sink with the columns of its target."""
-        sink = self._pipeline.sink(node)
-        names = [f.name for f in self._plan.dag.node(node).schema if f.name != TIME]
+        sink = self.pipeline.sink(node)
+        names = [f.name for f in self.plan.dag.node(node).schema if f.name != TIME]
         rows = frame.where(F.col(column).isNotNull())
         columns = [F.col(f"{column}.{quoted(name)}") for name in names]
         if sink.time != TIME:
             return rows.select(*columns)
-        declared = self._reach.time_type.coordinates[self._reach.coordinate]
+        declared = self.reach.time_type.coordinates[self.reach.coordinate]
         time = F.struct(coordinate(F.col(AT), declared)).alias(TIME)
         return rows.select(time, *columns)
 

@@ -40,13 +40,10 @@ class StageWork:
 
     stage: Stage  # its sub-graph is what the tasks run
     inputs: tuple[str, ...]  # sources of the sub-graph, in order of the parts of incoming rows
-    ordered: bool  # whether rows arrive in order of time; otherwise watermarks wait until the end
-    last: int  # the watermark after the last row, unless the inputs promise less
-    since: int | None = None  # first time of the results to keep; None for no bound
-    until: int | None = None  # first time after them; None for no bound
-    peers: int = 1  # replay workers of the stage, if it has a key
-    resumes: bool = False  # from a saved state
-    keeps: bool = False  # final state and early output are emitted at the end
+    reach: Reach
+    peers: int  # replay workers of the stage, if it has a key
+    resumes: bool  # from a saved state
+    keeps: bool  # final state and early output are emitted at the end
 
     @classmethod
     def create(
@@ -55,10 +52,14 @@ class StageWork:
         """Create the work of a stage of `dag`; its own sources come before other stages' output."""
         sources = [name for name in stage.nodes if not dag.inputs(name)]
         inputs = (*sources, *(entry.source for entry in stage.inputs))
-        bounds = reach.last, reach.since, reach.until
         # Cached before the stage is shipped: tasks may see other source text, or none at all.
         _ = stage.dag.signatures
-        return cls(stage, inputs, stage.key is not None, *bounds, peers, resumes, keeps)
+        return cls(stage, inputs, reach, peers, resumes, keeps)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether rows arrive in order of time; otherwise watermarks wait until the end."""
+        return self.stage.key is not None
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -109,7 +110,7 @@ class _Task:
         self._ahead: dict[str, list[TimedRows]] = {}
         self._rows = 0
         self._trimmed: dict[str, int] = dict.fromkeys(work.stage.sinks, 0)
-        self._limits = [work.last] * len(work.inputs)
+        self._limits = [work.reach.last] * len(work.inputs)
 
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Process rows; yield the rows that are ready to leave."""
@@ -171,10 +172,8 @@ class _Task:
             self._handle(NoteKind(kind), json.loads(text), data)
         forwarded = notes.filter(pc.invert(handled))
         if forwarded.num_rows:
-            parts = list(self._outgoing)[len(HEAD) :]
-            no_rows = [pa.nulls(forwarded.num_rows, field.type) for field in parts]
-            head = [forwarded.column(name) for name in HEAD]
-            yield pa.RecordBatch.from_arrays([*head, *no_rows], schema=self._outgoing)
+            head = {name: forwarded.column(name) for name in HEAD}
+            yield wire_format.filled(self._outgoing, forwarded.num_rows, head)
 
     def _handle(self, kind: NoteKind, note: Json, data: bytes | None) -> None:
         """Take the task's worker number, its saved state, or an earlier stage's watermark."""
@@ -184,8 +183,10 @@ class _Task:
             for node, rows in self._resumption.take(StateRow.from_place(note, data)):
                 self._waiting.setdefault(node, []).append(rows)
         else:
+            inputs = self._work.stage.inputs
+            sources = [entry.source for entry in inputs if entry.producer == note["node"]]
             for number, source in enumerate(self._work.inputs):
-                if note["node"] == _producer(self._work.stage, source):
+                if source in sources:
                     self._limits[number] = min(self._limits[number], note["watermark"])
 
     def _feed(self, batch: pa.RecordBatch, time: int | None) -> None:
@@ -212,8 +213,10 @@ class _Task:
             assert time is not None
             yield Event(time, rows)
         else:
-            row_times = times.filter(structs.is_valid()) if structs.null_count else times
-            yield from _by_time(rows, row_times)
+            times = times.filter(structs.is_valid()) if structs.null_count else times
+            order = pc.sort_indices(times)
+            for at, at_time in runs_of(rows.take(order), times.take(order)):
+                yield Event(at, at_time)
 
     def _advance(self, time: int) -> None:
         for source, limit in zip(self._work.inputs, self._limits, strict=True):
@@ -243,17 +246,23 @@ class _Task:
     def _trim(self, name: str, rows: pa.RecordBatch, times: pa.Array) -> TimedRows:
         """Return a sink's rows in the range; early rows wait for a later run, if there is one."""
         work, count = self._work, rows.num_rows
-        if work.until is not None:
-            early = pc.greater_equal(times, work.until)
+        since, until = work.reach.since, work.reach.until
+        if until is not None:
+            early = pc.greater_equal(times, until)
             if work.keeps and pc.any(early).as_py():
                 waiting = rows.filter(early), times.filter(early)
                 self._ahead.setdefault(name, []).append(waiting)
                 count -= waiting[0].num_rows
             rows, times = rows.filter(pc.invert(early)), times.filter(pc.invert(early))
-        if work.since is not None:
-            in_range = pc.greater_equal(times, work.since)
+        if since is not None:
+            in_range = pc.greater_equal(times, since)
             if work.resumes and pc.any(pc.invert(in_range)).as_py():
-                raise _late(name, pc.min(times).as_py(), work.since, self._worker)
+                time = pc.min(times).as_py()
+                message = (
+                    f"{name} emitted a row at {time}, but all times before {since} are written; "
+                    "use a longer lookahead"
+                )
+                raise LateOutput.create(message, node=name, time=time, worker=self._worker)
             rows, times = rows.filter(in_range), times.filter(in_range)
         self._trimmed[name] += count - rows.num_rows
         return rows, times
@@ -274,26 +283,6 @@ class _Task:
         self, kind: NoteKind, notes: Iterable[object], blob: bytes | None = None
     ) -> pa.RecordBatch:
         return wire_format.noted(self._outgoing, kind, notes, blob)
-
-
-def _producer(stage: Stage, source: str) -> str | None:
-    return next((entry.producer for entry in stage.inputs if entry.source == source), None)
-
-
-def _by_time(rows: pa.RecordBatch, times: pa.Array) -> Iterator[Event]:
-    order = pc.sort_indices(times)
-    for time, at_time in runs_of(rows.take(order), times.take(order)):
-        yield Event(time, at_time)
-
-
-def _late(node: str, time: int, since: int, worker: int) -> LateOutput:
-    return LateOutput.create(
-        f"{node} emitted a row at {time}, but all times before {since} are written; use a longer "
-        "lookahead",
-        node=node,
-        time=time,
-        worker=worker,
-    )
 
 
 def _concat(events: list[Event]) -> TimedRows:

@@ -84,18 +84,20 @@ def wire_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
     return pa.schema([*head, *parts])
 
 
+def filled(schema: pa.Schema, count: int, given: Mapping[str, pa.Array]) -> pa.RecordBatch:
+    """Create rows with the columns of `wire_schema`, null where none is given."""
+    columns = [
+        given[field.name] if field.name in given else pa.nulls(count, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def packed(schema: pa.Schema, number: int, times: pa.Array, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Convert rows of one part to the columns of `wire_schema`."""
-    count = rows.num_rows
-    empty = [pa.nulls(count, field.type) for field in list(schema)[1 : len(HEAD)]]
-    columns: list[pa.Array] = [times, *empty]
-    for position in range(len(HEAD), len(schema)):
-        field = schema.field(position)
-        if position != len(HEAD) + number:
-            columns.append(pa.nulls(count, field.type))
-        else:
-            columns.append(pa.StructArray.from_arrays(rows.columns, fields=list(field.type)))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    column = part(number)
+    structs = pa.StructArray.from_arrays(rows.columns, fields=list(schema.field(column).type))
+    return filled(schema, rows.num_rows, {AT: times, column: structs})
 
 
 def noted(
@@ -103,15 +105,9 @@ def noted(
 ) -> pa.RecordBatch:
     """Create notes with the columns of `wire_schema`, all with the same bytes or none."""
     texts = [json.dumps(note, default=plain, sort_keys=True) for note in notes]
-    count = len(texts)
-    columns = [
-        pa.nulls(count, pa.int64()),
-        pa.array([kind.value] * count, pa.string()),
-        pa.array(texts, pa.string()),
-        pa.array([blob] * count, pa.binary()),
-        *(pa.nulls(count, field.type) for field in list(schema)[len(HEAD) :]),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    values = {KIND: [kind.value] * len(texts), NOTE: texts, BLOB: [blob] * len(texts)}
+    given = {name: pa.array(each, schema.field(name).type) for name, each in values.items()}
+    return filled(schema, len(texts), given)
 
 
 def unpacked(batch: pa.RecordBatch, number: int, schema: pa.Schema) -> pa.RecordBatch | None:
