@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from capstan.core.config import check_name, check_table
 
@@ -61,12 +61,6 @@ class Lookup:
     @property
     def settings(self) -> dict[str, object]:
         """What decides the columns that it gives, except the version."""
-        return {
-            "name": self.name,
-            "source": self.source,
-            "table": self.table,
-            "left_on": list(self.left_on),
-            "right_on": list(self.right_on),
-            "columns": list(self.columns),
-            "prefix": self.prefix,
-        }
+        settings = asdict(self)
+        del settings["version"]
+        return settings

@@ -12,8 +12,17 @@ import pyarrow.compute as pc
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.operator import require
 from capstan.pipeline.operators.aggregates import Aggregate, AggregateKind, sum_type
-from capstan.pipeline.operators.exact_sums import cast_sums, concat_sums, means, widened
-from capstan.pipeline.operators.group_reduce import Step, by_order, reduce_groups, sum_forms
+from capstan.pipeline.operators.exact_sums import concat_sums, widened
+from capstan.pipeline.operators.group_reduce import (
+    ENDS,
+    Step,
+    merged_by,
+    parts_of,
+    reduce_groups,
+    result_of,
+    sorting_of,
+    sum_forms,
+)
 from capstan.pipeline.operators.ordering import (
     first_of_each,
     group_ids,
@@ -27,7 +36,6 @@ FIRST_TIME: Final = "#first"
 LAST_TIME: Final = "#last"
 _ROW: Final = "#row"
 _COMPACT: Final = 65_536
-_ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
 
 
 class AggregateTable:
@@ -49,10 +57,9 @@ class AggregateTable:
         self._schema = schema
         self._by = list(by)
         self._aggregates = tuple(aggregates)
-        order = [a.column for a in aggregates if a.column is not None and by_order(a, schema)]
-        self._sorting = list(dict.fromkeys([TIME, *ties, *order])) if order else []
+        self._sorting = sorting_of(aggregates, schema, ties)
         used = [a.column for a in aggregates if a.column is not None]
-        names = dict.fromkeys([*by, *used, *(ties if order else ()), TIME])
+        names = dict.fromkeys([*by, *used, *(ties if self._sorting else ()), TIME])
         self.rows = pa.schema([field_of(schema, name) for name in names])
         # Columns with distinct counts each need a table of their own.
         distinct = [
@@ -152,29 +159,20 @@ class AggregateTable:
     def _steps(self) -> list[tuple[str, str]]:
         """Return the parts of a state, and the function that merges two of each."""
         steps = [(FIRST_TIME, "min"), (LAST_TIME, "max")]
-        for a in self._aggregates:
-            match a.kind:
-                case AggregateKind.COUNT if a.column is None:
-                    steps.append(("#rows:", "sum"))
-                case AggregateKind.COUNT:
-                    steps.append((f"#count:{a.column}", "sum"))
-                case AggregateKind.MEAN:
-                    steps += [(f"#sum:{a.column}", "sum"), (f"#count:{a.column}", "sum")]
-                case AggregateKind.COUNT_DISTINCT:
-                    pass
-                case _:
-                    steps.append((f"#{a.kind}:{a.column}", a.kind.value))
+        counted = [a for a in self._aggregates if a.kind is not AggregateKind.COUNT_DISTINCT]
+        for a in counted:
+            steps += [(_name(a, f), merged_by(f)) for f in parts_of(a)]
         return list(dict.fromkeys(steps))
 
     def _merged(self, parts: pa.Table) -> pa.Table:
         """Merge the states of each key, in their order."""
         numbered = parts.append_column(_ROW, positions(parts.num_rows))
-        ends = [kind for kind in _ENDS if any(a.kind is kind for a in self._aggregates)]
-        steps: list[Step] = [(part, f, part) for part, f in self._steps() if f not in _ENDS]
-        steps += [(_ROW, _ENDS[kind], f"#at:{kind}") for kind in ends]
+        ends = [kind for kind in ENDS if any(a.kind is kind for a in self._aggregates)]
+        steps: list[Step] = [(part, f, part) for part, f in self._steps() if f not in ENDS]
+        steps += [(_ROW, ENDS[kind], f"#at:{kind}") for kind in ends]
         merged = reduce_groups(numbered, self._by, steps)
         for part, function in self._steps():
-            if function in _ENDS:
+            if function in ENDS:
                 values = parts.column(part).take(merged.column(f"#at:{function}"))
                 merged = merged.append_column(part, values)
         return merged.select(parts.column_names)
@@ -196,18 +194,9 @@ class AggregateTable:
         return self._state.filter(pc.is_in(ids[:count], value_set=ids[count:]))
 
     def _result(self, a: Aggregate, state: pa.Table) -> pa.ChunkedArray:
-        kind = a.result_type(self._schema)
-        match a.kind:
-            case AggregateKind.COUNT:
-                return state.column("#rows:" if a.column is None else f"#count:{a.column}")
-            case AggregateKind.COUNT_DISTINCT:
-                return self._distinct_counts(a, state)
-            case AggregateKind.MEAN:
-                return means(state.column(f"#sum:{a.column}"), state.column(f"#count:{a.column}"))
-            case AggregateKind.SUM:
-                return cast_sums(state.column(f"#sum:{a.column}"), kind, str(a))
-            case _:
-                return pc.cast(state.column(f"#{a.kind}:{a.column}"), kind)
+        if a.kind is AggregateKind.COUNT_DISTINCT:
+            return self._distinct_counts(a, state)
+        return result_of(a, self._schema, lambda part: state.column(_name(a, part)))
 
     def _distinct_counts(self, a: Aggregate, state: pa.Table) -> pa.ChunkedArray:
         assert a.column is not None
@@ -217,3 +206,7 @@ class AggregateTable:
         count = state.num_rows
         counts = np.bincount(ids[count:], minlength=int(ids.max(initial=-1)) + 1)
         return pa.chunked_array([pa.array(counts[ids[:count]], pa.int64())])
+
+
+def _name(a: Aggregate, function: str) -> str:
+    return "#rows:" if a.column is None else f"#{function}:{a.column}"

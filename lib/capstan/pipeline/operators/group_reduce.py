@@ -7,7 +7,8 @@ values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,9 @@ from capstan.pipeline.operators.time_buffer import (
     unique,
     with_time,
 )
+
+ENDS: Final = {AggregateKind.FIRST: "min", AggregateKind.LAST: "max"}
+"""Aggregates that are the value of one row, and which of the rows that is."""
 
 
 class Reducer:
@@ -58,10 +62,9 @@ class Reducer:
         self._forms = {f"#{name}:sum": form for name, form in forms.items()}
         # Whether checkpointed parts have wider sums than results.
         self.widens = any(form.widens for form in forms.values())
-        ordering = [a.column for a in aggregates if by_order(a, schema) and a.column is not None]
-        self._sorting = list(dict.fromkeys([TIME, *ties, *ordering])) if ordering else []
+        self._sorting = sorting_of(aggregates, schema, ties)
         used = [a.column for a in aggregates if a.column is not None]
-        self._columns = list(dict.fromkeys([*used, *(ties if ordering else ())]))
+        self._columns = list(dict.fromkeys([*used, *(ties if self._sorting else ())]))
 
     def fields(self) -> list[pa.Field]:
         """Return the result columns."""
@@ -85,8 +88,8 @@ class Reducer:
         """Merge the parts of each group; stored rows are returned as they are."""
         if not self.partial:
             return stored
-        steps = [_merge_step(step) for a in self._aggregates for step in _parts(a)]
-        return reduce_groups(stored, by, steps)
+        parts = [(name, f) for a in self._aggregates for _, f, name in _parts(a)]
+        return reduce_groups(stored, by, [(name, merged_by(f), name) for name, f in parts])
 
     def finish(self, stored: pa.Table, by: Sequence[str]) -> pa.Table:
         """Return the columns of `by`, then the results."""
@@ -102,15 +105,9 @@ class Reducer:
         return pa.Table.from_arrays(arrays, [*by, *(a.name for a in self._aggregates)])
 
     def _result(self, a: Aggregate, grouped: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-        if a.kind in (AggregateKind.FIRST, AggregateKind.LAST):
+        if a.kind in ENDS:
             return rows.column(a.column).take(grouped.column(_part_name(a, f"{a.kind}-at")))
-        kind = a.result_type(self._schema)
-        if a.kind is AggregateKind.MEAN:
-            sums, counts = (grouped.column(_part_name(a, part)) for part in ("sum", "count"))
-            return means(sums, counts)
-        if a.kind is AggregateKind.SUM:
-            return cast_sums(grouped.column(_part_name(a, "sum")), kind, str(a))
-        return pc.cast(grouped.column(_part_name(a, a.kind.value)), kind)
+        return result_of(a, self._schema, lambda part: grouped.column(_part_name(a, part)))
 
 
 def result_columns(
@@ -137,35 +134,50 @@ def _part_name(aggregate: Aggregate, part: str) -> str:
     return f"#{aggregate.column}:{part}"
 
 
+def parts_of(a: Aggregate) -> tuple[str, ...]:
+    """Return the functions of the values from whose results that of an aggregate follows."""
+    return ("sum", "count") if a.kind is AggregateKind.MEAN else (a.kind.value,)
+
+
+def result_of(
+    a: Aggregate, schema: pa.Schema, part: Callable[[str], pa.ChunkedArray]
+) -> pa.ChunkedArray:
+    """Return the results of an aggregate, given the merged results of each of its parts."""
+    if a.kind is AggregateKind.MEAN:
+        return means(part("sum"), part("count"))
+    values, kind = part(a.kind.value), a.result_type(schema)
+    return cast_sums(values, kind, str(a)) if a.kind is AggregateKind.SUM else pc.cast(values, kind)
+
+
 def _parts(a: Aggregate) -> list[Step]:
-    kinds = ["sum", "count"] if a.kind is AggregateKind.MEAN else [a.kind.value]
-    return [(a.column, kind, _part_name(a, kind)) for kind in kinds]
+    return [(a.column, part, _part_name(a, part)) for part in parts_of(a)]
 
 
-def _merge_step(step: Step) -> Step:
-    _, function, name = step
-    return name, "sum" if function == "count" else function, name
+def merged_by(function: str) -> str:
+    """Return the function that merges results of a function."""
+    return "sum" if function == "count" else function
 
 
 def _row_steps(a: Aggregate) -> list[Step]:
-    if a.kind is AggregateKind.FIRST:
-        return [("#row", "min", _part_name(a, f"{a.kind}-at"))]
-    if a.kind is AggregateKind.LAST:
-        return [("#row", "max", _part_name(a, f"{a.kind}-at"))]
-    return _parts(a)
+    at = _part_name(a, f"{a.kind}-at")
+    return [("#row", ENDS[a.kind], at)] if a.kind in ENDS else _parts(a)
 
 
 def _partial(a: Aggregate, schema: pa.Schema) -> bool:
-    unmergeable = (AggregateKind.COUNT_DISTINCT, AggregateKind.FIRST, AggregateKind.LAST)
-    return a.kind not in unmergeable and not by_order(a, schema)
+    return a.kind is not AggregateKind.COUNT_DISTINCT and not _by_order(a, schema)
 
 
-def by_order(a: Aggregate, schema: pa.Schema) -> bool:
-    """Whether a result depends on the order of rows: first, last, sums and means of floats."""
-    if a.kind in (AggregateKind.FIRST, AggregateKind.LAST):
-        return True
+def sorting_of(
+    aggregates: Sequence[Aggregate], schema: pa.Schema, ties: Sequence[str]
+) -> list[str]:
+    """Return the columns by which rows must be ordered; none if no result depends on order."""
+    columns = [a.column for a in aggregates if a.column is not None and _by_order(a, schema)]
+    return list(dict.fromkeys([TIME, *ties, *columns])) if columns else []
+
+
+def _by_order(a: Aggregate, schema: pa.Schema) -> bool:
     summed = a.kind in (AggregateKind.SUM, AggregateKind.MEAN)
-    return summed and pa.types.is_floating(schema.field(a.column).type)
+    return a.kind in ENDS or (summed and pa.types.is_floating(schema.field(a.column).type))
 
 
 def reduce_groups(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> pa.Table:
