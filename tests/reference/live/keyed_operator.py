@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from capstan.pipeline.keyed import keyed_operator
+from capstan.pipeline.keyed import keyed_logic
 from capstan.pipeline.keyed.stateful_functions import Data, StatefulLogic
 from capstan.pipeline.state.errors import Misplaced
 from tests.reference.live.messages import AbsBarrier, Acquire, Collect, Epoch, Interrogate, Message
@@ -13,7 +13,7 @@ from tests.reference.live.messages import AbsBarrier, Acquire, Collect, Epoch, I
 State = TypeVar("State")
 
 
-class KeyedOperator(keyed_operator.KeyedOperator[State]):
+class KeyedOperator(keyed_logic.KeyedOperator[State]):
     """Applies a logic to messages and to its states."""
 
     def __init__(

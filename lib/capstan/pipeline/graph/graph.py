@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Final
@@ -97,12 +97,6 @@ class Dag:
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
     execution_order: tuple[NodeId, ...]
-    _ids: Mapping[NodeRef, NodeId] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        ids: dict[NodeRef, NodeId] = {node.id: node.id for node in self.nodes}
-        ids |= {node.name: node.id for node in self.nodes}
-        object.__setattr__(self, "_ids", ids)
 
     def node_id(self, node: NodeRef) -> NodeId:
         """Return the id of a node."""
@@ -151,19 +145,18 @@ class Dag:
         of code may differ on another machine.
         """
         stateful = [node.id for node in self.nodes if node.key is not None]
-        numbers = frozenset[NodeId]().union(*(self.ancestors(node) for node in stateful))
         signatures = {}
-        for node in (self.nodes[number] for number in sorted(numbers)):
+        for node in (self.nodes[number] for number in sorted(self.ancestors(*stateful))):
             if node.operator is not None:
                 upstream = [self.nodes[edge.source] for edge in self._inputs[node.id]]
                 inputs = [(source.name, source.schema) for source in upstream]
                 signatures[node.name] = signature_of(node.operator, node.key, inputs)
         return signatures
 
-    def ancestors(self, node: NodeRef) -> frozenset[NodeId]:
-        """Return all nodes upstream of `node`, and the node itself."""
+    def ancestors(self, *nodes: NodeRef) -> frozenset[NodeId]:
+        """Return all nodes upstream of these, and the nodes themselves."""
         visited: set[NodeId] = set()
-        pending = [self.node_id(node)]
+        pending = [self.node_id(node) for node in nodes]
         while pending:
             current = pending.pop()
             if current not in visited:
@@ -173,13 +166,17 @@ class Dag:
 
     def restricted_to(self, sinks: Iterable[NodeRef]) -> Dag:
         """The part of the graph that these nodes depend on: new ids, same names and ports."""
-        numbers = sorted(frozenset[NodeId]().union(*(self.ancestors(sink) for sink in sinks)))
+        numbers = sorted(self.ancestors(*sinks))
         new = {old: position for position, old in enumerate(numbers)}
         nodes = tuple(replace(self.nodes[number], id=new[number]) for number in numbers)
         # All inputs of a node that is kept are kept too.
         pairs = [(new[e.source], new[e.target]) for e in self.edges if e.target in new]
         order = tuple(new[node] for node in self.execution_order if node in new)
         return Dag(nodes, numbered(pairs), order)
+
+    @cached_property
+    def _ids(self) -> Mapping[NodeRef, NodeId]:
+        return {ref: node.id for node in self.nodes for ref in (node.id, node.name)}
 
     @cached_property
     def _inputs(self) -> tuple[tuple[Edge, ...], ...]:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from capstan.pipeline.graph.builder import DagBuilder
 from capstan.pipeline.graph.graph import Dag, Edge, Node, NodeId, NodeRef
 from capstan.pipeline.graph.operator import Key
@@ -233,11 +231,10 @@ def _sub_dag(
 ) -> Dag:
     builder = DagBuilder()
     for entry in inputs:
-        builder.source(entry.source, _known_columns(dag.node(entry.producer).schema))
+        builder.source(entry.source, dag.node(entry.producer).schema)
     for number in group:
         node = dag.nodes[number]
-        schema = _known_columns(node.schema)
-        builder.declare(DeclaredNode(node.name, node.kind, node.operator, schema, node.key))
+        builder.declare(DeclaredNode(node.name, node.kind, node.operator, node.schema, node.key))
     source_of = {(reader, port): i.source for i in inputs for reader, port in i.readers}
     for number in group:
         name = dag.nodes[number].name
@@ -247,7 +244,3 @@ def _sub_dag(
     for producer, name in exits.items():
         builder.sink_for(producer, name)
     return builder.build()
-
-
-def _known_columns(schema: pa.Schema) -> pa.Schema | None:
-    return schema if schema.names else None

@@ -73,7 +73,7 @@ class KeyedAggregate(KeyedBy):
 
     def describe(self) -> str:
         """Describe the operator in one line."""
-        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        results = ", ".join(map(str, self.aggregates))
         return f"{results} so far, {'at the end' if self.every is None else f'every {self.every}'}"
 
 

@@ -1,28 +1,121 @@
-"""Joins of two streams: within an interval of time, or in the same window."""
+"""Joins of two streams by equal keys: within an interval of time, or in the same window."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.operator import Key, Operator, OperatorContext, require
-from capstan.pipeline.operators.hash_join import How, Sides, unmatched, unpaired
 from capstan.pipeline.operators.ordering import check_sortable, ordered, positions
 from capstan.pipeline.operators.time_buffer import (
     BufferedOperator,
     Length,
     RowBuffer,
     emit_timed,
+    field_of,
     floor_to,
+    input_schemas,
+    is_timed,
     require_unit,
+    unique,
     units,
+    with_time,
+    without_time,
 )
 
+How = Literal["inner", "left"]
+
 _BUCKET = "#bucket"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Columns of a join's inputs and output; both inputs include `_time`."""
+
+    left: pa.Schema
+    right: pa.Schema
+    left_on: tuple[str, ...]
+    right_on: tuple[str, ...]
+    prefix: str  # of the right columns' names in the output
+    timed: bool  # whether output rows have times of their own
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Sequence[pa.Schema],
+        left_on: Sequence[str],
+        right_on: Sequence[str],
+        prefix: str,
+    ) -> Sides:
+        """Create the columns of a join of two inputs."""
+        left, right = input_schemas(inputs, 2)
+        for left_key, right_key in zip(left_on, right_on, strict=True):
+            types = field_of(left, left_key).type, field_of(right, right_key).type
+            if types[0] != types[1]:
+                message = (
+                    f"the keys {left_key} {types[0]} and {right_key} {types[1]} differ in type"
+                )
+                raise ValueError(message)
+        timed = is_timed(left) or is_timed(right)
+        on = tuple(left_on), tuple(right_on)
+        return cls(with_time(left), with_time(right), *on, prefix, timed)
+
+    def schema(self) -> pa.Schema:
+        """Return the output columns: left columns, right columns, and `_time` if timed.
+
+        A right key column with the output name of its left column is left out: they are equal.
+        """
+        names = self.output_names()
+        right = [self.right.field(name).with_name(self.prefix + name) for name in names]
+        schema = pa.schema([*without_time(self.left), *right])
+        return unique(with_time(schema) if self.timed else schema)
+
+    def output_names(self) -> list[str]:
+        """Return the names of the right columns in the output, without the prefix."""
+        keys = {
+            right
+            for left, right in zip(self.left_on, self.right_on, strict=True)
+            if self.prefix + right == left
+        }
+        return [name for name in self.right.names if name not in keys and name != TIME]
+
+    def pairs(self, left: pa.Table, right: pa.Table, extra: Sequence[str]) -> pa.Table:
+        """Return positions `l` and `r` of all pairs of rows with equal keys and `extra` columns.
+
+        Nulls match nothing.
+        """
+        names = [str(number) for number in range(len(self.left_on) + len(extra))]
+        sides = []
+        for rows, on, at in ((left, self.left_on, "l"), (right, self.right_on, "r")):
+            columns = [rows.column(name) for name in (*on, *extra)]
+            sides.append(pa.table([*columns, positions(rows.num_rows)], [*names, at]))
+        pairs = sides[0].join(sides[1], names, join_type="inner", use_threads=False)
+        return pairs.select(["l", "r"]).combine_chunks()
+
+    def rows(self, left: pa.Table, right: pa.Table, pairs: pa.Table, time: pa.Array) -> pa.Table:
+        """Return the output rows of pairs, with `_time`; a null `r` gives nulls on the right."""
+        names = without_time(self.left).names
+        columns = [left.column(name).take(pairs.column("l")) for name in names]
+        columns += [right.column(name).take(pairs.column("r")) for name in self.output_names()]
+        names += [self.prefix + name for name in self.output_names()]
+        rows = pa.table([*columns, time], [*names, TIME])
+        return rows.select(with_time(self.schema()).names)
+
+
+def _unmatched(rows: int, matched: pa.ChunkedArray) -> pa.Array:
+    """Return the positions below `rows` that are not in `matched`."""
+    all_rows = positions(rows)
+    return all_rows.filter(pc.invert(pc.is_in(all_rows, value_set=matched.combine_chunks())))
+
+
+def _unpaired(rows: pa.Array) -> pa.Table:
+    """Return pairs of the left rows at these positions without a right row."""
+    return pa.table({"l": rows, "r": pa.nulls(len(rows), pa.int64())})
 
 
 def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> None:
@@ -47,9 +140,13 @@ class _Join:
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the left columns, then the right ones."""
-        schema = Sides.of(inputs, self.left_on, self.right_on, self.prefix).schema()
+        schema = self.sides(inputs).schema()
         check_sortable(schema, schema.names)
         return schema
+
+    def sides(self, inputs: Sequence[pa.Schema]) -> Sides:
+        """Return the columns of both sides."""
+        return Sides.of(inputs, self.left_on, self.right_on, self.prefix)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
         """The left key columns."""
@@ -153,8 +250,7 @@ class _IntervalJoinOperator(_JoinOperator):
 
     def __init__(self, spec: IntervalJoin, inputs: Sequence[pa.Schema]) -> None:
         self._lower, self._upper = units(spec.lower), units(spec.upper)
-        sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
-        super().__init__(sides, abs(self._lower) + abs(self._upper) + 1)
+        super().__init__(spec.sides(inputs), abs(self._lower) + abs(self._upper) + 1)
         self._outer = spec.how == "left"
         # Left rows with and without a match so far, and all right rows.
         self._matched = RowBuffer(self._sides.left)
@@ -171,7 +267,7 @@ class _IntervalJoinOperator(_JoinOperator):
         if self._outer and expired.num_rows:
             no_rows = self._sides.right.empty_table()
             time = pc.add_checked(expired.column(TIME), max(self._upper, 0))
-            pairs = unpaired(positions(expired.num_rows))
+            pairs = _unpaired(positions(expired.num_rows))
             parts.append(self._sides.rows(expired, no_rows, pairs, time))
         self._emit(parts, context)
 
@@ -198,7 +294,7 @@ class _IntervalJoinOperator(_JoinOperator):
         )
         rows = self._sides.rows(left, right, pairs, pc.max_element_wise(*times))
         if buffer is not self._matched and pairs.num_rows:
-            rest = unmatched(left.num_rows, pairs.column("l"))
+            rest = _unmatched(left.num_rows, pairs.column("l"))
             self._matched.add(left.take(pc.unique(pairs.column("l"))))
             buffer.replace(left.take(rest))
         return rows
@@ -234,8 +330,7 @@ class _WindowJoinOperator(_JoinOperator):
     state_ports = (0, 1)
 
     def __init__(self, spec: WindowJoin, inputs: Sequence[pa.Schema]) -> None:
-        sides = Sides.of(inputs, spec.left_on, spec.right_on, spec.prefix)
-        super().__init__(sides, units(spec.size))
+        super().__init__(spec.sides(inputs), units(spec.size))
         self._size, self._offset = units(spec.size), units(spec.offset)
         self._outer = spec.how == "left"
 
@@ -246,7 +341,9 @@ class _WindowJoinOperator(_JoinOperator):
             return
         pairs = self._sides.pairs(left, right, [_BUCKET])
         if self._outer:
-            pairs = pa.concat_tables([pairs, unpaired(unmatched(left.num_rows, pairs.column("l")))])
+            pairs = pa.concat_tables(
+                [pairs, _unpaired(_unmatched(left.num_rows, pairs.column("l")))]
+            )
         last = pc.add_checked(left.column(_BUCKET).take(pairs.column("l")), self._size - 1)
         self._emit([self._sides.rows(left, right, pairs, last)], context)
 

@@ -65,7 +65,7 @@ class SessionWindow(WindowSpec):
 
     def describe(self) -> str:
         """Describe the operator in one line."""
-        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        results = ", ".join(map(str, self.aggregates))
         return f"session window with a gap of {self.gap}: {results}"
 
 

@@ -26,8 +26,6 @@ from capstan.pipeline.operators.time_buffer import (
 Column: TypeAlias = str | pc.Expression | Callable[[pa.RecordBatch], pa.Array]
 """A column name, an expression over the columns, or a function of the whole batch."""
 
-_NOTHING: frozenset[str] = frozenset()
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filter(Stateless):
@@ -147,7 +145,7 @@ class MapBatch(Stateless):
     """
 
     function: Callable[[pa.RecordBatch], pa.RecordBatch]
-    keeps: frozenset[str] = _NOTHING
+    keeps: frozenset[str] = frozenset()
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the columns of the function's result for an empty batch."""

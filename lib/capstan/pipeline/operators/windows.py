@@ -148,7 +148,7 @@ class Window(WindowSpec):
         """Describe the operator in one line."""
         kind = "tumbling" if self.size == self.slide else "sliding"
         every = "" if self.size == self.slide else f" every {self.slide}"
-        results = ", ".join(str(aggregate) for aggregate in self.aggregates)
+        results = ", ".join(map(str, self.aggregates))
         return f"{kind} window of {self.size}{every}: {results}"
 
 

@@ -41,7 +41,7 @@ def completed(
             raise pipeline.refusal(
                 f"{subject} of {name}, a column that the records have; prefix it"
             )
-    keys = [_key(n) for n in range(len(lookup.right_on))]
+    keys = [f"#key{n}" for n in range(len(lookup.right_on))]
     given = [F.col(quoted(column)).alias(name) for name, column in lookup.names.items()]
     sought = [
         F.col(quoted(column)).alias(key) for key, column in zip(keys, lookup.right_on, strict=True)
@@ -67,10 +67,6 @@ def require_single(lookup: Lookup, table: DataFrame) -> None:
             lookup=lookup.name,
             table=lookup.table,
         )
-
-
-def _key(number: int) -> str:
-    return f"#key{number}"
 
 
 def _require_columns(
