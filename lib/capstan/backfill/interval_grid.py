@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
 
 from croniter import CroniterError, croniter
 
@@ -26,16 +25,6 @@ _UNIT = {Kind.TIMESTAMP: _MICROSECOND, Kind.DATE: timedelta(days=1)}
 _DAY = timedelta(days=1)
 # Airflow's presets that croniter lacks.
 _PRESETS = {"@quarterly": "0 0 1 */3 *"}
-
-
-class Grid(Protocol):
-    """The starts of intervals, unbounded in both directions."""
-
-    def at_or_before(self, value: int) -> int:
-        """The last start not after `value`."""
-
-    def after(self, value: int) -> int:
-        """The first start after `value`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +71,10 @@ class Scheduled:
     def _moments(self, second: int) -> croniter:
         expression = _PRESETS.get(self.schedule, self.schedule)
         return croniter(expression, _EPOCH + timedelta(seconds=second))
+
+
+Grid = Even | Scheduled
+"""The starts of intervals, unbounded in both directions."""
 
 
 def parse_every(text: str, kind: Kind) -> Every:

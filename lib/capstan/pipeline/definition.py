@@ -6,7 +6,7 @@ import hashlib
 import importlib
 import inspect
 import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -114,7 +114,12 @@ class Pipeline:
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
-        self._check_lookups()
+        names = [lookup.name for lookup in self.lookups]
+        if len(set(names)) != len(names):
+            raise self.refusal(f"has several lookups of one name: {_listed(names)}")
+        for lookup in self.lookups:
+            if lookup.problem is not None:
+                raise self.refusal(f"has lookup {lookup.name}, which {lookup.problem}")
         if min(units(self.lookback), units(self.lookahead)) < 0:
             raise self.refusal("has a negative lookback or lookahead")
         if any(sink.grain is not None and units(sink.grain) < 1 for sink in self.sinks):
@@ -133,28 +138,9 @@ class Pipeline:
         dag = result.build() if isinstance(result, DagBuilder) else result
         if not isinstance(dag, Dag):
             raise self.refusal(f"has a function that returns {type(dag).__name__}, not a graph")
-        sinks = {dag.nodes[number].name for number in dag.sinks}
-        sources = {dag.nodes[number].name for number in dag.sources}
-        declared = [sink.node for sink in self.sinks]
-        if set(declared) != sinks or len(declared) != len(sinks):
-            raise self.refusal(f"has the sinks {_listed(sinks)}, but declares {_listed(declared)}")
-        tables = [table.source for table in self.tables]
-        if not set(tables) < sources or len(set(tables)) != len(tables):
-            raise self.refusal(
-                f"has the sources {_listed(sources)}; its tables cannot be {_listed(tables)}"
-            )
-        for name in sources:
-            if not dag.node(name).schema.names:
-                raise self.refusal(f"does not declare the columns of its source {name}")
-        for lookup in self.lookups:
-            if lookup.source not in sources - set(tables):
-                raise self.refusal(
-                    f"has no stream at {lookup.source[:80]!r}, which lookup {lookup.name} completes"
-                )
-            self._check_declared(lookup, dag.node(lookup.source).schema.names)
-        for sink in self.sinks:
-            self._check_columns(sink, dag.node(sink.node).schema.names)
-            self._check_worker_source(sink, sources - set(tables))
+        problem = next(self._problems(dag), None)
+        if problem is not None:
+            raise self.refusal(problem)
         return dag
 
     def plan(self, sinks: Iterable[str] | None = None) -> StagePlan:
@@ -204,40 +190,30 @@ class Pipeline:
         known = _listed(sink.node for sink in self.sinks)
         raise self.refusal(f"has no sink {node[:80]!r}, only {known}")
 
-    def _check_lookups(self) -> None:
-        names = [lookup.name for lookup in self.lookups]
-        if len(set(names)) != len(names):
-            raise self.refusal(f"has several lookups of one name: {_listed(names)}")
+    def _problems(self, dag: Dag) -> Iterator[str]:
+        """What does not fit between the declaration and its graph."""
+        sinks = {dag.nodes[number].name for number in dag.sinks}
+        sources = {dag.nodes[number].name for number in dag.sources}
+        declared = [sink.node for sink in self.sinks]
+        if set(declared) != sinks or len(declared) != len(sinks):
+            yield f"has the sinks {_listed(sinks)}, but declares {_listed(declared)}"
+        tables = [table.source for table in self.tables]
+        if not set(tables) < sources or len(set(tables)) != len(tables):
+            yield f"has the sources {_listed(sources)}; its tables cannot be {_listed(tables)}"
+        for name in sources:
+            if not dag.node(name).schema.names:
+                yield f"does not declare the columns of its source {name}"
+        streams = sources - set(tables)
         for lookup in self.lookups:
-            if lookup.problem is not None:
-                raise self.refusal(f"has lookup {lookup.name}, which {lookup.problem}")
-
-    def _check_declared(self, lookup: Lookup, columns: Sequence[str]) -> None:
-        for name in lookup.names:
-            if name not in columns:
-                raise self.refusal(
-                    f"does not declare column {name} of lookup {lookup.name} at its source "
-                    f"{lookup.source}"
-                )
-
-    def _check_columns(self, sink: Sink, names: Sequence[str]) -> None:
-        columns = [name for name in names if name != TIME]
-        required = [*sink.keys, *([] if sink.worker is None else [sink.worker])]
-        required += [] if sink.time == TIME else [sink.time]
-        for name in required:
-            if name not in columns:
-                known = _listed(columns)
-                raise self.refusal(f"has no column {name} at sink {sink.node}, only {known}")
-
-    def _check_worker_source(self, sink: Sink, streams: Collection[str]) -> None:
-        source = sink.worker_source
-        if source is None:
-            return
-        if sink.worker is None:
-            raise self.refusal(f"has no worker at sink {sink.node}, but the worker's source")
-        if source not in streams:
-            known = _listed(streams)
-            raise self.refusal(f"has no stream {source} for the workers of {sink.node}: {known}")
+            if lookup.source not in streams:
+                stream = f"{lookup.source[:80]!r}"
+                yield f"has no stream at {stream}, which lookup {lookup.name} completes"
+            columns = dag.node(lookup.source).schema.names
+            for name in [name for name in lookup.names if name not in columns]:
+                at = f"of lookup {lookup.name} at its source {lookup.source}"
+                yield f"does not declare column {name} {at}"
+        for sink in self.sinks:
+            yield from _sink_problems(sink, dag.node(sink.node).schema.names, streams)
 
     @property
     def code_hash(self) -> str:
@@ -277,6 +253,19 @@ class Pipeline:
             "fix its declaration; `capstan explain` shows its graph",
             pipeline=self.name,
         )
+
+
+def _sink_problems(sink: Sink, names: Iterable[str], streams: Collection[str]) -> Iterator[str]:
+    columns = {name for name in names if name != TIME}
+    required = [*sink.keys, sink.worker, None if sink.time == TIME else sink.time]
+    for name in required:
+        if name is not None and name not in columns:
+            yield f"has no column {name} at sink {sink.node}, only {_listed(columns)}"
+    source = sink.worker_source
+    if source is not None and sink.worker is None:
+        yield f"has no worker at sink {sink.node}, but the worker's source"
+    if source is not None and source not in streams:
+        yield f"has no stream {source} for the workers of {sink.node}: {_listed(streams)}"
 
 
 def register(reference: str, function: Callable[..., object]) -> None:

@@ -186,34 +186,31 @@ def reduce_groups(rows: pa.Table, by: Sequence[str], steps: Sequence[Step]) -> p
     Floats are summed in the order of the rows. Other sums have a type that certainly holds
     them, which is not always that of the result.
     """
-    arrays: list[pa.ChunkedArray] = [rows.column(name) for name in by]
-    names = [f"k{position}" for position in range(len(by))]
+    keys = [f"k{number}" for number in range(len(by))]
+    values = {key: rows.column(name) for key, name in zip(keys, by, strict=True)}
     aggregations: list[tuple[object, ...]] = []
-    result_columns: dict[str, str] = {}
+    results: dict[str, tuple[str, pa.DataType | None]] = {}
     for column, function, name in steps:
-        if name in result_columns:
+        if name in results:
             continue
         if column is None:
             aggregations.append(([], "count_all"))
-            result_columns[name] = "count_all"
+            results[name] = "count_all", None
             continue
-        arrays.append(_prepared(rows.column(column), function))
-        names.append(f"a{len(names)}")
-        empty_is_null = pc.ScalarAggregateOptions(min_count=1)
-        options = empty_is_null if function in ("sum", "min", "max") else None
-        aggregations.append((names[-1], function, options))
-        result_columns[name] = f"{names[-1]}_{function}"
-    values = pa.Table.from_arrays(arrays, names)
-    grouped = values.group_by(names[: len(by)], use_threads=False).aggregate(aggregations)
-    results = [grouped.column(f"k{position}") for position in range(len(by))]
-    extremes = {
-        name: rows.column(column).type
-        for column, function, name in steps
-        if column and function in ("min", "max")
-    }
-    for name, result in result_columns.items():
-        results.append(_restored(grouped.column(result), extremes.get(name)))
-    return pa.Table.from_arrays(results, [*by, *result_columns])
+        value, extreme = f"a{len(values)}", function in ("min", "max")
+        values[value] = _prepared(rows.column(column), function)
+        empty_is_null = extreme or function == "sum"
+        options = pc.ScalarAggregateOptions(min_count=1) if empty_is_null else None
+        aggregations.append((value, function, options))
+        kind = rows.column(column).type
+        changed = extreme and pa.types.is_duration(kind)
+        results[name] = f"{value}_{function}", kind if changed else None
+    grouped = pa.table(values).group_by(keys, use_threads=False).aggregate(aggregations)
+    columns = {name: grouped.column(key) for key, name in zip(keys, by, strict=True)}
+    for name, (column, kind) in results.items():
+        result = grouped.column(column)
+        columns[name] = result if kind is None else pc.cast(result, kind)
+    return pa.table(columns)
 
 
 def sum_forms(aggregates: Sequence[Aggregate], schema: pa.Schema) -> dict[str, SumForm]:
@@ -235,9 +232,3 @@ def _prepared(column: pa.ChunkedArray, function: str) -> pa.ChunkedArray:
         # Arrow can order durations, but has no grouped extremes of them.
         return pc.cast(column, pa.int64())
     return column
-
-
-def _restored(column: pa.ChunkedArray, kind: pa.DataType | None) -> pa.ChunkedArray:
-    """Cast a result back to the type of its values, if `_prepared` changed that."""
-    duration = kind is not None and pa.types.is_duration(kind)
-    return pc.cast(column, kind) if duration else column
