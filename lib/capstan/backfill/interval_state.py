@@ -27,7 +27,7 @@ class IntervalClassifier:
     def classify(self, since: int, until: int, near: Sequence[WrittenRegion]) -> Interval:
         """The interval from `since` to before `until`, given the written regions near it."""
         plan, computation = self.plan, self.plan.computation
-        box = Box((*plan.box.since[:-1], since), (*plan.box.until[:-1], until))
+        box = self._box(since, until)
         complete = bool(plan.inputs.workers) and computation.is_complete(box, plan.frontier)
         region = Region(computation.project(box))
         return self.classify_region((since, until), region, near, complete=complete)
@@ -41,6 +41,7 @@ class IntervalClassifier:
         complete: bool,
     ) -> Interval:
         """The interval of a region, with these bounds as its text."""
+        target, evidence = self.plan.target, self.evidence
         owners = self._owners(region, near)
         missing = {worker: owner for worker, owner in owners.items() if not owner.covered}
         stale = [worker for worker, owner in owners.items() if owner.stale]
@@ -49,13 +50,15 @@ class IntervalClassifier:
         state = IntervalState.STALE if stale else IntervalState.COVERED
         if not complete:
             state = IntervalState.INCOMPLETE
-        elif (missing or stale) and self._is_retired(bounds):
+        elif (missing or stale) and any(map(self._box(*bounds).overlaps, evidence.retired)):
             state = IntervalState.RETIRED
-        elif waits := self._waits({*missing, *stale}, region):
+        elif waits := evidence.waiting(
+            [Scope(target, (worker,), region) for worker in {*missing, *stale}]
+        ):
             state = IntervalState.WAITING
             runs += waits
         elif missing:
-            failed = self.evidence.failed(Scope(self.plan.target, tuple(missing), region))
+            failed = evidence.failed(Scope(target, tuple(missing), region))
             changed = any(owner.changes for owner in missing.values())
             state = IntervalState.CHANGED if changed else IntervalState.GAP
             state = state if failed is None else IntervalState.FAILED
@@ -89,16 +92,9 @@ class IntervalClassifier:
             owners[worker] = cache[key]
         return owners
 
-    def _waits(self, lacking: Iterable[int], region: Region) -> list[str]:
-        """The runs awaiting approval that overlap all lacking workers; else none."""
-        target = self.plan.target
-        return self.evidence.waiting([Scope(target, (worker,), region) for worker in lacking])
-
-    def _is_retired(self, bounds: tuple[int, int]) -> bool:
-        """Whether records at some of these times were deleted."""
+    def _box(self, since: int, until: int) -> Box:
         outer = self.plan.box
-        box = Box((*outer.since[:-1], bounds[0]), (*outer.until[:-1], bounds[1]))
-        return any(box.overlaps(retired) for retired in self.evidence.retired)
+        return Box((*outer.since[:-1], since), (*outer.until[:-1], until))
 
     def _labels(self, workers: Iterable[int]) -> tuple[str, ...]:
         return tuple(self.plan.inputs.workers[worker] for worker in workers)

@@ -33,20 +33,17 @@ class RunResult:
 
     def to_json(self) -> dict[str, object]:
         """The replay as a JSON object, with its certificate once it has run."""
+        workers = self.request.workers
+        chosen = {key: list(names) for key, names in self.request.workers_of.items()}
         value: dict[str, object] = {
             "since": self.request.since,
             "until": self.request.until,
-            "workers": None if self.request.workers is None else list(self.request.workers),
-            **self._of_each,
+            "workers": None if workers is None else list(workers),
+            **({"workers_of": chosen} if chosen else {}),
             **dict.fromkeys(_RESULT_KEYS),
             **({} if self.outcome is None else self.outcome.to_json()),
         }
         return value if self.error is None else {**value, **self.error.summary()}
-
-    @property
-    def _of_each(self) -> dict[str, object]:
-        chosen = {key: list(names) for key, names in self.request.workers_of.items()}
-        return {"workers_of": chosen} if chosen else {}
 
 
 @dataclass(frozen=True, slots=True)

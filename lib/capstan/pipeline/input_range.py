@@ -60,8 +60,6 @@ def reach_of(pipeline: Pipeline, time_type: TimeType, box: Box, frontier: Antich
     """Return the times that a run over a range reads and writes.
 
     Args:
-        pipeline: The pipeline.
-        time_type: Coordinates of the stream's time.
         box: The requested range.
         frontier: Common frontier of the chosen workers; empty when all are closed.
 

@@ -29,9 +29,8 @@ class Pipelines(ByName[Pipeline]):
     ) -> None:
         """Create a registry.
 
-        Args:
-            references: Further pipelines by name, as `package.module:function` of a function with
-                the decorator `pipeline`; imported on first use.
+        `references` are further pipelines by name, as `package.module:function` of a function with
+        the decorator `pipeline`; they are imported on first use.
         """
         super().__init__(declared)
         self._references: dict[str, str] = dict(references or {})

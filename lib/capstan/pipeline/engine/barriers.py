@@ -35,9 +35,6 @@ class BarrierAligner(Generic[Held]):
 
     Follows LaminarDB's `BarrierAligner`, except that barriers of different checkpoints never
     align, and that no held item is lost.
-
-    Attributes:
-        inputs: Number of inputs.
     """
 
     def __init__(self, inputs: int, time: Callable[[Held], int] = attrgetter("time")) -> None:

@@ -35,7 +35,6 @@ class DagExecutor:
     side outputs and changes.
 
     Attributes:
-        dag: The graph.
         worker: The replay worker that it runs for; errors name it.
         capacity: Maximum number of queued events per node. A node that emits more waits until its
             reader has made room, which counts as a stall.

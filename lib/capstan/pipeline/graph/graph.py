@@ -53,12 +53,9 @@ def operator_id(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph.
+    """A node of a graph; its name also identifies its state.
 
     Attributes:
-        id: Position in the order of declaration.
-        name: Name, which also identifies the node's state.
-        kind: Kind with which the node was declared.
         schema: Columns of the output; empty when they are unknown.
         operator: The operator, or None when the node forwards events.
         key: Key of the state, or None when the node has no state.
@@ -88,10 +85,8 @@ class Edge:
 class Dag:
     """A validated graph; `DagBuilder.build` creates it.
 
-    Attributes:
-        nodes: Nodes by id.
-        edges: Edges by id.
-        execution_order: Ids in topological order; ties by id.
+    Nodes and edges are at the positions of their ids. The order of execution is topological, ties
+    by id.
     """
 
     nodes: tuple[Node, ...]

@@ -68,8 +68,6 @@ class OperatorContext(Protocol):
     """An operator's view of its node, and its outputs.
 
     Attributes:
-        node: Name of the node.
-        worker: The replay worker that runs the node.
         port: Input port of the batch, from 0 in the order of the edges.
         time: Time of the current event or timer, or the current watermark.
         watermark: The node's own watermark, or None before the first one.
@@ -82,12 +80,7 @@ class OperatorContext(Protocol):
     watermark: int | None
 
     def emit(self, batch: pa.RecordBatch, time: int | None = None) -> None:
-        """Emit rows to all readers; empty batches are not sent.
-
-        Args:
-            batch: Rows with the columns that the node declares.
-            time: Time of the event; by default `context.time`.
-        """
+        """Emit rows to all readers, by default at `context.time`; empty batches are not sent."""
 
     def late(self, batch: pa.RecordBatch) -> None:
         """Divert rows that arrived behind the watermark."""
@@ -242,9 +235,8 @@ class OperatorState:
     """State of one operator in a checkpoint.
 
     Attributes:
-        operator_id: Stable number of the operator, derived from its node's name.
-        version: Format version of `data`.
-        data: Result of `Operator.checkpoint`.
+        operator_id: Stable number, derived from the name of the operator's node.
+        version: Format of `data`.
         signature: What the state depends on, see `capstan.pipeline.graph.signature`; None when it
             is unknown, as for an operator outside a graph.
     """

@@ -102,11 +102,7 @@ def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> StagePlan:
     join of their results by that key, cost one shuffle.
 
     Args:
-        dag: The graph.
         sinks: Restrict the graph to what these depend on; by default all sinks.
-
-    Raises:
-        NodeNotFound: The graph has no such name or id.
     """
     dag = dag if sinks is None else dag.restricted_to(sinks)
     placement = _Placement(dag)
