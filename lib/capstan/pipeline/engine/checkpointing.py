@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from capstan.pipeline.engine.checkpoint import DagCheckpoint, NodeCheckpoint
 from capstan.pipeline.engine.node import NodeContext
@@ -32,55 +31,44 @@ def snapshot_of(
     return DagCheckpoint(checkpoints, outputs, checkpoint_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Restoring:
-    """A restore of one checkpoint into running nodes."""
+def restore(
+    nodes: Sequence[NodeContext],
+    changelog: Changelog,
+    checkpoint: DagCheckpoint,
+    signatures: Signatures,
+) -> None:
+    """Restore all of a checkpoint into running nodes, or nothing when it fails."""
+    _check_names(nodes, checkpoint)
+    require_unchanged(checkpoint.signatures, signatures)
+    for node in nodes:
+        changes = checkpoint.outputs.get(OutputKey(node.node, OutputKind.CHANGE), ())
+        _check_changes(node.node, len(changes), changelog)
+    targets = [(node, node.operator) for node in nodes if node.operator is not None]
+    # All states are saved before the first change, so that a failure here needs no undo.
+    before = [_save(node, operator) for node, operator in targets]
+    states = checkpoint.operators
+    for number, (node, operator) in enumerate(targets):
+        state = states[node.node]
+        try:
+            operator.restore(state.version, state.data)
+        except Exception as error:
+            # The failed operator guarantees that it is unchanged.
+            _undo(node, before[:number])
+            raise _failed(node.node, str(error)) from error
+    for node in nodes:  # This cannot fail.
+        saved = checkpoint.nodes[node.node]
+        node.watermark, node.timers, node.raised = saved.watermark, saved.timers, None
+        node.queue.clear()
+        node.queue.extend(saved.queue)
+        outputs = {k: list(v) for k, v in checkpoint.outputs.items() if k.node == node.node}
+        node.collect(outputs)
 
-    nodes: Sequence[NodeContext]
-    changelog: Changelog
-    checkpoint: DagCheckpoint
-    signatures: Signatures
 
-    def run(self) -> None:
-        """Restore all of the checkpoint, or nothing when it fails."""
-        _check_names(self.nodes, self.checkpoint)
-        require_unchanged(self.checkpoint.signatures, self.signatures)
-        for node in self.nodes:
-            self._check_changes(node.node)
-        states = self.checkpoint.operators
-        targets = [(node, node.operator) for node in self.nodes if node.operator is not None]
-        # All states are saved before the first change, so that a failure here needs no undo.
-        before = [_save(node, operator) for node, operator in targets]
-        for number, (node, operator) in enumerate(targets):
-            state = states[node.node]
-            try:
-                operator.restore(state.version, state.data)
-            except Exception as error:
-                # The failed operator guarantees that it is unchanged.
-                _undo(node, before[:number])
-                raise _failed(node.node, str(error)) from error
-        self._restore_nodes()
-
-    def _restore_nodes(self) -> None:
-        """Restore everything but the states of operators; this cannot fail."""
-        outputs = self.checkpoint.outputs.items()
-        for node in self.nodes:
-            saved = self.checkpoint.nodes[node.node]
-            node.watermark = saved.watermark
-            node.timers = saved.timers
-            node.queue.clear()
-            node.queue.extend(saved.queue)
-            node.raised = None
-            node.collect({key: list(events) for key, events in outputs if key.node == node.node})
-
-    def _check_changes(self, node: str) -> None:
-        changes = self.checkpoint.outputs.get(OutputKey(node, OutputKind.CHANGE), ())
-        if changes and not self.changelog.recording(node):
-            reason = f"its changelog is off, and {len(changes)} changes would be lost"
-            raise _failed(node, reason)
-        if len(changes) > self.changelog.capacity:
-            reason = f"its changelog holds {self.changelog.capacity} of {len(changes)} changes"
-            raise _failed(node, reason)
+def _check_changes(node: str, changes: int, changelog: Changelog) -> None:
+    if changes and not changelog.recording(node):
+        raise _failed(node, f"its changelog is off, and {changes} changes would be lost")
+    if changes > changelog.capacity:
+        raise _failed(node, f"its changelog holds {changelog.capacity} of {changes} changes")
 
 
 def _state_of(node: NodeContext, signature: Signature | None) -> OperatorState | None:

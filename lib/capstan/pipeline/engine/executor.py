@@ -13,7 +13,7 @@ from typing import Final
 
 from capstan.pipeline.engine.barriers import CheckpointBarrier, SourceGate
 from capstan.pipeline.engine.checkpoint import DagCheckpoint
-from capstan.pipeline.engine.checkpointing import Restoring, snapshot_of
+from capstan.pipeline.engine.checkpointing import restore, snapshot_of
 from capstan.pipeline.engine.metrics import DagExecutorMetrics, OperatorNodeMetrics
 from capstan.pipeline.engine.node import NodeContext
 from capstan.pipeline.engine.scheduler import Engine
@@ -202,9 +202,8 @@ class DagExecutor:
             StateChanged: Another operator saved a state; nothing was changed.
         """
         engine = self._engine
-        restoring = Restoring(engine.nodes, self.changelog, checkpoint, self._signatures())
         try:
-            restoring.run()
+            restore(engine.nodes, self.changelog, checkpoint, self._signatures())
         except OperatorFailed as error:
             engine.failure = error
             raise
