@@ -108,11 +108,11 @@ def plan_stages(dag: Dag, sinks: Iterable[NodeRef] | None = None) -> StagePlan:
     placement = _Placement(dag)
     for number in dag.execution_order:
         placement.place(dag.nodes[number])
-    groups: dict[_Place, list[NodeId]] = {}
+    groups: dict[_Place, list[Node]] = {}
     for number in dag.execution_order:
-        groups.setdefault(placement.places[number], []).append(number)
-    ranked = sorted(groups.values(), key=lambda group: placement.places[group[0]].depth)
-    stages = [_stage(dag, n, group, placement) for n, group in enumerate(ranked)]
+        groups.setdefault(placement.places[number], []).append(dag.nodes[number])
+    ranked = sorted(groups.items(), key=lambda group: group[0].depth)
+    stages = [_stage(dag, n, nodes, place.key) for n, (place, nodes) in enumerate(ranked)]
     return StagePlan(dag, tuple(stages))
 
 
@@ -143,17 +143,16 @@ class _Placement:
             return
         sources = {self.places[edge.source] for edge in inputs}
         below = 1 + max(place.depth for place in sources)
+        columns: tuple[str, ...] | None = None
         if node.key is not None and not self._is_partitioned(node.key, inputs):
-            self.places[node.id] = _Place(below, node.key, None)
-            self.by[node.id] = _preserved(self.dag, node, node.key.on(0))
-            return
-        if len(sources) == 1:
-            (self.places[node.id],) = sources
+            place, columns = _Place(below, node.key, None), node.key.on(0)
+        elif len(sources) == 1:
+            (place,) = sources
+            arriving = {self.by[edge.source] for edge in inputs}
+            columns = arriving.pop() if len(arriving) == 1 else None
         else:
-            self.places[node.id] = _Place(below, None, node.id)
-        partitionings = {self.by[edge.source] for edge in inputs}
-        same = len(sources) == 1 and len(partitionings) == 1
-        columns = next(iter(partitionings)) if same else None
+            place = _Place(below, None, node.id)
+        self.places[node.id] = place
         self.by[node.id] = _preserved(self.dag, node, columns)
 
     def _is_partitioned(self, key: Key, inputs: tuple[Edge, ...]) -> bool:
@@ -180,31 +179,30 @@ def _preserved(dag: Dag, node: Node, columns: tuple[str, ...] | None) -> tuple[s
     return columns if set(columns) <= node.operator.preserves(schemas) else None
 
 
-def _stage(dag: Dag, number: int, group: list[NodeId], placement: _Placement) -> Stage:
-    members = set(group)
-    place = placement.places[group[0]]
-    inputs = _inputs(dag, group, place.key)
+def _stage(dag: Dag, number: int, nodes: list[Node], key: Key | None) -> Stage:
+    members = {node.id for node in nodes}
+    names = tuple(node.name for node in nodes)
+    inputs = _inputs(dag, nodes, key)
     outputs = tuple(
-        dag.nodes[n].name for n in group if any(e.target not in members for e in dag.outputs(n))
+        node.name for node in nodes if any(e.target not in members for e in dag.outputs(node.id))
     )
-    sinks = tuple(dag.nodes[n].name for n in group if not dag.outputs(n))
-    taken = {dag.nodes[n].name for n in group} | {entry.source for entry in inputs}
+    sinks = tuple(node.name for node in nodes if not dag.outputs(node.id))
+    taken = {*names, *(entry.source for entry in inputs)}
     exits = {name: _unused_name(f"{name}.out", taken) for name in outputs}
-    names = tuple(dag.nodes[n].name for n in group)
-    sub_dag = _sub_dag(dag, group, inputs, exits)
-    return Stage(number, place.key, names, inputs, outputs, sinks, sub_dag, exits)
+    sub_dag = _sub_dag(dag, nodes, inputs, exits)
+    return Stage(number, key, names, inputs, outputs, sinks, sub_dag, exits)
 
 
-def _inputs(dag: Dag, group: list[NodeId], key: Key | None) -> tuple[StageInput, ...]:
-    members = set(group)
+def _inputs(dag: Dag, nodes: list[Node], key: Key | None) -> tuple[StageInput, ...]:
+    members = {node.id for node in nodes}
     readers_of: dict[tuple[NodeId, tuple[str, ...] | None], list[tuple[str, int]]] = {}
-    for node in (dag.nodes[number] for number in group):
+    for node in nodes:
         for edge in dag.inputs(node.id):
             if edge.source not in members:
                 columns = None if key is None else (node.key or key).on(edge.target_port)
                 reader = (node.name, edge.target_port)
                 readers_of.setdefault((edge.source, columns), []).append(reader)
-    taken = {dag.nodes[number].name for number in group}
+    taken = {node.name for node in nodes}
     stage_inputs = []
     for (source, columns), readers in readers_of.items():
         producer = dag.nodes[source].name
@@ -215,28 +213,23 @@ def _inputs(dag: Dag, group: list[NodeId], key: Key | None) -> tuple[StageInput,
 
 
 def _unused_name(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}.{number}"
-    return candidate
+    candidates = (name, *(f"{name}.{number}" for number in range(2, len(taken) + 2)))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 def _sub_dag(
-    dag: Dag, group: list[NodeId], inputs: tuple[StageInput, ...], exits: Mapping[str, str]
+    dag: Dag, nodes: list[Node], inputs: tuple[StageInput, ...], exits: Mapping[str, str]
 ) -> Dag:
     builder = DagBuilder()
     for entry in inputs:
         builder.source(entry.source, dag.node(entry.producer).schema)
-    for number in group:
-        node = dag.nodes[number]
+    for node in nodes:
         builder.declare(DeclaredNode(node.name, node.kind, node.operator, node.schema, node.key))
     source_of = {(reader, port): i.source for i in inputs for reader, port in i.readers}
-    for number in group:
-        name = dag.nodes[number].name
-        for edge in dag.inputs(number):
-            upstream = source_of.get((name, edge.target_port), dag.nodes[edge.source].name)
-            builder.connect(upstream, name)
+    for node in nodes:
+        for edge in dag.inputs(node.id):
+            upstream = source_of.get((node.name, edge.target_port), dag.nodes[edge.source].name)
+            builder.connect(upstream, node.name)
     for producer, name in exits.items():
         builder.sink_for(producer, name)
     return builder.build()
