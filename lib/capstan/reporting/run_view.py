@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, partial
 from itertools import chain, groupby
+from operator import itemgetter
 
 from capstan.core.config import split_streams
 from capstan.core.json_object import Json
@@ -16,9 +17,9 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
-from capstan.storage.ledger.claims import Claim, Scope
+from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered, current_rows, parse_covered
-from capstan.storage.ledger.runs import History, Step, read_histories
+from capstan.storage.ledger.runs import History, Row, Step, read_histories
 from capstan.storage.ledger.tables import LedgerRow, read_rows
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
@@ -39,19 +40,6 @@ UNCOVERED = {
 
 CLAIMED = "claimed"
 """The state of a run that has only a claim."""
-
-_DECIDED = frozenset({"approved", "rejected"})
-
-
-@dataclass(frozen=True, slots=True)
-class StepView:
-    """One step of one attempt of a run."""
-
-    attempt: int
-    step: str
-    at: datetime
-    error: Json  # code, message and hint of a failure, or empty
-    decision: Json  # person and reason of an approval or rejection, or empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +63,12 @@ class RunView:
     holds: bool
     attempts: int
     at: datetime
-    certificate: Certificate | None  # a draft before publishing; None before the plan
-    published: bool  # whether the certificate is final
-    audit: Json  # of published or staged rows; empty without one
-    difference: Json  # shown for an approval; empty if none was needed
-    request: Json
-    steps: tuple[StepView, ...]
+    certificate: Certificate | None = None  # a draft before publishing; None before the plan
+    published: bool = False  # whether the certificate is final
+    audit: Json = field(default_factory=dict)  # of published or staged rows; empty without one
+    difference: Json = field(default_factory=dict)  # shown for an approval; empty without one
+    request: Json = field(default_factory=dict)
+    steps: tuple[Row, ...] = ()
     found: tuple[FindingsView, ...] = ()  # the newest first; only when a single run is viewed
 
     @property
@@ -103,7 +91,11 @@ def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[Run
     held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
     views = [_view(history, holds=run in held) for run, history in histories.items()]
     if claimed:
-        views += [_claimed(claim) for run, claim in held.items() if run not in histories]
+        views += [
+            RunView(run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at)
+            for run, claim in held.items()
+            if run not in histories
+        ]
     return sorted(views, key=lambda view: view.at, reverse=True)
 
 
@@ -125,16 +117,13 @@ def view_run(lake: Lake, run: str) -> RunView:
 
 
 def _findings(lake: Lake, run: str) -> tuple[FindingsView, ...]:
-    rows = sorted(read_rows(lake, "findings", run=run), key=_when, reverse=True)
+    when = itemgetter("at")
+    rows = sorted(read_rows(lake, "findings", run=run), key=when, reverse=True)
+    parts = [tuple(map(_parsed, part)) for _, part in groupby(rows, when)]
     return tuple(
-        FindingsView(at, part[0]["audit"], part[0]["target_version"], tuple(part))
-        for at, part in ((at, [_parsed(row) for row in rows]) for at, rows in groupby(rows, _when))
+        FindingsView(part[0]["at"], part[0]["audit"], part[0]["target_version"], part)
+        for part in parts
     )
-
-
-def _when(row: LedgerRow) -> datetime:
-    at: datetime = row["at"]
-    return at
 
 
 def _parsed(row: LedgerRow) -> LedgerRow:
@@ -161,24 +150,8 @@ def _view(history: History, *, holds: bool) -> RunView:
         audit=_audit(history),
         difference=(audited and audited.detail.get("diff")) or {},
         request=request or {},
-        steps=tuple(
-            StepView(
-                row.attempt,
-                str(row.step),
-                row.at,
-                row.error,
-                row.detail if str(row.step) in _DECIDED else {},
-            )
-            for row in history.rows
-        ),
+        steps=history.rows,
     )
-
-
-def _claimed(claim: Claim) -> RunView:
-    return RunView(
-        claim.run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at,
-        None, False, {}, {}, {}, (),
-    )  # fmt: skip
 
 
 def _audit(history: History) -> Json:

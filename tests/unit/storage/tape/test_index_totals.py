@@ -103,11 +103,12 @@ def test_a_page_reads_the_new_files_of_an_index_alone(tmp_path: Path, commits: i
     assert (earlier.workers, earlier.frontiers, earlier.newest) == (
         first.workers, first.frontiers, first.newest,
     )  # fmt: skip
-    anew = read_progress(tape, newest_cut(tape))
+    with counting() as opened:
+        anew = read_progress(tape, newest_cut(tape))
     assert (second.workers, second.frontiers, second.newest) == (
         anew.workers, anew.frontiers, anew.newest,
     )  # fmt: skip
-    assert anew.scanned.files == commits + 1
+    assert opened["events"] == commits + 1
 
 
 def test_it_is_kept_again_once_there_are_enough_new_files(tmp_path: Path) -> None:

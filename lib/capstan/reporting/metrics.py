@@ -1,9 +1,11 @@
-"""Samples of a lake from its tables and ledgers, without a JVM and without reading payloads."""
+"""Metrics of a lake for monitoring, without a JVM and without reading payloads."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
@@ -14,7 +16,6 @@ import pyarrow.compute as pc
 from capstan.core.config import ProjectConfig
 from capstan.core.times import Coordinate, Kind
 from capstan.errors import CapstanError
-from capstan.reporting.metrics.metrics import Sample
 from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import (
     NoView,
@@ -35,6 +36,67 @@ _OTHERS: Final = ("late", "records", "workers", "feed")
 
 _SECONDS: Final = {Kind.TIMESTAMP: Fraction(1, 1_000_000), Kind.DATE: Fraction(86_400)}
 """The length of a coordinate's unit in seconds; numbers have none."""
+
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+_NOT_DOTTED: Final = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a metric tells, in a line, and its labels."""
+
+    about: str
+    labels: tuple[str, ...]
+
+
+METRICS: Final = {
+    name: Metric(about, ("stream", *labels))
+    for name, about, *labels in (
+        ("stream_readable", "1 if the tape of the stream can be read, else 0"),
+        ("stream_closed", "1 if the stream is closed, else 0"),
+        ("frontier_timestamp_seconds", "Event times before this moment are complete"),
+        ("frontier_lag_seconds", "Lag of the frontier behind the greatest time on tape"),
+        ("worker_frontier_lag_seconds", "Lag of the frontier of one worker", "worker"),
+        ("frontier_value", "Times before this number are complete"),
+        ("frontier_lag_value", "Lag of the frontier behind the greatest number on tape"),
+        ("worker_frontier_lag_value", "Lag of the frontier of one worker", "worker"),
+        ("events_total", "Events on tape"),
+        ("records_total", "Records on tape"),
+        ("commits_total", "Commits of the tape"),
+        ("events_per_second", "Rate of events over the newest commits"),
+        ("late_records_total", "Late records, which are not on tape, by reason", "reason"),
+        ("files", "Data files of a table of the tape", "table"),
+        ("bytes", "Size of the data files of a table of the tape", "table"),
+        ("unverified_commits", "Commits since the last verified one"),
+        ("unverified_events", "Events that were not verified yet"),
+        ("written_timestamp_seconds", "Time of the last write to the tape"),
+        ("runs", "Runs by result", "result"),
+        ("run_timestamp_seconds", "Time of the newest run with this result", "result"),
+    )
+}
+"""All metrics by name, without `capstan_` and with their unit; counters end with `_total`.
+
+For times that are numbers, `_value` replaces `_seconds`.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of one of `METRICS`, with its labels in their order."""
+
+    metric: str
+    value: float
+    labels: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        names = METRICS[self.metric].labels
+        if len(self.labels) != len(names):
+            raise ValueError(f"{self.metric} has labels {names}, not {self.labels}")
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The label values by name."""
+        return dict(zip(METRICS[self.metric].labels, self.labels, strict=True))
 
 
 def lake_samples(lake: Lake, config: ProjectConfig) -> list[Sample]:
@@ -151,3 +213,32 @@ def events_per_second(commits: Sequence[Mapping[str, Any]]) -> float | None:
     seconds = (writes[0][0] - writes[-1][0]) / 1000
     # The events of the oldest commit arrived before it.
     return sum(rows for _, rows in writes[:-1]) / seconds
+
+
+def prometheus(samples: Iterable[Sample]) -> str:
+    """Samples in Prometheus' exposition format 0.0.4, by metric in the order of `METRICS`."""
+    by_metric: dict[str, list[str]] = {}
+    for sample in samples:
+        by_metric.setdefault(sample.metric, []).append(_line(sample))
+    lines = []
+    for name, metric in METRICS.items():
+        if name in by_metric:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# HELP capstan_{name} {metric.about}", f"# TYPE capstan_{name} {kind}"]
+            lines += by_metric[name]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _line(sample: Sample) -> str:
+    pairs = ((name, text.translate(_ESCAPES)) for name, text in sample.tags.items())
+    labels = ",".join(f'{name}="{text}"' for name, text in pairs)
+    value = sample.value
+    # Whole numbers have no fraction.
+    text = str(int(value)) if value == int(value) else repr(float(value))
+    return f"capstan_{sample.metric}{{{labels}}} {text}"
+
+
+def dotted(sample: Sample) -> str:
+    """The metric's name and label values, separated by dots: `capstan.files.flights.events`."""
+    parts = [_NOT_DOTTED.sub("_", text) or "_" for text in sample.labels]
+    return ".".join(["capstan", sample.metric, *parts])
