@@ -33,10 +33,8 @@ FILLED = frozenset({"gap", "changed", "failed", "stale"})
 _AT_ONCE = 8
 _STRIP = 366
 _STRETCHES = 200
-_CELL = 14
 _PER_ROW = 48
 _FEWEST_WEEKS = 12
-_WEEKDAYS = ("Mon", "", "Wed", "", "Fri", "", "Sun")
 
 Doubling = Callable[[Iterable[Interval]], bool]
 """Whether a replay over some intervals would duplicate rows."""
@@ -68,15 +66,13 @@ class Cell(Stretch):
     day: date | None = None  # None in a strip
 
 
-class Squares(NamedTuple):
-    """Where a drawing of coverage has its cells, and the names of rows and months."""
+class Grid(NamedTuple):
+    """The cells of a drawing by column and row, and the columns where months begin."""
 
-    left: int
-    width: int
-    height: int
-    cells: Sequence[tuple[int, int, Cell, str]]  # with the name of the row that begins there
-    weekdays: Sequence[tuple[int, int, str]] = ()
-    months: Sequence[tuple[int, int, str]] = ()
+    columns: int
+    rows: int
+    cells: Sequence[tuple[int, int, Cell]]
+    months: Sequence[tuple[int, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +96,13 @@ class Coverage:
         return sum(self.counts.values())
 
     @property
-    def squares(self) -> Squares:
-        """The cells as they are drawn."""
-        return _in_rows(self.cells) if self.year is None else _in_weeks(self.cells)
+    def grid(self) -> Grid:
+        """The cells as they are drawn: those of a strip in rows, days in columns of weeks."""
+        if self.year is not None:
+            return _in_weeks(self.cells)
+        places = [(index % _PER_ROW, index // _PER_ROW) for index in range(len(self.cells))]
+        cells = [(*place, cell) for place, cell in zip(places, self.cells, strict=True)]
+        return Grid(_PER_ROW, -(-len(cells) // _PER_ROW), cells)
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
         """Form fields of `capstan_replay` to fill a part; no workers means the declared ones."""
@@ -168,7 +168,8 @@ def view_coverage(
     doubles = _doubling(declared)
     days = _days(surveyed.intervals, doubles) if dated else ()
     years = tuple(sorted({cell.day.year for cell in days if cell.day}))
-    shown = _year(days, years, year)
+    to_fill = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
+    shown = year if year in years else max(to_fill or years, default=None)
     stretches = _stretches(surveyed.intervals, doubles)
     listed = _most_relevant(stretches)
     return Coverage(
@@ -217,13 +218,6 @@ def _survey(lake: Lake, config: ProjectConfig, replay: Replay) -> Survey:
     )
 
 
-def _year(days: Sequence[Cell], years: Sequence[int], requested: int | None) -> int | None:
-    if requested in years or not years:
-        return requested if years else None
-    to_fill = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
-    return max(to_fill, default=years[-1])
-
-
 def _days(intervals: Iterable[Interval], doubles: Doubling) -> tuple[Cell, ...]:
     """The days that intervals overlap, each with the worst state of its intervals."""
     by_day: dict[date, list[Interval]] = {}
@@ -255,41 +249,16 @@ def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: D
     return Cell(*_extent(part), len(intervals), doubles(part), name=name, day=day)
 
 
-def _in_weeks(cells: Sequence[Cell]) -> Squares:
-    """A year of days, a column for each week, Monday on top; cells are in order."""
-    left, top = 34, 20
+def _in_weeks(cells: Sequence[Cell]) -> Grid:
+    """A year of days, Monday on top."""
     days = [(cell, cell.day.toordinal()) for cell in cells if cell.day is not None]
     first, last = (date.fromordinal(days[end][1]) for end in (0, -1))
     monday = first.toordinal() - first.weekday()
-    weeks = max((last.toordinal() - monday) // 7 + 1, _FEWEST_WEEKS)
-    months = []
-    for begin in (date(first.year, month, 1) for month in range(first.month, last.month + 1)):
-        # Above the first week that begins in the month; the first month above the first week.
-        week = max(-((monday - begin.toordinal()) // 7), 0)
-        months.append((left + week * _CELL, top - 7, f"{begin:%b}"))
-    return Squares(
-        left,
-        left + weeks * _CELL + 2,
-        top + 7 * _CELL + 2,
-        [
-            (left + (day - monday) // 7 * _CELL, top + (day - monday) % 7 * _CELL, cell, "")
-            for cell, day in days
-        ],
-        [(left - 6, top + row * _CELL + 10, name) for row, name in enumerate(_WEEKDAYS)],
-        months,
-    )
-
-
-def _in_rows(cells: Sequence[Cell]) -> Squares:
-    """Intervals in rows, from left to right."""
-    left, top = 82, 4
-    placed = []
-    for index, cell in enumerate(cells):
-        row, column = divmod(index, _PER_ROW)
-        name = "" if column else cell.name if len(cell.name) <= 12 else cell.name[:10]
-        placed.append((left + column * _CELL, top + row * _CELL, cell, name))
-    rows = -(-len(cells) // _PER_ROW)
-    return Squares(left, left + _PER_ROW * _CELL, top + rows * _CELL + 2, placed)
+    begins = [first.replace(month=m, day=1) for m in range(first.month, last.month + 1)]
+    # Above the first week that begins in the month; the first month above the first week.
+    months = [(max(-((monday - at.toordinal()) // 7), 0), f"{at:%b}") for at in begins]
+    placed = [(*divmod(day - monday, 7), cell) for cell, day in days]
+    return Grid(max(placed[-1][0] + 1, _FEWEST_WEEKS), 7, placed, months)
 
 
 def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:
@@ -321,7 +290,5 @@ def _doubling(declared: Replay) -> Doubling:
 
 def _most_relevant(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
     """The stretches that a page lists, in order; it prefers those that can be filled."""
-    if len(stretches) <= _STRETCHES:
-        return tuple(stretches)
     wanted = sorted(stretches, key=lambda stretch: not stretch.fillable)[:_STRETCHES]
     return tuple(sorted(wanted, key=stretches.index))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from capstan.core.json_object import Json
@@ -134,31 +134,6 @@ def workers_text(workers: object) -> object:
     stretches = [f"{a}" if a == b else f"{a} to {b}" for a, b in workers["numbers"]]
     more = ", ..." if len(stretches) > _STRETCHES else ""
     return f"{workers['count']:,}, by number {', '.join(stretches[:_STRETCHES])}{more}"
-
-
-def behind_text(behind: Json | None, show: Show) -> str:
-    """The workers that hold back the range of a plan, each with its frontier."""
-    return ", ".join(f"{label} at {show(frontier)}" for label, frontier in (behind or {}).items())
-
-
-def covered_text(covered: Iterable[Json]) -> str:
-    """The runs of a plan's `covered`, marked when their code is older."""
-    return ", ".join(
-        f"{run['run']} (other code)" if run.get("stale") else str(run["run"]) for run in covered
-    )
-
-
-def overlap_text(overlap: Json | None, show: Show) -> str:
-    """Record counts of a plan: published by the same code, by other code, or not published."""
-    counts = overlap or {}
-    words = {
-        "current": "already published",
-        "stale": "published by other code",
-        "missing": "not published",
-    }
-    return ", ".join(
-        f"{show(counts[key])} {text}" for key, text in words.items() if counts.get(key)
-    )
 
 
 def number(value: object) -> str:

@@ -20,6 +20,7 @@ from capstan.reporting.run_view import RunView, list_runs
 from capstan.reporting.stream_view import (
     NoView,
     StreamView,
+    least_held,
     newest_write,
     read_streams,
     read_verified,
@@ -155,7 +156,7 @@ def frontier_samples(view: StreamView) -> Iterator[Sample]:
     if view.behind is not None:
         yield _in_unit("frontier_lag", coordinate, view.behind, (view.name,))
     for state in view.workers:
-        lag = view.lag(state)
+        lag = view.lag(least_held(state))
         if lag is not None:
             yield _in_unit("worker_frontier_lag", coordinate, lag, (view.name, state.label))
 

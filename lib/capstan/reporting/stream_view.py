@@ -83,14 +83,11 @@ class StreamView:
 
     @property
     def behind(self) -> int | None:
-        """The lag of the stream's frontier behind the greatest time on tape; None when closed."""
-        return self._lag(self.frontier)
+        """The lag of the stream's frontier."""
+        return self.lag(self.frontier)
 
-    def lag(self, state: WorkerState) -> int | None:
-        """The lag of a worker's frontier behind the greatest time on tape; None when closed."""
-        return self._lag(least_held(state))
-
-    def _lag(self, held: int | None) -> int | None:
+    def lag(self, held: int | None) -> int | None:
+        """The lag of a frontier behind the greatest time on tape; None when it is closed."""
         if held is None or self.greatest is None or held == self.coordinate.minimum:
             return None
         return max(0, self.greatest - held)

@@ -12,11 +12,8 @@ from capstan.core.json_object import Json
 from capstan.reporting.formatting import (
     Show,
     approval_text,
-    behind_text,
     bounds_text,
     changes_text,
-    covered_text,
-    overlap_text,
     pipeline_text,
     size,
     workers_text,
@@ -26,6 +23,12 @@ from capstan.storage.ledger.certificate import Certificate
 Fact = tuple[str, object]
 """A name and a value; None and empty values are not shown."""
 
+_PUBLISHED = {
+    "current": "already published",
+    "stale": "published by other code",
+    "missing": "not published",
+}
+
 
 def plan_facts(plan: Json, show: Show) -> list[Fact]:
     """The facts of a plan, in reading order; parts of its `Preview.to_json` may be missing."""
@@ -34,6 +37,14 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
     stored = plan.get("bytes")
     read = "" if stored is None else f"{files} of {files_all} files, {size(stored)}"
     complete = "yes" if plan.get("complete") else "no: the range can still receive records"
+    behind = [f"{label} at {show(at)}" for label, at in (plan.get("behind") or {}).items()]
+    covered = [
+        f"{c['run']}{' (other code)' if c.get('stale') else ''}" for c in plan.get("covered") or ()
+    ]
+    counts = plan.get("standing") or {}
+    published = [
+        f"{show(counts[key])} {text}" for key, text in _PUBLISHED.items() if counts.get(key)
+    ]
     stream, workers, parts = plan.get("stream"), plan.get("workers"), plan.get("streams")
     return [
         *_stream_facts(stream, workers, parts, show(plan.get("cut")), show),
@@ -41,7 +52,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("times", bounds_text(plan.get("since"), plan.get("until"), show)),
         ("complete", complete),
         ("frontier", plan.get("frontier") or "empty: closed"),
-        ("held back by", behind_text(plan.get("behind"), show)),
+        ("held back by", ", ".join(behind)),
         ("without a record", plan.get("silent")),
         ("never captured", plan.get("not_on_tape")),
         ("records", f"{records} at {times} times" if records else ""),
@@ -52,9 +63,9 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("mode", plan.get("mode")),
         ("changes", changes_text(plan.get("changes"))),
         ("target", plan.get("target_path")),
-        ("covered already by", covered_text(plan.get("covered") or ())),
+        ("covered already by", ", ".join(covered)),
         ("changed by others since", plan.get("changed")),
-        ("of the records", overlap_text(plan.get("standing"), show)),
+        ("of the records", ", ".join(published)),
         ("published by run", plan.get("stands")),
         ("claimed by", plan.get("held_by")),
         ("checks", plan.get("checks")),

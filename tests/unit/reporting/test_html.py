@@ -21,8 +21,7 @@ from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.reporting import formatting
 from capstan.reporting.commit_history import CommitTimes, read_commit_times
 from capstan.reporting.coverage_view import Cell, Coverage
-from capstan.reporting.html import STATIC, environment, render, static
-from capstan.reporting.html_report import report_policy, run_report
+from capstan.reporting.html import STATIC, environment, render, report_policy, run_report, static
 from capstan.reporting.listings import run_rows
 from capstan.reporting.plots import (
     KINDS,
@@ -35,7 +34,13 @@ from capstan.reporting.plots import (
     number_axis,
 )
 from capstan.reporting.run_view import list_runs, view_run
-from capstan.reporting.stream_view import StreamHistory, view_payload, view_stream, view_streams
+from capstan.reporting.stream_view import (
+    StreamHistory,
+    least_held,
+    view_payload,
+    view_stream,
+    view_streams,
+)
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.tables import as_text
 from tests.support.jvmless_lake import Books
@@ -444,7 +449,7 @@ def test_lags_are_those_of_the_table_of_workers(lake):
     Page(text).require_harmless()
     last = re.findall(r"<title>commit 3, [^<]*", text)[0]
     slow = view.workers[5]
-    lag = formatting.length_text(view.coordinate, view.lag(slow))
+    lag = formatting.length_text(view.coordinate, view.lag(least_held(slow)))
     assert f"{slow.label}: {lag}" in unescape(last)
     assert lag == "19 h"
 

@@ -76,7 +76,7 @@ def test_a_stream_is_shown_as_its_tape_has_it(lake):
     assert view.frontier == micros(recorded.frontier(1, 4))
     # The last record is one step before the faster worker's frontier.
     assert view.greatest == micros(recorded.frontier(0, 4)) - HOUR
-    assert [view.lag(state) for state in view.workers] == [0, 9 * HOUR]
+    assert [view.lag(least_held(state)) for state in view.workers] == [0, 9 * HOUR]
     assert view.behind == 9 * HOUR
     assert list(view.late.items()) == [("ahead", 7), ("late", 3)]
     assert (view.verified_to, view.verified.at) == (2, AT)

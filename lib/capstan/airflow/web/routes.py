@@ -25,8 +25,7 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
-from capstan.reporting.html import STATIC, render, static
-from capstan.reporting.html_report import report_policy, run_report
+from capstan.reporting.html import STATIC, render, report_policy, run_report, static
 from capstan.reporting.run_view import (
     CLAIMED,
     RunView,

@@ -128,7 +128,7 @@ def report(
     ],
 ) -> int:  # fmt: skip
     """Write a run's HTML report: certificate, uncovered parts, late records, differences, plots."""
-    from capstan.reporting.html_report import run_report
+    from capstan.reporting.html import run_report
 
     shell = shell_of(context)
     text = run_report(shell.lake, shell.declarations(), run)
