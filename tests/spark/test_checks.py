@@ -15,7 +15,8 @@ from pyspark.sql import functions as F
 from capstan.audit.row_checks import aggregate_with_checks, prepare, results
 from capstan.audit.row_view import View
 from capstan.capture.run import capture
-from capstan.core.config import Check, ProjectConfig, Range, Replay, Target, Transform
+from capstan.core.config import ProjectConfig, Replay, Target, Transform
+from capstan.core.config.row_checks import Check, Range
 from capstan.errors import CheckFailedError, InvalidRequestError
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult

@@ -33,9 +33,9 @@ from capstan.core.config import (
     LatePolicy,
     Source,
     Stream,
-    TimeUnit,
     load_config,
 )
+from capstan.core.config.models import TimeUnit
 from capstan.errors import InvalidRequestError
 from capstan.storage.lake import Lake, exists
 from capstan.storage.tape.tape import newest_cut, open_tape

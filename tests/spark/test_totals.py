@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.capture import run
-from capstan.capture.query import capture_query
 from capstan.capture.batch.roster import Roster
+from capstan.capture.query import capture_query
 from capstan.core.config import Source
 from capstan.maintenance.run import maintain
 from capstan.storage.lake import Lake, children

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 from capstan.airflow.settings import Settings
 from capstan.capture.synthetic import stall_check
-from capstan.core.config import Replay, check_streams, joined_streams, parse_streams, split_streams
+from capstan.core.config import Replay, joined_streams, parse_streams, split_streams
 from capstan.core.config.loading.validation import read_model
 from capstan.core.config.loading.validation import read_request as checked_request
 from capstan.core.config.names import check_target, did_you_mean, is_catalog_name
 from capstan.core.config.request_fields import GivenFields
+from capstan.core.config.stream_names import check_streams
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from weakref import WeakSet
 
-from capstan.core.config import ProjectConfig, load_optional
+from capstan.core.config import ProjectConfig
+from capstan.core.config.loading.loader import load_optional
 from capstan.core.environment import lake_of
 from capstan.errors import InvalidRequestError
 from capstan.errors.translation import translating

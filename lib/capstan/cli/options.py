@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from capstan.core.config import Mode, ProjectConfig, joined_streams, parse_pairs, parse_streams
+from capstan.core.config import Mode, ProjectConfig, joined_streams, parse_streams
 from capstan.core.config.help import Field, fields_of
 from capstan.core.config.names import split_names
+from capstan.core.config.stream_names import parse_pairs
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 

@@ -32,11 +32,6 @@ def concealed() -> list[str]:
     return sorted(_hidden, key=len, reverse=True)
 
 
-def forget() -> None:
-    """Mask nothing any more, for tests."""
-    _hidden.clear()
-
-
 def masked(text: str) -> str:
     """The text without secret values."""
     if not _hidden:

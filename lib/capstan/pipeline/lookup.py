@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from capstan.core.config import check_name, check_table
+from capstan.core.config import check_name, check_target
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Lookup:
 
     def __post_init__(self) -> None:
         check_name("lookup", self.name)
-        check_table(self.table)
+        check_target(self.table, "table")
 
     @property
     def names(self) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Cell(Stretch):
     day: date | None = None  # None in a strip
 
 
-class Grid(NamedTuple):
+class CellGrid(NamedTuple):
     """The cells of a drawing by column and row, and the columns where months begin."""
 
     columns: int
@@ -96,13 +96,13 @@ class Coverage:
         return sum(self.counts.values())
 
     @property
-    def grid(self) -> Grid:
+    def grid(self) -> CellGrid:
         """The cells as they are drawn: those of a strip in rows, days in columns of weeks."""
         if self.year is not None:
             return _in_weeks(self.cells)
         places = [(index % _PER_ROW, index // _PER_ROW) for index in range(len(self.cells))]
         cells = [(*place, cell) for place, cell in zip(places, self.cells, strict=True)]
-        return Grid(_PER_ROW, -(-len(cells) // _PER_ROW), cells)
+        return CellGrid(_PER_ROW, -(-len(cells) // _PER_ROW), cells)
 
     def request(self, since: str, until: str, workers: Sequence[str] = ()) -> dict[str, object]:
         """Form fields of `capstan_replay` to fill a part; no workers means the declared ones."""
@@ -249,7 +249,7 @@ def _cell(name: str, intervals: Sequence[Interval], day: date | None, doubles: D
     return Cell(*_extent(part), len(intervals), doubles(part), name=name, day=day)
 
 
-def _in_weeks(cells: Sequence[Cell]) -> Grid:
+def _in_weeks(cells: Sequence[Cell]) -> CellGrid:
     """A year of days, Monday on top."""
     days = [(cell, cell.day.toordinal()) for cell in cells if cell.day is not None]
     first, last = (date.fromordinal(days[end][1]) for end in (0, -1))
@@ -258,7 +258,7 @@ def _in_weeks(cells: Sequence[Cell]) -> Grid:
     # Above the first week that begins in the month; the first month above the first week.
     months = [(max(-((monday - at.toordinal()) // 7), 0), f"{at:%b}") for at in begins]
     placed = [(*divmod(day - monday, 7), cell) for cell, day in days]
-    return Grid(max(placed[-1][0] + 1, _FEWEST_WEEKS), 7, placed, months)
+    return CellGrid(max(placed[-1][0] + 1, _FEWEST_WEEKS), 7, placed, months)
 
 
 def _stretches(intervals: Iterable[Interval], doubles: Doubling) -> list[Stretch]:

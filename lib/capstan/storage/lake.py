@@ -15,8 +15,15 @@ from uuid import uuid4
 
 from pyarrow import NativeFile, fs
 
-from capstan.core.config import READ_OTHERWISE, check_attempt, check_name, is_name
-from capstan.core.config.names import is_catalog_name, normalised, one_spelling
+from capstan.core.config.names import (
+    READ_OTHERWISE,
+    check_attempt,
+    check_name,
+    is_catalog_name,
+    is_name,
+    normalised,
+    one_spelling,
+)
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.translation import root_message
 from capstan.storage import s3_access

@@ -18,7 +18,7 @@ MARK = 'm4rk "of\\a\nsecret'
 def _concealed() -> Iterator[None]:
     redaction.conceal(MARK)
     yield
-    redaction.forget()
+    redaction._hidden.clear()
 
 
 @pytest.mark.parametrize("spelling", [MARK, repr(MARK), json.dumps(MARK), 'm4rk "of\\a'])

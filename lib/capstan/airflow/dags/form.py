@@ -11,9 +11,9 @@ from airflow.sdk import Param
 
 from capstan.airflow.settings import Settings
 from capstan.airflow.worker_labels import labels_by_stream
-from capstan.core.config import STREAMS_PATTERN
 from capstan.core.config.help import Field, fields_of
 from capstan.core.config.request_fields import GivenFields
+from capstan.core.config.stream_names import STREAMS_PATTERN
 from capstan.replay.planning.request import HOW, INPUT, OUTPUT, Request
 
 _FIELDS = {field.name: field for field in fields_of(Request)}

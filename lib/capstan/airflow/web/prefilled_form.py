@@ -15,7 +15,8 @@ from airflow.sdk import Param
 from capstan.airflow.dags.form import filled, replay_form
 from capstan.airflow.lake_queries import OWN_FIELDS, preview_request, resolve, streams_of
 from capstan.airflow.settings import Settings
-from capstan.core.config import join_names, split_names
+from capstan.core.config import join_names
+from capstan.core.config.names import split_names
 from capstan.core.json_object import Json
 
 _LONGEST = 2_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from capstan.core.config.sequences import SequenceColumn
 from capstan.core.config.sql_rules import normalised, problem_with_columns
@@ -28,30 +28,6 @@ _LATER = ("truncate_when", "unchanged")
 
 VALID_FROM, VALID_TO, CURRENT = "valid_from", "valid_to", "current"
 """The columns that a history adds to each version of a row."""
-
-
-class Merging(Protocol):
-    """The settings of a merge, as requests and declared replays have them."""
-
-    @property
-    def sequence_by(self) -> tuple[str, ...]:
-        """The columns that order the changes of a key."""
-
-    @property
-    def delete_when(self) -> str | None:
-        """The condition that a change deletes its key."""
-
-    @property
-    def truncate_when(self) -> str | None:
-        """The condition that a change removes all rows before it."""
-
-    @property
-    def unchanged(self) -> str | None:
-        """The text of a column that a change leaves as it was."""
-
-    @property
-    def history(self) -> bool:
-        """Whether the table keeps every version of a key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +53,7 @@ class ChangeRule:
     unchanged: str | None = None
 
     @classmethod
-    def of(cls, keys: tuple[str, ...], given: Merging) -> Self | None:
+    def of(cls, keys: tuple[str, ...], given: Any) -> Self | None:
         """The rule of a request with these keys; None unless it merges by sequence."""
         if not given.sequence_by:
             return None
@@ -129,14 +105,14 @@ def stored_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in absent}
 
 
-def problem_without_sequence(given: Merging) -> str | None:
+def problem_without_sequence(given: Any) -> str | None:
     """The reason why settings have no effect without `sequence_by`, or None."""
     name = next((name for name in OPTIONS if getattr(given, name) not in (None, False)), None)
     lacks = name is not None and not given.sequence_by
     return f"{name} needs sequence_by, the order of the changes" if lacks else None
 
 
-def problem_with_changes(given: Merging, *, merges: bool) -> str | None:
+def problem_with_changes(given: Any, *, merges: bool) -> str | None:
     """Why a replay cannot merge by these settings, or None; a preset may give the order."""
     if not merges:
         first = "sequence_by needs mode merge" if given.sequence_by else None

@@ -36,9 +36,6 @@ _INTEGER = re.compile(r"-?\d{1,19}")
 _SCHEDULE = re.compile(r"@[a-z]{3,20}|[0-9A-Za-z*/,#?-]+( [0-9A-Za-z*/,#?-]+){4}")
 _LIMIT = 2**63
 _DOTTED = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
-_REFERENCE = re.compile(f"{_DOTTED}:{_DOTTED}")
-_SPARK_SETTING = re.compile(r"spark(\.[A-Za-z0-9_-]+)+")
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
 
 
 @dataclass(frozen=True, slots=True, config=CONFIG)
@@ -80,6 +77,15 @@ def _checked(check: Callable[[str], str]) -> Callable[[str], str]:
             return check(text)
         except InvalidRequestError as error:
             raise ValueError(f"{error.message}; {error.hint}") from None
+
+    return validate
+
+
+def _matching(pattern: str, problem: str) -> Callable[[str], str]:
+    def validate(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"{text!r} {problem}")
+        return text
 
     return validate
 
@@ -140,18 +146,6 @@ def _parse_bound(text: str) -> datetime | int:
     return number
 
 
-def _spark_setting(name: str) -> str:
-    if not _SPARK_SETTING.fullmatch(name):
-        raise ValueError(f"{name!r} is no Spark setting; names begin with 'spark.'")
-    return name
-
-
-def _uri(text: str) -> str:
-    if not _URI.fullmatch(text):
-        raise ValueError(f"{text!r} is not a URI in ASCII, such as 's3://bucket/orders'")
-    return text
-
-
 def _schedule(text: str) -> str:
     words = " ".join(text.split())
     if not _SCHEDULE.fullmatch(words):
@@ -172,11 +166,10 @@ def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     return _once(values)
 
 
-def reference(text: str) -> str:
-    """Return `text` when it names something in Python: `package.module:name`."""
-    if not _REFERENCE.fullmatch(text):
-        raise ValueError(f"{text!r} names nothing in Python; write package.module:function")
-    return text
+reference = _matching(
+    rf"{_DOTTED}:{_DOTTED}", "names nothing in Python; write package.module:function"
+)
+"""Return a text when it names something in Python: `package.module:name`."""
 
 
 def imported(text: str) -> object:
@@ -240,8 +233,14 @@ References = Annotated[tuple[Reference, ...], _ONE_OR_MORE, AfterValidator(_once
 StreamsBySource = dict[str, Annotated[tuple[Text, ...], _ONE_OR_MORE, AfterValidator(_distinct)]]
 # Workers by the source that reads their stream; of one that reads several, by source/stream.
 LabelsBySource = dict[str, Labels]
-SparkSettings = dict[Annotated[str, AfterValidator(_spark_setting)], str]
-Uri = Annotated[str, AfterValidator(_uri)]
+_SPARK_SETTING = _matching(
+    r"spark(\.[A-Za-z0-9_-]+)+", "is no Spark setting; names begin with 'spark.'"
+)
+SparkSettings = dict[Annotated[str, AfterValidator(_SPARK_SETTING)], str]
+_URI = _matching(
+    r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+", "is not a URI in ASCII, such as 's3://bucket/orders'"
+)
+Uri = Annotated[str, AfterValidator(_URI)]
 TableOrPath = Annotated[str, AfterValidator(_checked(check_declared_target))]
 Schedule = Annotated[str, AfterValidator(_schedule)]
 Length = Annotated[timedelta, _from_text(parse_duration), AfterValidator(_not_negative)]

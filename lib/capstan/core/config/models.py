@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.dataclasses import dataclass
 
-from capstan.core.config.creation import Creation
 from capstan.core.config.fields import (
     CONFIG,
     Column,
     Columns,
     Declared,
+    Fields,
     Instant,
     Labels,
     Length,
@@ -35,6 +44,8 @@ from capstan.core.config.sources import FILE_FORMATS, Source, TableName
 from capstan.core.config.sql_rules import problem_with_expression
 
 _YEAR_ONE = datetime(1, 1, 1, tzinfo=UTC)
+_PROPERTY = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
+_MOST_CLUSTERED = 4
 
 
 SCHEMA = Path(__file__).with_name("streams.schema.json")
@@ -281,6 +292,51 @@ class Stream(Declared):
         return replace(time, watermark=Watermark.WORKER if by_partition else Watermark.STREAM)
 
 
+def _few(columns: tuple[str, ...]) -> tuple[str, ...]:
+    if len(columns) > _MOST_CLUSTERED:
+        raise ValueError(f"has {len(columns)} columns; Delta clusters by {_MOST_CLUSTERED} at most")
+    return columns
+
+
+@dataclass(frozen=True, slots=True, config=CONFIG)
+class Creation(Declared):
+    """How a table is created by the first replay into it; ignored once the table exists.
+
+    Attributes:
+        partition_by: The columns to partition by; omit it for the column of the worker.
+        cluster_by: The columns, or fields such as `_time.event`, to cluster by; at most four.
+        properties: Properties of the table, such as `delta.enableChangeDataFeed: "true"`.
+    """
+
+    partition_by: Columns | None = None
+    cluster_by: Annotated[Fields, AfterValidator(_few)] | None = None
+    properties: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @field_validator("properties", mode="after")
+    @classmethod
+    def _usable(cls, properties: dict[str, str]) -> dict[str, str]:
+        for key, value in properties.items():
+            if not _PROPERTY.fullmatch(key):
+                raise ValueError(f"{key!r} is no name of a property, such as 'delta.enableX'")
+            if key.startswith("capstan."):
+                raise ValueError(f"{key!r} is Capstan's own")
+            if key == "delta.appendOnly" and value.lower() != "false":
+                raise ValueError(f"{key}: {value} would let no run be rolled back")
+        return properties
+
+    @model_validator(mode="after")
+    def _one_layout(self) -> Creation:
+        if self.partition_by is not None and self.cluster_by is not None:
+            raise ValueError("has partition_by and cluster_by; Delta allows only one of them")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it names, with fields reduced to their columns."""
+        named = self.partition_by or self.cluster_by or ()
+        return tuple(dict.fromkeys(name.partition(".")[0] for name in named))
+
+
 @dataclass(frozen=True, slots=True, config=CONFIG)
 class Target(Declared):
     """A downstream table with declared columns.
@@ -310,7 +366,3 @@ class Target(Declared):
     create: Creation | None = None
     asset: Uri | None = None
     description: str = ""
-
-    def in_catalog(self, table: str) -> Target:
-        """The same target by its name in a catalog."""
-        return replace(self, table=table)

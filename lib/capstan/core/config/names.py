@@ -25,22 +25,35 @@ _LISTED = re.compile(
 _MAX_PATH = 1024
 _MAX_SHOWN = 80
 
-NAME_RULE = "a lower-case letter, then up to 63 lower-case letters, digits or underscores"
-ATTEMPT_RULE = "a letter or digit, then up to 199 letters, digits, dots, hyphens or underscores"
-COLUMN_RULE = "up to 128 letters, digits and underscores, and does not begin with a digit"
+_NAME_RULE = "a lower-case letter, then up to 63 lower-case letters, digits or underscores"
+_ATTEMPT_RULE = "a letter or digit, then up to 199 letters, digits, dots, hyphens or underscores"
+_COLUMN_RULE = "up to 128 letters, digits and underscores, and does not begin with a digit"
 
 
 def check_name(kind: str, name: str) -> str:
     """Return `name` if it is valid for an object of a `kind` such as `stream`."""
-    if is_name(name):
+    return _checked(kind, name, _NAME, f"a name is {_NAME_RULE}")
+
+
+def check_column(name: str) -> str:
+    """Return `name` when it may name a column."""
+    return _checked("column", name, _COLUMN, f"a column's name is {_COLUMN_RULE}")
+
+
+def check_attempt(name: str) -> str:
+    """Return `name` when it may name an attempt of a job."""
+    return _checked("attempt", name, _ATTEMPT, f"an attempt's name is {_ATTEMPT_RULE}")
+
+
+def _checked(kind: str, name: str, allowed: re.Pattern[str], rule: str) -> str:
+    if allowed.fullmatch(name):
         return name
-    raise InvalidRequestError(
-        "CAP-NAME",
-        f"{_shown(name)} cannot name a {kind}",
-        f"a name is {NAME_RULE}",
-        kind=kind,
-        name=name,
-    )
+    article = "an" if kind[0] in "aeiou" else "a"
+    raise _refused(kind, name, f"cannot name {article} {kind}", rule)
+
+
+def _refused(kind: str, name: str, problem: str, hint: str) -> InvalidRequestError:
+    return InvalidRequestError("CAP-NAME", f"{_shown(name)} {problem}", hint, kind=kind, name=name)
 
 
 def is_name(name: str) -> bool:
@@ -48,53 +61,32 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def check_column(name: str) -> str:
-    """Return `name` when it may name a column."""
-    if _COLUMN.fullmatch(name):
-        return name
-    raise InvalidRequestError(
-        "CAP-NAME",
-        f"{_shown(name)} cannot name a column",
-        f"a column's name is {COLUMN_RULE}",
-        kind="column",
-        name=name,
-    )
-
-
-def check_attempt(name: str) -> str:
-    """Return `name` when it may name an attempt of a job."""
-    if _ATTEMPT.fullmatch(name):
-        return name
-    raise InvalidRequestError(
-        "CAP-NAME",
-        f"{_shown(name)} cannot name an attempt",
-        f"an attempt's name is {ATTEMPT_RULE}",
-        kind="attempt",
-        name=name,
-    )
-
-
-def check_target(text: str) -> str:
+def check_target(text: str, kind: str = "target") -> str:
     """Return a target: a table's name, or the absolute path or URI of a Delta table.
 
     A name with dots is that of a table in a catalog, as a name in the lake has none. Slashes at the
     end are taken off. Nothing is opened: a path may be of a table yet to be made. A table has one
     path: two that differ are of two tables.
     """
-    return text if is_catalog_name(text) else _name_or_path(text, "target")
+    if is_catalog_name(text):
+        return text
+    if "/" not in text:
+        return check_name("table", text)
+    problem = _path_problem(text)
+    if problem is None:
+        return one_spelling(text).rstrip("/")
+    hint = (
+        f"give a table's name ({_NAME_RULE}), or a path such as /data/march or s3a://bucket/march"
+    )
+    raise _refused(kind, text, f"cannot be a {kind}: {problem}", hint)
 
 
 def check_declared_target(text: str) -> str:
     """Return the name or path of a target in `streams.yaml`, as `check_target`."""
     if not is_catalog_name(text):
-        return _name_or_path(text, "target")
-    raise InvalidRequestError(
-        "CAP-NAME",
-        f"{_shown(text)} is the name of a table in a catalog",
-        f"declare a target with `table: {text}`, and name that target",
-        kind="target",
-        name=text,
-    )
+        return check_target(text)
+    hint = f"declare a target with `table: {text}`, and name that target"
+    raise _refused("target", text, "is the name of a table in a catalog", hint)
 
 
 def is_catalog_name(text: str) -> bool:
@@ -110,26 +102,6 @@ def normalised(name: str) -> str:
 def one_spelling(path: str) -> str:
     """A path whose scheme, of the several for S3, is the one that Spark knows: `s3a`."""
     return _S3.sub("s3a://", path)
-
-
-def check_table(text: str) -> str:
-    """Return a table that is only read, as `check_target`."""
-    return text if is_catalog_name(text) else _name_or_path(text, "table")
-
-
-def _name_or_path(text: str, kind: str) -> str:
-    if "/" not in text:
-        return check_name("table", text)
-    problem = _path_problem(text)
-    if problem is None:
-        return one_spelling(text).rstrip("/")
-    raise InvalidRequestError(
-        "CAP-NAME",
-        f"{_shown(text)} cannot be a {kind}: {problem}",
-        f"give a table's name ({NAME_RULE}), or a path such as /data/march or s3a://bucket/march",
-        kind=kind,
-        name=text,
-    )
 
 
 def split_names(text: str) -> list[str]:

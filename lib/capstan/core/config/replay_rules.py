@@ -6,7 +6,7 @@ from typing import Any
 
 from capstan.core.config.change_rules import problem_with_changes
 from capstan.core.config.models import Mode
-from capstan.core.config.stream_names import check_streams, joined_streams, problem_with_workers
+from capstan.core.config.stream_names import check_streams, joined_streams
 from capstan.errors import InvalidRequestError
 
 
@@ -44,11 +44,26 @@ def _check_streams(replay: Any) -> None:
                 "a replay has streams but no pipeline, which reads them",
                 "name the pipeline",
             )
-    problem = problem_with_workers(replay.keyed, replay.workers, replay.workers_of)
+    problem = _problem_with_workers(replay)
     if problem is not None:
         raise InvalidRequestError(
             "CAP-WORKERS", problem, "name workers of each stream by the source that reads it"
         )
+
+
+def _problem_with_workers(replay: Any) -> str | None:
+    if not replay.workers_of:
+        return None
+    if not replay.keyed:
+        return "workers_of is for several streams"
+    if replay.workers is not None:
+        return "workers are chosen both by workers and by workers_of"
+    unknown = sorted(set(replay.workers_of) - set(replay.keyed))
+    if unknown:
+        known = ", ".join(sorted(replay.keyed))
+        return f"workers_of names {unknown[0][:80]}, and the streams are those for {known}"
+    empty = sorted(key for key, names in replay.workers_of.items() if not names)
+    return f"no workers of {empty[0]} are chosen" if empty else None
 
 
 def _check_computation(replay: Any) -> None:

@@ -141,12 +141,8 @@ def _shown(limit: Limit) -> str:
 
 def duplicate_name(checks: Sequence[Check]) -> str | None:
     """The first name that two checks share, or None."""
-    seen: set[str] = set()
-    for check in checks:
-        if check.title in seen:
-            return check.title
-        seen.add(check.title)
-    return None
+    names = [check.title for check in checks]
+    return next((name for i, name in enumerate(names) if name in names[:i]), None)
 
 
 def _distinct(checks: tuple[Check, ...]) -> tuple[Check, ...]:

@@ -69,26 +69,6 @@ def check_streams(streams: Mapping[str, str]) -> None:
         )
 
 
-def problem_with_workers(
-    streams: Mapping[str, str],
-    workers: Sequence[str] | None,
-    workers_of: Mapping[str, Sequence[str]],
-) -> str | None:
-    """Why workers cannot be chosen by stream, or None; a stream not in `workers_of` has all."""
-    if not workers_of:
-        return None
-    if not streams:
-        return "workers_of is for several streams"
-    if workers is not None:
-        return "workers are chosen both by workers and by workers_of"
-    unknown = sorted(set(workers_of) - set(streams))
-    if unknown:
-        known = ", ".join(sorted(streams))
-        return f"workers_of names {unknown[0][:80]}, and the streams are those for {known}"
-    empty = sorted(key for key, names in workers_of.items() if not names)
-    return f"no workers of {empty[0]} are chosen" if empty else None
-
-
 def parse_streams(text: str) -> dict[str, str]:
     """The streams by key in `orders=eu+us,payments=payments`; none in a plain name."""
     return keyed_streams({key: split_streams(value) for key, value in parse_pairs(text).items()})

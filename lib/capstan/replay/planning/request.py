@@ -15,18 +15,18 @@ from capstan.core.config import (
     Mode,
     ProjectConfig,
     Replay,
-    check_column,
     check_name,
     check_target,
     joined_streams,
-    keyed_streams,
 )
 from capstan.core.config.change_rules import problem_without_sequence, stored_options
 from capstan.core.config.fields import SequencesOrNone
 from capstan.core.config.help import Help, documented
-from capstan.core.config.loading.change_completion import preset_settings
+from capstan.core.config.loading.cross_checks import preset_settings
+from capstan.core.config.names import check_column
 from capstan.core.config.replay_rules import cannot_follow, check_replay
 from capstan.core.config.request_fields import GivenFields, NamesBySource, NamesOrNone, TimeText
+from capstan.core.config.stream_names import keyed_streams
 from capstan.core.json_object import Json
 from capstan.core.parallelism import check_parallelism
 from capstan.errors import InvalidRequestError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from capstan.core.config import ProjectConfig, Target, source_of, transforms
+from capstan.core.config import ProjectConfig, Target, source_of
+from capstan.core.config.loading.registry import transforms
 from capstan.core.times import Antichain, Box, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Sink, pipelines

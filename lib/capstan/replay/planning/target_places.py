@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def _table_in_catalog(
     path = declared_path(lake, into, undeclared)
     # A target that is declared otherwise may be that table. The catalog is asked by this name.
     same = next((targets[name] for name, at in places.items() if at == path), undeclared)
-    return lake.target(path), same.in_catalog(into)
+    return lake.target(path), replace(same, table=into)
 
 
 def declared_path(lake: Lake, name: str, target: Target) -> str:

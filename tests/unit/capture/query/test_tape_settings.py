@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from capstan.capture.query.tape_settings import settings_of
-from capstan.core.config import EventTime, Source, TimeUnit
+from capstan.core.config import EventTime, Source
+from capstan.core.config.models import TimeUnit
 from tests.support.sample_streams import little_stream
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from capstan.core.config import ByColumn, Mode, ProjectConfig, load_config
 from capstan.core.config.changes import Changes
-from capstan.core.config.changes.columns import columns_of
+from capstan.core.config.changes.model import columns_of
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request, with_preset
 

@@ -9,16 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capstan.core.config import (
-    check_column,
     check_name,
     check_target,
     format_duration,
     join_names,
     parse_duration,
-    parse_instant,
-    split_names,
 )
-from capstan.core.config.names import check_declared_target
+from capstan.core.config.durations import parse_instant
+from capstan.core.config.names import check_column, check_declared_target, split_names
 from capstan.errors import InvalidRequestError
 
 HOSTILE = [

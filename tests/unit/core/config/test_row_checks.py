@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from capstan.core.config import Check, ProjectConfig, Range, load_config
-from capstan.core.config.row_checks import duplicate_name
+from capstan.core.config import ProjectConfig, load_config
+from capstan.core.config.row_checks import Check, Range, duplicate_name
 from capstan.errors import InvalidRequestError
 
 HEAD = """\

@@ -6,14 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.config import (
-    joined_streams,
-    keyed_streams,
-    parse_pairs,
-    parse_streams,
-    source_of,
-    split_streams,
-)
+from capstan.core.config import joined_streams, parse_streams, source_of, split_streams
+from capstan.core.config.stream_names import keyed_streams, parse_pairs
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.request import Request
 from tests.unit.core.config.loading.test_loader import EPOCHS, read, refused

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capstan.core.config import Registry, Transform, load_config, transform, transforms
+from capstan.core.config import Transform, load_config
+from capstan.core.config.loading.registry import Registry, transform, transforms
 from capstan.core.config.sql_rules import normalised, problem_with_expression, problem_with_query
 from capstan.errors import InvalidRequestError
 

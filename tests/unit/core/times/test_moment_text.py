@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from capstan.core.config import parse_instant
+from capstan.core.config.durations import parse_instant
 from capstan.core.config.fields import Bound as DeclaredBound
 from capstan.core.times import Box, Coordinate, Kind, TimeType
 from capstan.core.times.moment_text import PATTERN, moment

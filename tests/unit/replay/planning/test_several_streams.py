@@ -18,8 +18,9 @@ from capstan.backfill.planner import BackfillRequest, plan_replays
 from capstan.backfill.survey import survey
 from capstan.cli import main
 from capstan.cli.options import workers_by_source
-from capstan.core.config import STREAMS_PATTERN, ProjectConfig, Replay
+from capstan.core.config import ProjectConfig, Replay
 from capstan.core.config.loading.validation import read_request
+from capstan.core.config.stream_names import STREAMS_PATTERN
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from capstan.core.config.changes.columns import RowColumn, parsed, struct_type
-from capstan.core.config.changes.model import Changes
+from capstan.core.config.changes.model import Changes, RowColumn, parsed, struct_type
 from capstan.core.config.changes.presets import Preset, known_only
 
 MARKER = "__debezium_unavailable_value"

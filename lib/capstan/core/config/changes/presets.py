@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capstan.core.config.changes.columns import RowColumn, struct_type
-from capstan.core.config.changes.model import Changes
+from capstan.core.config.changes.model import Changes, RowColumn, struct_type
 from capstan.core.sql_names import text_literal
 
 _KNOWN = "'insert', 'update_preimage', 'update_postimage', 'delete'"

@@ -19,7 +19,7 @@ from capstan.core.config.loading.secret_references import references
 from capstan.core.config.loading.validation import read_declared
 from capstan.core.config.loading.yaml_document import Document, Place, read_document
 from capstan.core.config.models import Stream, Target
-from capstan.core.config.names import NAME_RULE, check_name, did_you_mean, one_of
+from capstan.core.config.names import check_name, did_you_mean, one_of
 from capstan.core.config.replays import Replay
 from capstan.core.config.row_checks import duplicate_name
 from capstan.core.config.transforms import Transform
@@ -235,8 +235,7 @@ class _Loader:
                 try:
                     check_name(_KINDS[section], name)
                 except InvalidRequestError as error:
-                    hint = f"a name is {NAME_RULE}"
-                    raise self.document.error(place, error.message, hint) from None
+                    raise self.document.error(place, error.message, error.hint) from None
                 declared[name] = read(self.document, place, value)
         return MappingProxyType(declared)
 

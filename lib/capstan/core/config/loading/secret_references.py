@@ -63,20 +63,6 @@ class Reference:
         return self.kind == "env" or self.connection[1] not in _OPEN
 
 
-@dataclass(frozen=True, slots=True)
-class LiteralSecret:
-    """An option that seems to have a secret as its value."""
-
-    stream: str
-    key: str
-
-    def __str__(self) -> str:
-        return (
-            f"streams.{self.stream}.source.options.{self.key} seems to be a secret; "
-            "write {env:NAME} or {conn:ID:FIELD} instead"
-        )
-
-
 def references(options: Mapping[str, str]) -> Iterator[Reference]:
     """The references in a source's options."""
     for key, text in options.items():
@@ -136,10 +122,11 @@ def unresolved(stream: str, reference: Reference, problem: str = "") -> InvalidR
     )
 
 
-def literal_secrets(streams: Mapping[str, Stream]) -> list[LiteralSecret]:
-    """The options whose names are those of secrets, and whose values are no references."""
+def literal_secrets(streams: Mapping[str, Stream]) -> list[str]:
+    """The options that seem to have a secret as their value, with what to write instead."""
     return [
-        LiteralSecret(name, key)
+        f"streams.{name}.source.options.{key} seems to be a secret; "
+        "write {env:NAME} or {conn:ID:FIELD} instead"
         for name, stream in streams.items()
         for key, text in stream.source.options.items()
         if _SECRET_KEY.search(key) and not _HARMLESS_KEY.search(key) and not _MARKER.search(text)

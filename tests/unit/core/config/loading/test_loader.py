@@ -21,11 +21,11 @@ from capstan.core.config import (
     Mode,
     ProjectConfig,
     Source,
-    Watermark,
-    default_path,
     load_config,
     load_sound,
 )
+from capstan.core.config.loading.loader import default_path
+from capstan.core.config.models import Watermark
 from capstan.errors import InvalidRequestError
 
 PROJECT = Path(__file__).resolve().parents[5]

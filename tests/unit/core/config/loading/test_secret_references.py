@@ -29,9 +29,9 @@ OPTIONS = {
 
 @pytest.fixture(autouse=True)
 def _nothing_concealed() -> Iterator[None]:
-    redaction.forget()
+    redaction._hidden.clear()
     yield
-    redaction.forget()
+    redaction._hidden.clear()
 
 
 def stream(options: dict[str, str]) -> Stream:
@@ -145,5 +145,7 @@ def test_values_that_look_like_secrets_are_found() -> None:
             )
         }
     )
-    assert [item.key for item in actual] == ["kafka.sasl.jaas.config", "fs.s3a.access.key"]
-    assert str(actual[0]).startswith("streams.orders.source.options.kafka.sasl.jaas.config seems")
+    assert [text.partition(" ")[0] for text in actual] == [
+        "streams.orders.source.options.kafka.sasl.jaas.config",
+        "streams.orders.source.options.fs.s3a.access.key",
+    ]
