@@ -109,7 +109,7 @@ def _read(files: DataFrame, form: Form, reader: Reader, schema: pa.Schema) -> Da
 def _surveyed(files: DataFrame, form: Form) -> tuple[FileSurvey, ...]:
     schema = pa.schema([("worker", pa.int32()), ("survey", pa.string())])
     rows = _read(files, form, recording_reader.survey, schema).collect()
-    surveys = [FileSurvey.from_text(row["survey"]) for row in rows]
+    surveys = [recording_reader.SURVEY.validate_json(row["survey"]) for row in rows]
     return tuple(sorted(surveys, key=lambda survey: survey.worker))
 
 

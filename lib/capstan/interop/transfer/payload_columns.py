@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -39,29 +39,35 @@ def payload_type(record: TypeCodec | None) -> pa.StructType:
     """The stream's columns for records of a type; None stands for any JSON."""
     if record is None:
         return pa.struct([("json", pa.string())])
-    if record.shape is TypeShape.TUPLE and record.parts:
-        columns = _type(record)
-        assert isinstance(columns, pa.StructType)
-        return columns
-    return pa.struct([("value", _type(record))])
+    kind = _type(record)
+    return kind if _has_columns(record) else pa.struct([("value", kind)])
 
 
 def payload_array(record: TypeCodec | None, values: Sequence[object]) -> pa.StructArray:
-    """Records as the stream's columns."""
+    """Records as the stream's columns; `NotBigintError` for a number that does not fit."""
     if record is None:
         return pa.StructArray.from_arrays([pa.array(map(json_text, values), pa.string())], ["json"])
-    if record.shape is TypeShape.TUPLE and record.parts:
-        return _array(record, values)
-    return pa.StructArray.from_arrays([_array(record, values)], ["value"])
+    cells = values if _is_native(record) else [_cell(record, value) for value in values]
+    try:
+        column = pa.array(cells, _type(record))
+    except (OverflowError, pa.ArrowInvalid):
+        for value in values:
+            _cell(record, value)
+        raise
+    return column if _has_columns(record) else pa.StructArray.from_arrays([column], ["value"])
 
 
 def payload_values(record: TypeCodec | None, column: pa.StructArray) -> list[object]:
     """The records of the columns that `payload_array` made."""
     if record is None:
         return [json.loads(text) for text in column.field("json").to_pylist()]
-    if record.shape is TypeShape.TUPLE and record.parts:
-        return [_value(record, value) for value in column.to_pylist()]
-    return [_value(record, value) for value in column.field("value").to_pylist()]
+    cells = column if _has_columns(record) else column.field("value")
+    return [_value(record, value) for value in cells.to_pylist()]
+
+
+def _has_columns(record: TypeCodec) -> bool:
+    """Whether the parts of a record are the stream's columns."""
+    return record.shape is TypeShape.TUPLE and bool(record.parts)
 
 
 def require_bigint(value: int) -> int:
@@ -86,7 +92,7 @@ def _type(codec: TypeCodec) -> pa.DataType:
         return _PLAIN[codec.shape]
     if codec.shape is TypeShape.FLOAT:
         return pa.float32() if codec.name == "f32" else pa.float64()
-    if codec.shape is TypeShape.TUPLE and codec.parts:
+    if _has_columns(codec):
         return pa.struct([(f"f{i}", _type(part)) for i, part in enumerate(codec.parts)])
     if codec.shape is TypeShape.LIST:
         return pa.list_(_type(codec.parts[0]))
@@ -103,43 +109,24 @@ def _type(codec: TypeCodec) -> pa.DataType:
     )
 
 
-def _array(codec: TypeCodec, values: Sequence[object]) -> pa.Array:
-    """A column of values, None among them for an option without a value."""
-    if codec.shape is TypeShape.OPTION:
-        return _array(codec.parts[0], values)
+def _is_native(codec: TypeCodec) -> bool:
+    """Whether Arrow takes the values of a type as they are."""
+    return codec.shape is not TypeShape.OTHER and all(map(_is_native, codec.parts))
+
+
+def _cell(codec: TypeCodec, value: Any) -> object:
+    """A value as Arrow takes it; None for an option without a value."""
+    if value is None:
+        return None
     if codec.shape is TypeShape.INTEGER:
-        try:
-            return pa.array(values, pa.int64())
-        except (OverflowError, pa.ArrowInvalid):
-            for value in values:
-                if isinstance(value, int):
-                    require_bigint(value)
-            raise
+        return require_bigint(value)
     if codec.shape is TypeShape.TUPLE:
-        rows = [
-            value if isinstance(value, tuple) else (None,) * len(codec.parts) for value in values
-        ]
-        fields = [_array(part, [row[i] for row in rows]) for i, part in enumerate(codec.parts)]
-        absent = pa.array([value is None for value in values], pa.bool_())
-        names = [f"f{i}" for i in range(len(fields))]
-        return pa.StructArray.from_arrays(fields, names, mask=absent)
+        return tuple(map(_cell, codec.parts, value))
     if codec.shape is TypeShape.LIST:
-        return _list(codec.parts[0], values)
-    if codec.shape is TypeShape.OTHER:
-        texts = [None if value is None else json_text(codec.to_json(value)) for value in values]
-        return pa.array(texts, pa.string())
-    return pa.array(values, _type(codec))
-
-
-def _list(part: TypeCodec, values: Sequence[object]) -> pa.ListArray:
-    flat: list[object] = []
-    offsets: list[int | None] = []
-    for value in values:
-        offsets.append(None if value is None else len(flat))
-        if isinstance(value, tuple):
-            flat += value
-    offsets.append(len(flat))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _array(part, flat))
+        return [_cell(codec.parts[0], element) for element in value]
+    if codec.shape is TypeShape.OPTION:
+        return _cell(codec.parts[0], value)
+    return json_text(codec.to_json(value)) if codec.shape is TypeShape.OTHER else value
 
 
 def _value(codec: TypeCodec, value: object) -> object:

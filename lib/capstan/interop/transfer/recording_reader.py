@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+from pydantic import TypeAdapter
 
 from capstan.core.protocol import Fault, Messages, Progress, Rule, StreamChecker, Violation
 from capstan.core.protocol.events import Event, Item
@@ -59,55 +59,28 @@ class FileSurvey:
     torn: str | None  # its unfinished end in words; None if complete
     oversized: OversizedNumber | None  # the first number that does not fit a BIGINT
 
-    def to_text(self) -> str:
-        """The survey as JSON text, which `from_text` reads."""
-        return json.dumps(asdict(self))
 
-    @classmethod
-    def from_text(cls, text: str) -> FileSurvey:
-        """The survey that `to_text` wrote."""
-        fields = json.loads(text)
-        if fields["violation"] is not None:
-            fields["violation"] = SurveyViolation(*fields["violation"])
-        if fields["oversized"] is not None:
-            fields["oversized"] = OversizedNumber(*fields["oversized"])
-        return cls(**fields)
-
-
-class _HashedFile:
-    """A file whose bytes are hashed as they are read."""
-
-    def __init__(self, path: str) -> None:
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115
-        self.hash = hashlib.sha256()
-
-    def read(self, size: int, /) -> bytes | None:
-        data = self._file.read(size)
-        self.hash.update(data or b"")
-        return data
-
-    def close(self) -> None:
-        # The hash covers the bytes after damage too: the file is the same only if all bytes are.
-        while self.read(2**20):
-            pass
-        self._file.close()
+SURVEY: Final = TypeAdapter(FileSurvey)
 
 
 def survey(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
     """Check each file; `worker INT, survey STRING`, one row per file."""
     for recording in _recordings(files):
-        text = _surveyed(recording, form).to_text()
+        text = SURVEY.dump_json(_surveyed(recording, form)).decode()
         columns = [pa.array([recording.worker], pa.int32()), pa.array([text], pa.string())]
         yield pa.RecordBatch.from_arrays(columns, ["worker", "survey"])
 
 
 def _surveyed(recording: Recording, form: Form) -> FileSurvey:
-    source = _HashedFile(recording.path)
     checker = StreamChecker(form.time_type.minimum)
     violation: Violation | None = None
     oversized: OversizedNumber | None = None
     events = records = 0
-    with EventReader(source, form.encoding(recording.named), recording.path) as reader:
+    with Path(recording.path).open("rb", buffering=0) as source:
+        # Of the bytes after damage too: the file is the same only if all bytes are.
+        digest = hashlib.file_digest(source, "sha256").hexdigest()
+        source.seek(0)
+        reader = EventReader(source, form.encoding(recording.named), recording.path)
         for position, item in enumerate(reader.items()):
             events += 1
             records += _records(_event(item)) or 0
@@ -120,7 +93,6 @@ def _surveyed(recording: Recording, form: Form) -> FileSurvey:
     if violation is not None:
         description = violation.describe(form.time_type)
         first = SurveyViolation(violation.seq, violation.rule.value, description)
-    digest = source.hash.hexdigest()
     return FileSurvey(
         recording.worker, recording.path, digest, events, records, first, torn, oversized
     )
@@ -151,32 +123,6 @@ def _times(event: Event | None) -> Iterator[Time]:
         yield from (time for time, _ in event.updates)
 
 
-@dataclass(slots=True)
-class _Rows:
-    """Columns of plain values, emitted as a batch once there are enough."""
-
-    schema: pa.Schema
-    columns: list[list[object]] = field(init=False)
-    weight: int = 0
-
-    def __post_init__(self) -> None:
-        self.columns = [[] for _ in self.schema]
-
-    def add(self, weight: int, *values: object) -> None:
-        for column, value in zip(self.columns, values, strict=True):
-            column.append(value)
-        self.weight += weight
-
-    def flush(self) -> pa.RecordBatch:
-        arrays = [
-            pa.array(column, schema_field.type)
-            for column, schema_field in zip(self.columns, self.schema, strict=True)
-        ]
-        self.__post_init__()
-        self.weight = 0
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-
 def event_schema(time_type: TimeType) -> pa.Schema:
     """Schema of `events`: the columns of the table without commit and fingerprint."""
     time = pa.struct([(name, pa.int64()) for name in time_type.names])
@@ -200,28 +146,28 @@ def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
     event keeps its position, without a kind. From the first wrong number on, every `seq` is one too
     high, so that the recording breaks on the tape at the same place as in the file.
     """
-    time_type = form.time_type
-    rows = _Rows(event_schema(time_type))
+    schema = event_schema(form.time_type)
+    rows: list[dict[str, object]] = []
+    size = 0
     for recording in _recordings(files):
         skipped = 0
         for position, (item, _) in enumerate(_sized(recording, form)):
             skipped = 1 if isinstance(item, Fault) and item.rule is Rule.SEQ else skipped
             event = _event(item)
-            place = (recording.worker, position + skipped)
-            rows.add(weight(event), *place, *_cells(event, time_type), position, _records(event))
-            if rows.weight >= _MAX_ROWS:
-                yield rows.flush()
-    yield rows.flush()
+            seq, size = position + skipped, size + weight(event)
+            rows.append(_row(recording.worker, seq, position, event, form.time_type))
+            if size >= _MAX_ROWS:
+                yield pa.RecordBatch.from_pylist(rows, schema)
+                rows, size = [], 0
+    yield pa.RecordBatch.from_pylist(rows, schema)
 
 
 def event_batch(
     time_type: TimeType, numbered: Iterable[tuple[int, int, int, Event]]
 ) -> pa.RecordBatch:
     """Events with worker, `seq` and batch, with the schema `event_schema`."""
-    rows = _Rows(event_schema(time_type))
-    for worker, seq, batch, event in numbered:
-        rows.add(0, worker, seq, *_cells(event, time_type), batch, _records(event))
-    return rows.flush()
+    rows = [_row(worker, seq, batch, event, time_type) for worker, seq, batch, event in numbered]
+    return pa.RecordBatch.from_pylist(rows, event_schema(time_type))
 
 
 def weight(event: Event | None) -> int:
@@ -229,18 +175,21 @@ def weight(event: Event | None) -> int:
     return 1 + (len(event.updates) if isinstance(event, Progress) else 0)
 
 
-def _cells(event: Event | None, time_type: TimeType) -> tuple[object, object, object]:
-    """The columns kind, time and updates."""
+def _row(
+    worker: int, seq: int, batch: int, event: Event | None, time_type: TimeType
+) -> dict[str, object]:
+    """The columns of an event; those that it has not are null."""
 
     def struct(time: Time) -> dict[str, int]:
         return dict(zip(time_type.names, time, strict=True))
 
-    if event is None:
-        return None, None, None
+    row: dict[str, object] = {"worker": worker, "seq": seq, "batch": batch}
     if isinstance(event, Messages):
-        return "messages", struct(event.time), None
-    updates = [{"time": struct(time), "diff": diff} for time, diff in event.updates]
-    return "progress", None, updates
+        return row | {"kind": "messages", "time": struct(event.time), "records": event.records}
+    if isinstance(event, Progress):
+        updates = [{"time": struct(time), "diff": diff} for time, diff in event.updates]
+        return row | {"kind": "progress", "updates": updates}
+    return row
 
 
 def _records(event: Event | None) -> int | None:
