@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from capstan.core.protocol import Rule
@@ -89,11 +90,11 @@ def export_recordings(
     require_new_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     writer = partial(recording_writer.write, folder=str(folder.absolute()), form=form)
-    results = rows.mapInArrow(writer, "worker int, written string, refused string").collect()
+    results = rows.mapInArrow(writer, from_arrow_schema(recording_writer.RESULTS)).collect()
     written = {
-        row["worker"]: recording_writer.WrittenFile.from_text(row["written"])
+        row["worker"]: recording_writer.WrittenFile(*row[:-1])
         for row in results
-        if row["written"]
+        if row["refused"] is None
     }
     for row in results:
         if row["refused"]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from io import BufferedWriter
 from pathlib import Path
-from typing import TypedDict
+from typing import Final, TypedDict
 
 import pyarrow as pa
 
@@ -33,15 +33,12 @@ class WrittenFile:
         """The file as reports show it."""
         return asdict(self)
 
-    def to_text(self) -> str:
-        """The file as JSON text, which `from_text` reads."""
-        return json.dumps(self.to_json())
 
-    @classmethod
-    def from_text(cls, text: str) -> WrittenFile:
-        """The file that `to_text` wrote."""
-        return cls(**json.loads(text))
-
+RESULTS: Final = pa.schema(
+    [("worker", pa.int32()), ("file", pa.string()), ("events", pa.int64()),
+     ("records", pa.int64()), ("bytes", pa.int64()), ("refused", pa.string())]
+)  # fmt: skip
+"""A `WrittenFile`, or the error that took its place."""
 
 _COLUMNS = ("worker", "kind", "time", "updates", "records")
 
@@ -103,18 +100,18 @@ class _UnfinishedFile:
 
 
 def write(batches: Iterable[pa.RecordBatch], folder: str, form: Form) -> Iterator[pa.RecordBatch]:
-    """Write rows in the order of `export_files`; one result row per file.
+    """Write rows in the order of `export_files`; one row of `RESULTS` per file.
 
-    `worker INT, written STRING, refused STRING`: the text of `WrittenFile.to_text`; or the error,
-    if an event cannot be written or lacks records that it counts. Nothing follows an error.
+    It has an error if an event cannot be written or lacks records that it counts, and is the last.
     """
     recordings: list[_UnfinishedFile] = []
     try:
         for written in _write_files(batches, folder, form, recordings):
-            yield _result_row(written.worker, written.to_text(), None)
+            yield pa.RecordBatch.from_pylist([written.to_json()], RESULTS)
     except (CheckFailedError, InvalidRequestError) as error:
         recordings[-1].discard()
-        yield _result_row(recordings[-1].worker, None, json.dumps(error.to_json()))
+        result = {"worker": recordings[-1].worker, "refused": json.dumps(error.to_json())}
+        yield pa.RecordBatch.from_pylist([result], RESULTS)
 
 
 def _write_files(
@@ -161,11 +158,4 @@ def _miscounted(seq: int | None, time: Time | None, stored: int, promised: int) 
         time=None if time is None else list(time),
         stored=stored,
         promised=promised,
-    )
-
-
-def _result_row(worker: int, written: str | None, refused: str | None) -> pa.RecordBatch:
-    texts = (pa.array([text], pa.string()) for text in (written, refused))
-    return pa.RecordBatch.from_arrays(
-        [pa.array([worker], pa.int32()), *texts], ["worker", "written", "refused"]
     )

@@ -41,8 +41,8 @@ def told(tmp_path, *given):
 def test_each_worker_has_a_file(tmp_path):
     actual = told(tmp_path, rows(1, "a", "b"), rows(4, "c"))
     assert [(row["worker"], row["refused"]) for row in actual] == [(1, None), (4, None)]
-    first = recording_writer.WrittenFile.from_text(actual[0]["written"])
-    assert (first.file, first.events, first.records) == ("worker-1.jsonl", 2, 2)
+    first = actual[0]
+    assert (first["file"], first["events"], first["records"]) == ("worker-1.jsonl", 2, 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["worker-1.jsonl", "worker-4.jsonl"]
 
 
