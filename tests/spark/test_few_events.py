@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from capstan.capture.batch.in_process_events import Cells, numbered
-from capstan.capture.batch.progress_events import CLOSING, OPENING, numbered_events
+from capstan.capture.batch.commit_events import CLOSING, OPENING, Cells, numbered, numbered_events
 from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.storage.lake import Lake
 from capstan.storage.tape.settings import TapeSettings
@@ -53,15 +52,15 @@ def tape(
 def stored(spark: SparkSession, time_type: TimeType, rows: list[tuple]) -> DataFrame:
     width = len(time_type.coordinates)
     columns = {
-        "_worker": pa.array([row[0] for row in rows], pa.int32()),
+        "worker": pa.array([row[0] for row in rows], pa.int32()),
         **{f"t{i}": pa.array([row[1][i] for row in rows], pa.int64()) for i in range(width)},
-        "_at": pa.array([row[2] for row in rows], pa.int64()),
-        "_h1": pa.array([row[3] for row in rows], pa.int64()),
-        "_h2": pa.array([row[4] for row in rows], pa.int64()),
+        "at": pa.array([row[2] for row in rows], pa.int64()),
+        "h1": pa.array([row[3] for row in rows], pa.int64()),
+        "h2": pa.array([row[4] for row in rows], pa.int64()),
     }
     time = F.struct(*(coordinate(F.col(f"t{i}"), c) for i, c in enumerate(time_type.coordinates)))
     return spark.createDataFrame(pa.table(columns)).select(
-        "_worker", time.alias("_time"), "_at", "_h1", "_h2"
+        "worker", time.alias("time"), "at", "h1", "h2"
     )
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from capstan.capture.batch import checkpoint_guard, classify
-from capstan.capture.batch.in_process_events import numbered
+from capstan.capture.batch.commit_events import CLOSING, Statement, append_statements
 from capstan.capture.batch.micro_batch import BatchResult
-from capstan.capture.batch.progress_events import CLOSING, Statement
 from capstan.capture.batch.roster import Roster
 from capstan.capture.query.attached_query import require_no_source, session_of_expressions
 from capstan.capture.query.capture_query import CaptureQuery, in_turn
@@ -45,14 +44,7 @@ from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import payload_of
-from capstan.storage.tape.tape import (
-    Cut,
-    Tape,
-    append_few_events,
-    newest_cut,
-    open_tape,
-    stored_payload,
-)
+from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape, stored_payload
 from capstan.storage.tape.upgrade import upgrade
 from capstan.telemetry.instrumentation import emit
 
@@ -269,7 +261,7 @@ def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
         for state in states
     ]
     positions = {state.worker: state.events for state in states}
-    events = numbered(tape.time_type, statements, positions, batch=cut.batch, commit=cut.commit + 1)
-    append_few_events(tape, events, cut.commit + 1, {"stream": name, "close": True})
+    note = {"close": True}
+    append_statements(tape, statements, positions, note, batch=cut.batch, commit=cut.commit + 1)
     emit("capture.close", stream=name)
     return tape, len(states)

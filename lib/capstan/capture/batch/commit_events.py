@@ -1,38 +1,55 @@
-"""Progress statements of workers in one commit of a tape, before or after their messages."""
+"""The events of one commit of a tape: progress of its workers, and counts of their records.
+
+Spark numbers the events of a large micro-batch; those of any other commit are numbered in this
+process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from capstan.core.times import Time
-from capstan.storage.tape.fingerprint import fingerprint
-from capstan.storage.tape.schema import updates_array
-from capstan.storage.tape.time_columns import coordinate
+from capstan.core.times import Time, TimeType
+from capstan.storage.delta.arrow_writer import arrow_schema, struct
+from capstan.storage.tape.fingerprint import fingerprint, record_hashes
+from capstan.storage.tape.index import arrow_times
+from capstan.storage.tape.schema import events_schema, updates_array
+from capstan.storage.tape.tape import append_few_events
 
 if TYPE_CHECKING:
+    from capstan.storage.delta.commits import Note
     from capstan.storage.tape.tape import Tape
 
 # Ranks within a commit: a worker's next number, its opening, its messages, its closing.
 POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2
 
-Statement = tuple[int, int, list[tuple[Time, int]]]
+Updates = Sequence[tuple[Time, int]]
+Statement = tuple[int, int, Updates]
 """A worker, the rank of its statement, and the updates."""
+Event = tuple[int, int, tuple[int, ...], Updates | None, int | None, Mapping[str, int] | None]
+"""Worker, rank, time (empty for progress), updates, records and fingerprint."""
 
 
-def moved(before: Time, after: Time) -> list[tuple[Time, int]]:
+def moved(before: Time, after: Time) -> Updates:
     """The updates that move a worker from one held time to another."""
     return [(before, -1), (after, 1)]
+
+
+def hashed(records: DataFrame) -> DataFrame:
+    """Rows of the table `records`, as the functions here count them: `worker, time, h1, h2`."""
+    h1, h2 = record_hashes(records)
+    return records.select("worker", "time", h1.alias("h1"), h2.alias("h2"))
 
 
 def numbered_events(
     stored: DataFrame,
     tape: Tape,
-    statements: list[Statement],
+    statements: Sequence[Statement],
     positions: Mapping[int, int],
     *,
     batch: int,
@@ -40,19 +57,28 @@ def numbered_events(
 ) -> DataFrame:
     """The events of one commit, numbered from each worker's last, in one partition.
 
-    `stored` has a row per record: `_worker INT, _time STRUCT`, hashes `_h1, _h2 BIGINT`. The rank
-    of a statement places it before or after messages; `positions` are the workers' next `seq`.
+    `stored` has a row per record: `worker INT, time STRUCT`, hashes `h1, h2 BIGINT`. The rank of a
+    statement places it before or after messages; `positions` are the workers' next `seq`.
     """
-    messages = stored.groupBy(F.col("_worker").alias("worker"), F.col("_time").alias("time")).agg(
+    messages = stored.groupBy("worker", "time").agg(
         F.count(F.lit(1)).alias("records"),
-        fingerprint(F.col("_h1"), F.col("_h2")).alias("fingerprint"),
+        fingerprint(F.col("h1"), F.col("h2")).alias("fingerprint"),
     )
-    progress = progress_frame(stored.sparkSession, statements, tape, positions)
+    # A row of rank `POSITION` per worker carries its next `seq` as `start`.
+    rows: list[dict[str, object]] = [
+        {"worker": worker, "rank": POSITION, "start": start} for worker, start in positions.items()
+    ]
+    rows += [
+        {"worker": worker, "rank": rank, "updates": updates} for worker, rank, updates in statements
+    ]
+    updates = updates_array(tape.time_type)
+    columns = struct(worker="integer", rank="integer", start="long", updates=updates)
+    progress = pa.Table.from_pylist(rows, schema=arrow_schema(columns))
     whole = Window.partitionBy("worker")
     order = whole.orderBy("rank", "time")
     return (
         messages.withColumn("rank", F.lit(MESSAGES))
-        .unionByName(progress, allowMissingColumns=True)
+        .unionByName(stored.sparkSession.createDataFrame(progress), allowMissingColumns=True)
         .select(
             "worker",
             (F.max("start").over(whole) + F.row_number().over(order) - 2).alias("seq"),
@@ -71,29 +97,91 @@ def numbered_events(
     )
 
 
-def progress_frame(
-    spark: SparkSession, statements: list[Statement], tape: Tape, positions: Mapping[int, int]
-) -> DataFrame:
-    """Progress statements as rows `worker INT, rank INT, start BIGINT, updates ARRAY`."""
-    # A row of rank `POSITION` per worker carries its next `seq` as `start`. Times are passed as
-    # integers and cast to the tape's types in Spark, because Python's dates depend on a time zone.
-    width = len(tape.time_type.coordinates)
-    starting = [(worker, POSITION, start, None) for worker, start in positions.items()]
-    stated = [
-        (worker, rank, None, [[*time, diff] for time, diff in updates])
-        for worker, rank, updates in statements
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The stored records of a micro-batch, aggregated by worker and time.
+
+    Columns `worker INT, time STRUCT, records BIGINT, fingerprint STRUCT, at BIGINT`: number of
+    records, their content hash, their greatest event time in microseconds.
+    """
+
+    rows: pa.Table
+
+    @classmethod
+    def of(cls, stored: DataFrame) -> Cells:
+        """Count records, rows of `worker, time, at` and hashes `h1, h2`, in one job."""
+        cells = stored.groupBy("worker", "time").agg(
+            F.count(F.lit(1)).alias("records"),
+            fingerprint(F.col("h1"), F.col("h2")).alias("fingerprint"),
+            F.max("at").alias("at"),
+        )
+        return cls(cells.toArrow().combine_chunks())
+
+    @property
+    def records(self) -> int:
+        """The number of records."""
+        return sum(self.rows["records"].to_pylist())
+
+    @property
+    def greatest(self) -> Mapping[int, int | None]:
+        """The greatest event time of each worker's records, in microseconds."""
+        rows = self.rows.group_by("worker").aggregate([("at", "max")]).to_pylist()
+        return {row["worker"]: row["at_max"] for row in rows}
+
+    def messages(self, time_type: TimeType) -> list[Event]:
+        """The messages events of the micro-batch."""
+        times = pa.chunked_array(self.rows["time"]).combine_chunks()
+        cells = zip(
+            self.rows["worker"].to_pylist(),
+            arrow_times(times, time_type),
+            self.rows["records"].to_pylist(),
+            self.rows["fingerprint"].to_pylist(),
+            strict=True,
+        )
+        return [(w, MESSAGES, time, None, n, content) for w, time, n, content in cells]
+
+
+def numbered(
+    time_type: TimeType,
+    statements: Sequence[Statement],
+    positions: Mapping[int, int],
+    messages: Sequence[Event] = (),
+    *,
+    batch: int,
+    commit: int,
+) -> pa.Table:
+    """The same as `numbered_events`, by worker and `seq`, with the messages of `Cells`."""
+    progress: list[Event] = [
+        (worker, rank, (), moves, None, None) for worker, rank, moves in statements
     ]
-    workers, ranks, starts, updates = zip(*starting, *stated, strict=True)
-    rows = {
-        "worker": pa.array(workers, pa.int32()),
-        "rank": pa.array(ranks, pa.int32()),
-        "start": pa.array(starts, pa.int64()),
-        "updates": pa.array(updates, pa.list_(pa.list_(pa.int64()))),
-    }
+    next_seq, rows = dict(positions), []
+    for event in sorted([*progress, *messages], key=lambda event: event[:3]):
+        worker, rank, time, updates, records, content = event
+        row = {
+            "worker": worker,
+            "seq": next_seq[worker],
+            "kind": "messages" if rank == MESSAGES else "progress",
+            "time": time or None,
+            "updates": updates,
+            "batch": batch,
+            "commit": commit,
+            "records": records,
+            "fingerprint": content,
+        }
+        rows.append(row)
+        next_seq[worker] += 1
+    return pa.Table.from_pylist(rows, schema=arrow_schema(events_schema(time_type)))
 
-    def update(numbers: Column) -> Column:
-        coordinates = [coordinate(numbers[i], tape.time_type.coordinates[i]) for i in range(width)]
-        return F.struct(F.struct(*coordinates).alias("time"), numbers[width].alias("diff"))
 
-    typed = F.transform("updates", update).cast(updates_array(tape.time_type)).alias("updates")
-    return spark.createDataFrame(pa.table(rows)).select("worker", "rank", "start", typed)
+def append_statements(
+    tape: Tape,
+    statements: Sequence[Statement],
+    positions: Mapping[int, int],
+    note: Note,
+    *,
+    batch: int,
+    commit: int,
+) -> None:
+    """Append a commit without records."""
+    events = numbered(tape.time_type, statements, positions, batch=batch, commit=commit)
+    append_few_events(tape, events, commit, {"stream": tape.name, **note})

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.capture.batch import checkpoint_guard, classify, late_rows
-from capstan.capture.batch.in_process_events import Cells, numbered
-from capstan.capture.batch.progress_events import CLOSING, numbered_events
+from capstan.capture.batch.commit_events import CLOSING, Cells, numbered, numbered_events
 from capstan.capture.batch.roster import Roster
 from capstan.capture.source.files.consumed_offsets import max_rows, started_at
 from capstan.capture.source.text import raw_text
@@ -157,7 +156,7 @@ class MicroBatch:
     def _stored(
         self, spark: SparkSession, payload: StructType, stats: WriteStats | None
     ) -> DataFrame:
-        """The stored rows of this batch: `_worker`, `_time`, `_at` and two content hashes each."""
+        """The stored rows of this batch: `worker`, `time`, `at` and two content hashes each."""
         path, schema = self.tape.paths.records, records_schema(self.tape.time_type, payload)
         files = [] if stats is None else delta.added_files(path, stats.version)
         if files:
@@ -172,8 +171,9 @@ class MicroBatch:
         # An earlier attempt may have written the rows before the source gained a column. The column
         # is null there, so it does not affect the row hashes; the next batch adds it to the table.
         h1, h2 = row_hashes(payload_of(stored.schema).fields)
-        at = F.unix_micros(classify.event_time(self.stream, rows)).alias("_at")
-        return rows.select("_worker", "_time", at, h1.alias("_h1"), h2.alias("_h2"))
+        at = F.unix_micros(classify.event_time(self.stream, rows))
+        columns = {"worker": F.col("_worker"), "time": F.col("_time"), "at": at, "h1": h1, "h2": h2}
+        return rows.select(*(column.alias(name) for name, column in columns.items()))
 
     def _greatest(
         self, stored: DataFrame, roster: Roster, stats: WriteStats | None, few: Cells | None
@@ -186,8 +186,8 @@ class MicroBatch:
             return {worker.number: stats.greatest for worker in roster.workers}
         if few is not None:
             return dict(few.greatest)
-        rows = stored.groupBy("_worker").agg(F.max("_at").alias("at")).collect()
-        return {row["_worker"]: row["at"] for row in rows}
+        rows = stored.groupBy("worker").agg(F.max("at").alias("at")).collect()
+        return {row["worker"]: row["at"] for row in rows}
 
     def _commit(
         self, stored: DataFrame, roster: Roster, stats: WriteStats | None, late: Mapping[str, int]

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from capstan.capture.batch import classify
-from capstan.capture.batch.progress_events import CLOSING, OPENING, Statement, moved
+from capstan.capture.batch.commit_events import CLOSING, OPENING, Statement, moved
 from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from capstan.capture.batch.progress_events import numbered_events
+from capstan.capture.batch.commit_events import hashed, numbered_events
 from capstan.capture.batch.roster import Roster
 from capstan.errors import SystemFailureError
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.tape import feed
 from capstan.storage.tape.feed import BatchEntry
-from capstan.storage.tape.fingerprint import record_hashes, row_hashes
+from capstan.storage.tape.fingerprint import row_hashes
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Tape, append_events, newest_cut, stored_payload
 from capstan.storage.tape.time_columns import coordinate
@@ -50,7 +50,7 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     rows = _rows(spark, tape, roster, feed.reinjected_before(tape, cut), entry.batch)
     delta.append(rows, tape.paths.records, txn=Txn(f"late:{tape.name}", entry.batch))
     emit("put-back.records", stream=tape.name, batch=entry.batch)
-    stored = spark.read.format("delta").load(tape.paths.records).where(f"batch = {entry.batch}")
+    stored = delta.load(spark, tape.paths.records).where(f"batch = {entry.batch}")
     # The commit of events cannot be undone, so it waits until all records are stored.
     records = stored.count()
     if records != entry.detail["records"]:
@@ -61,15 +61,8 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
             "`capstan verify --deep` names the damage; repair it, then run this again",
             stream=tape.name,
         )
-    h1, h2 = record_hashes(stored)
-    hashed = stored.select(
-        F.col("worker").alias("_worker"),
-        F.col("time").alias("_time"),
-        h1.alias("_h1"),
-        h2.alias("_h2"),
-    )
     events = numbered_events(
-        hashed,
+        hashed(stored),
         tape,
         # An interrupted batch may have left workers that open with this commit.
         roster.after_batch(entry.batch).progress_since(roster),
@@ -84,7 +77,7 @@ def apply(spark: SparkSession, tape: Tape, entry: BatchEntry) -> None:
 
 def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: int) -> DataFrame:
     """The late records of batches from `since` up to `batch` (exclusive), as rows of `records`."""
-    late = spark.read.format("delta").load(tape.paths.late)
+    late = delta.load(spark, tape.paths.late)
     chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
     payload = stored_payload(tape)
     data = _data(payload_of(late.schema), payload)

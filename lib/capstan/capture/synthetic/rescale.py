@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from capstan.capture.batch.in_process_events import numbered
-from capstan.capture.batch.progress_events import CLOSING, OPENING, Statement, moved
+from capstan.capture.batch.commit_events import (
+    CLOSING,
+    OPENING,
+    Statement,
+    append_statements,
+    moved,
+)
 from capstan.capture.batch.roster import Roster, next_worker_number
 from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.storage.tape.feed import BatchEntry
 from capstan.storage.tape.settings import TapeSettings
-from capstan.storage.tape.tape import Tape, append_few_events, change_settings, newest_cut
+from capstan.storage.tape.tape import Tape, change_settings, newest_cut
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
@@ -77,15 +82,9 @@ def apply(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
     statements += [
         (worker.number, OPENING, moved(worker.on_tape, worker.held)) for worker in new.workers
     ]
-    events = numbered(
-        tape.time_type,
-        statements,
-        {**old.positions(), **new.positions()},
-        batch=entry.batch,
-        commit=cut.commit + 1,
-    )
-    note = {"stream": tape.name, "batch": entry.batch, "rescale": count}
-    append_few_events(tape, events, cut.commit + 1, note)
+    note = {"batch": entry.batch, "rescale": count}
+    positions = {**old.positions(), **new.positions()}
+    append_statements(tape, statements, positions, note, batch=entry.batch, commit=cut.commit + 1)
     emit("rescale.events", stream=tape.name, workers=count)
 
 

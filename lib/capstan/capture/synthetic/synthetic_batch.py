@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from pyarrow import dataset
 
 from capstan.capture.batch import checkpoint_guard, classify
-from capstan.capture.batch.in_process_events import numbered
-from capstan.capture.batch.progress_events import CLOSING, Statement, moved
+from capstan.capture.batch.commit_events import CLOSING, Statement, append_statements, moved
 from capstan.capture.batch.roster import OpenWorker, Roster
 from capstan.capture.synthetic import late_reinjection, rescale
 from capstan.capture.synthetic.stall_check import commit_times
@@ -28,7 +27,7 @@ from capstan.storage.delta.data_files import files_between
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
 from capstan.storage.tape.index_totals import EVERY, store_totals
-from capstan.storage.tape.tape import Tape, append_few_events, newest_cut
+from capstan.storage.tape.tape import Tape, newest_cut
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
@@ -122,11 +121,10 @@ def _apply_idle(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
         for old, new in zip(roster.workers, after.workers, strict=True)
         if old.on_tape != new.held
     ]
-    events = numbered(
-        tape.time_type, statements, roster.positions(), batch=entry.batch, commit=cut.commit + 1
+    note = {"batch": entry.batch, "idle": len(numbers)}
+    append_statements(
+        tape, statements, roster.positions(), note, batch=entry.batch, commit=cut.commit + 1
     )
-    note = {"stream": tape.name, "batch": entry.batch, "idle": len(numbers)}
-    append_few_events(tape, events, cut.commit + 1, note)
     emit("idle.events", stream=tape.name, workers=len(numbers))
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from capstan.capture.batch.progress_events import CLOSING, Statement, numbered_events
+from capstan.capture.batch.commit_events import CLOSING, Statement, hashed, numbered_events
 from capstan.core.config import check_name
 from capstan.core.parallelism import check_parallelism
 from capstan.core.times import Antichain, Box
@@ -151,7 +151,7 @@ def _record(
     transaction = _transaction(copy, commit)
     delta.append(shares, copy.paths.records, txn=transaction, note=note, merge_schema=True)
     emit("recapture.records", stream=copy.name, commit=commit)
-    stored = _stored(spark, copy, commit)
+    stored = hashed(delta.load(spark, copy.paths.records).where(f"batch = {commit}"))
     promised = index.content_summary(source.tape, source.cut, source.workers, source.region)
     count = _require_all(promised, stored, copy, commit)
     positions = {state.worker: state.events for state in holders}
@@ -244,24 +244,13 @@ def _moves(holders: Sequence[WorkerState], before: Antichain, after: Antichain) 
     return [(state.worker, CLOSING, moved) for state in holders]
 
 
-def _stored(spark: SparkSession, copy: Tape, commit: int) -> DataFrame:
-    stored = delta.load(spark, copy.paths.records).where(f"batch = {commit}")
-    h1, h2 = record_hashes(stored)
-    return stored.select(
-        F.col("worker").alias("_worker"),
-        F.col("time").alias("_time"),
-        h1.alias("_h1"),
-        h2.alias("_h2"),
-    )
-
-
 def _require_all(promised: ContentSummary, stored: DataFrame, copy: Tape, commit: int) -> int:
     """Check the stored records against the index of the source; returns their number."""
-    content = fingerprint(F.col("_h1"), F.col("_h2")).alias("content")
+    content = fingerprint(F.col("h1"), F.col("h2")).alias("content")
     stored_content = stored.agg(F.count(F.lit(1)).alias("records"), content).collect()[0]
     parts = [stored_content["content"][name] or 0 for name in ("h1", "h2")]
-    hashed = "".join(f"{part % 2**64:016x}" for part in parts)
-    if (promised.records, promised.fingerprint) != (stored_content["records"], hashed):
+    content_hash = "".join(f"{part % 2**64:016x}" for part in parts)
+    if (promised.records, promised.fingerprint) != (stored_content["records"], content_hash):
         raise CheckFailedError(
             "CAP-AUDIT",
             f"stream {copy.name}, commit {commit}: {stored_content['records']} records are stored, "
