@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from capstan.capture import run
+from capstan.capture.batch import micro_batch
 from capstan.capture.batch.roster import Roster
-from capstan.capture.query import capture_query
 from capstan.core.config import Source
 from capstan.maintenance.run import maintain
 from capstan.storage.lake import Lake, children
@@ -22,7 +22,7 @@ from tests.support.sample_streams import NAME, lay, little_stream, rows
 def test_captures_and_maintenance_keep_totals(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture_query, "EVERY", 2)
+    monkeypatch.setattr(micro_batch, "EVERY", 2)
     lake, source = Lake.at(tmp_path / "lake"), tmp_path / "source"
     stream = little_stream(
         source, source=Source("parquet", str(source), {"maxFilesPerTrigger": "1"})

@@ -15,7 +15,7 @@ from capstan.capture.batch.micro_batch import BatchResult
 from capstan.capture.batch.roster import Roster
 from capstan.capture.query.attached_query import require_no_source, session_of_expressions
 from capstan.capture.query.capture_query import CaptureQuery, in_turn
-from capstan.capture.query.tape_settings import retain_commit_times, start_tape
+from capstan.capture.query.tape_settings import start_tape
 from capstan.capture.source.files.listing import (
     FilesRead,
     SkippedFiles,
@@ -42,7 +42,6 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import Origin
-from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape, stored_payload
 from capstan.storage.tape.upgrade import upgrade
@@ -140,10 +139,8 @@ def _capture(
         # The caller's settings hold for the caller's rows, in a query that its session has not.
         query = moved(frame, copy_of(frame.sparkSession))
     tape = start_tape(spark, lake, stream, payload_of(prepared.schema), rescale)
-    retain_commit_times(tape, stream)
     if listing is not None:
         require_none_renamed(listing, seen, tape)
-    store_totals(tape, newest_cut(tape).commit, EVERY)
     roster = Roster.load(tape, newest_cut(tape))
     checkpoint = (
         checkpoint_guard.replace_checkpoint(spark, tape)

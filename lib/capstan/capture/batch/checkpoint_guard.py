@@ -48,6 +48,10 @@ class Checkpoint:
         """The tape's number for a future batch of the checkpoint."""
         return self.base + self.shift + batch
 
+    def place(self, tape: Tape) -> str:
+        """Its folder."""
+        return self.folder or tape.paths.checkpoint
+
 
 def validate(tape: Tape) -> Checkpoint:
     """Check the tape's checkpoint and return it; a new tape gets one."""
@@ -82,7 +86,7 @@ def attach(
     if known is None:
         placed = _placed(tape, query, batch, last_batch(tape) + 1)
         # Of two queries that begin at once, the first one is the writer.
-        if _remember_first(tape, placed):
+        if arrow_writer.add_property(tape.paths.events, _PROPERTY, _text(placed)):
             return placed
         known = _known(tape)
         assert known is not None
@@ -234,16 +238,9 @@ def _remember(tape: Tape, checkpoint: Checkpoint) -> Checkpoint:
     return checkpoint
 
 
-def _remember_first(tape: Tape, checkpoint: Checkpoint) -> bool:
-    """Store the checkpoint of a tape that has none; returns whether it had none."""
-    return arrow_writer.add_property(tape.paths.events, _PROPERTY, _text(checkpoint))
-
-
 def _text(checkpoint: Checkpoint) -> str:
-    stored: dict[str, object] = {"identity": checkpoint.identity, "base": checkpoint.base}
-    if checkpoint.folder is not None:
-        stored["folder"] = checkpoint.folder
-    return json.dumps(stored)
+    folder = {} if checkpoint.folder is None else {"folder": checkpoint.folder}
+    return json.dumps({"identity": checkpoint.identity, "base": checkpoint.base} | folder)
 
 
 def _identity(tape: Tape) -> str | None:
@@ -264,7 +261,7 @@ def _identity_path(tape: Tape) -> str:
 
 def _last(tape: Tape, log: str) -> int:
     known = _known(tape)
-    folder = tape.paths.checkpoint if known is None or known.folder is None else known.folder
+    folder = tape.paths.checkpoint if known is None else known.place(tape)
     names = children(f"{folder}/{log}")
     return max((int(name) for name in names if name.isdecimal()), default=-1)
 
@@ -272,21 +269,17 @@ def _last(tape: Tape, log: str) -> int:
 def _checkpoint_error(
     tape: Tape, problem: str, checkpoint: Checkpoint | None = None
 ) -> InvalidRequestError:
-    of_query = checkpoint is not None and checkpoint.folder is not None
-    folder = checkpoint.folder if checkpoint and of_query else tape.paths.checkpoint
-    hint = (
-        "restore the right checkpoint from a backup; or, if the source now offers only records "
-        "that are not on the tape, start the query with a new checkpoint and "
-        "capture_into(..., reseat=True)"
-        if of_query
-        else "restore the right checkpoint from a backup; or, if the source now offers only "
-        "records that are not on the tape, start a new one with "
-        f"{command('capture', tape.name, '--reseat')}"
+    folder = tape.paths.checkpoint if checkpoint is None else checkpoint.place(tape)
+    again = (
+        f"start a new one with {command('capture', tape.name, '--reseat')}"
+        if folder == tape.paths.checkpoint
+        else "start the query with a new checkpoint and capture_into(..., reseat=True)"
     )
     return InvalidRequestError(
         "CAP-CHECKPOINT",
         f"stream {tape.name}: the checkpoint at {folder} {problem}",
-        hint,
+        "restore the right checkpoint from a backup; or, if the source now offers only records "
+        f"that are not on the tape, {again}",
         stream=tape.name,
     )
 
@@ -294,7 +287,6 @@ def _checkpoint_error(
 def _another_query(
     tape: Tape, known: Checkpoint, query: Checkpoint, *, replaced: bool
 ) -> InvalidRequestError:
-    writer = known.folder or tape.paths.checkpoint
     hint = (
         "stop this query; it was replaced by that one"
         if replaced
@@ -303,8 +295,8 @@ def _another_query(
     )
     return InvalidRequestError(
         "CAP-CHECKPOINT",
-        f"stream {tape.name} is recorded by the query with checkpoint {writer}, not by that with "
-        f"{query.folder}",
+        f"stream {tape.name} is recorded by the query with checkpoint {known.place(tape)}, not by "
+        f"that with {query.folder}",
         hint,
         stream=tape.name,
     )

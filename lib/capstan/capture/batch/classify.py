@@ -6,7 +6,6 @@ frontier that its worker held *before* the micro-batch, so a repeated batch give
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -50,14 +49,6 @@ _HOURS_ALONE = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2})(?![:\d])"
 
 _MINUTES_ALONE = r"^(\s*\d{4}-\d{1,2}-\d{1,2}[T ]\d{1,2}:\d{1,2})(?![:\d])"
 """A day, an hour and minutes without seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchLimits:
-    """The limits that apply to a micro-batch."""
-
-    epoch: int
-    ahead_from: int | None = None  # in microseconds; records from here on are too far ahead
 
 
 def micros(span: timedelta) -> int:
@@ -250,17 +241,20 @@ def _require_column(frame: DataFrame, stream: Stream, name: str) -> None:
         )
 
 
-def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> DataFrame:
+def classify_rows(
+    frame: DataFrame, stream: Stream, batch: int, ahead_from: int | None = None
+) -> DataFrame:
     """Add to each prepared row its time, and the reason if it cannot be recorded.
 
     Needs `frontier BIGINT`, the event time in microseconds that the row's worker held before this
-    micro-batch. Gives `worker`, `time STRUCT`, `reason STRING` (null for rows to record),
-    `frontier`, `at BIGINT` (microseconds), `data`, `raw`.
+    micro-batch; those from `ahead_from` on are too far ahead. Gives `worker`, `time STRUCT`,
+    `reason STRING` (null for rows to record), `frontier`, `at BIGINT` (microseconds), `data`,
+    `raw`.
     """
     unknown = F.col("worker").isNull()
     no_row = F.col("no_row") if "no_row" in frame.columns else F.lit(False)
     refused = F.when(F.col("raw").isNotNull(), "malformed").when(no_row, "no-row")
-    epoch = F.lit(limits.epoch).cast("bigint").alias("epoch")
+    epoch = F.lit(batch).cast("bigint").alias("epoch")
     if isinstance(stream.time, EpochTime):
         reason = refused.when(unknown, "unknown-worker")
         time = F.struct(epoch)
@@ -273,8 +267,8 @@ def classify_rows(frame: DataFrame, stream: Stream, limits: BatchLimits) -> Data
             .when(moment.isNull() | (moment > F.lit(last)), "no-time")
             .when(moment < F.lit(since_epoch(stream.time.minimum)), "below-minimum")
         )
-        if limits.ahead_from is not None:
-            reason = reason.when(moment >= F.lit(limits.ahead_from), "ahead")
+        if ahead_from is not None:
+            reason = reason.when(moment >= F.lit(ahead_from), "ahead")
         if stream.late is LatePolicy.ADVANCE:
             # The least upper bound with the frontier; the data keeps the original time.
             moment = F.when(late, F.col("frontier")).otherwise(moment)

@@ -10,25 +10,31 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from pyarrow import dataset
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from capstan.capture.batch import checkpoint_guard, classify, late_rows
+from capstan.capture.batch import classify
+from capstan.capture.batch.checkpoint_guard import Checkpoint, transaction
 from capstan.capture.batch.commit_events import CLOSING, Cells, numbered, numbered_events
 from capstan.capture.batch.roster import Roster
 from capstan.capture.source.files.consumed_offsets import max_rows, started_at
 from capstan.capture.source.text import raw_text
 from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
-from capstan.errors import SystemFailureError
+from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.spark.own_session import FEW_ROWS, interpreting
 from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.idempotent_write import Txn, is_committed
 from capstan.storage.tape import feed, index
-from capstan.storage.tape.feed import BatchEntry, Consumed
+from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
 from capstan.storage.tape.fingerprint import row_hashes
+from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.schema import payload_of, records_schema
 from capstan.storage.tape.tape import Tape, append_events, append_few_events, fenced, replaced
+from capstan.storage.tape.time_columns import coordinate
 from capstan.telemetry.instrumentation import emit
 
 
@@ -60,31 +66,37 @@ class MicroBatch:
 
     stream: Stream
     tape: Tape
-    entry: BatchEntry
-    checkpoint: str  # part of the transaction identity of records and late rows
+    checkpoint: Checkpoint
+    at: int  # its number in the checkpoint
+    consumed: tuple[Consumed, ...]
 
     @property
     def number(self) -> int:
         """The batch's number on the tape."""
-        return self.entry.batch
+        return self.checkpoint.number(self.at)
 
     def capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
         """Record the batch of rows from `classify.prepare`; its counts, and the roster after it.
 
         The roster that is given has the times held before the batch.
         """
-        rows = max_rows(self.entry.consumed)
+        rows = max_rows(self.consumed)
         with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
-            return self._capture(prepared, roster)
+            result = self._capture(prepared, roster)
+        if (result.roster.commit + 1) % EVERY == 0:
+            store_totals(self.tape, result.roster.commit, EVERY)
+        return result
 
     def _capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:
-        scan = scan_batch(prepared, self.stream, self.entry.consumed, roster.labels)
+        scan = scan_batch(prepared, self.stream, self.consumed, roster.labels)
         roster, new_workers = roster.with_new_workers(self.stream, scan.labels if scan else ())
         classified = self._classify(prepared, roster, scan)
         held = [worker.held[-1] for worker in roster.workers]
         if self.stream.late == "fail" and not (scan and scan.has_none_late(held)):
-            late_rows.refuse_any(self.stream, classified)
-        feed.register_batch(self.tape, self.entry)
+            self._refuse_late(classified)
+        identity = self.checkpoint.identity
+        entry = BatchEntry(self.number, Origin.CAPTURE, identity, self.at, self.consumed)
+        feed.register_batch(self.tape, entry)
         emit("capture.claim", batch=self.number)
         roster.register(self.tape, new_workers, self._replaced)
         emit("capture.workers", batch=self.number)
@@ -100,12 +112,11 @@ class MicroBatch:
     def _classify(self, prepared: DataFrame, roster: Roster, scan: BatchScan | None) -> DataFrame:
         ahead, time = None, self.stream.time
         if isinstance(time, EventTime) and time.max_ahead is not None:
-            assert self.entry.number is not None
-            started = started_at(self.checkpoint, self.entry.number)
+            started = started_at(self.checkpoint.place(self.tape), self.at)
             if not (scan and scan.has_none_ahead(time, roster.greatest_time, started)):
                 ahead = classify.ahead_from(prepared, time, roster.greatest_time, started)
-        limits = classify.BatchLimits(self.number, ahead)
-        return classify.classify_rows(roster.assign(prepared, self.stream), self.stream, limits)
+        assigned = roster.assign(prepared, self.stream)
+        return classify.classify_rows(assigned, self.stream, self.number, ahead)
 
     def _write_records(self, classified: DataFrame) -> WriteStats | None:
         """Write the records; None when an earlier attempt at the batch has written them."""
@@ -139,19 +150,54 @@ class MicroBatch:
     def _write_late(self, classified: DataFrame) -> dict[str, int]:
         source = self.stream.source
         text = source.format.lower() in raw_text.FORMATS or source.selection is not None
-        rows = late_rows.rows(classified, self.number, self.tape.time_type, text=text)
+        batch = F.lit(self.number).cast("bigint")
+        # Only the event time can make a record late; the epoch is always that of the batch.
+        known = {"epoch": batch}
+        frontier = F.struct(
+            *(
+                coordinate(known.get(c.name, F.col("frontier")), c)
+                for c in self.tape.time_type.coordinates
+            )
+        )
+        rows = classified.where("reason IS NOT NULL").select(
+            "worker",
+            batch.alias("batch"),
+            "time",
+            F.monotonically_increasing_id().alias("pos"),
+            "reason",
+            F.when(F.col("frontier").isNotNull(), F.array(frontier)).alias("frontier"),
+            "data",
+            *(["raw"] if text else []),
+        )
         path = self.tape.paths.late
         delta.append(rows, path, txn=self._txn, merge_schema=True, unless=self._replaced)
-        return late_rows.count(self.tape, self.number)
+        table = delta.open_table(path)
+        files = files_between(path, table, "batch", self.number, self.number)
+        stored = read_columns(path, ["reason", "batch"], table, files)
+        reasons = stored.filter(dataset.field("batch") == self.number)["reason"]
+        return dict(Counter(reasons.to_pylist()))
+
+    def _refuse_late(self, classified: DataFrame) -> None:
+        """Check that no record is late, for a stream with the policy `fail`."""
+        late = classified.where("reason = 'late'").count()
+        if late:
+            raise CheckFailedError(
+                "CAP-LATE",
+                f"stream {self.stream.name}: {late} records arrived after their time was complete",
+                "streams.yaml sets `late: fail`, so nothing of this micro-batch was captured. "
+                "Allow more lateness, or choose `late: dead-letter` or `late: advance`",
+                stream=self.stream.name,
+                late=late,
+            )
 
     @property
     def _replaced(self) -> Txn:
         """The transaction of a reseat that has put another writer in the place of this one."""
-        return replaced(self.tape, str(self.entry.checkpoint))
+        return replaced(self.tape, self.checkpoint.identity)
 
     @property
     def _txn(self) -> Txn:
-        return checkpoint_guard.transaction(self.tape, str(self.entry.checkpoint), self.number)
+        return transaction(self.tape, self.checkpoint.identity, self.number)
 
     def _stored(
         self, spark: SparkSession, payload: StructType, stats: WriteStats | None

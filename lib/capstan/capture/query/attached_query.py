@@ -17,7 +17,7 @@ from capstan.capture.batch import checkpoint_guard, classify
 from capstan.capture.batch.micro_batch import BatchResult, MicroBatch
 from capstan.capture.batch.roster import Roster
 from capstan.capture.query.running_query import IdleListener, Query
-from capstan.capture.query.tape_settings import retain_commit_times, start_tape
+from capstan.capture.query.tape_settings import start_tape
 from capstan.capture.source.files.consumed_offsets import consumed_by_query
 from capstan.capture.synthetic import synthetic_batch
 from capstan.core.config import EventTime, Stream
@@ -30,8 +30,7 @@ from capstan.spark.own_session import active, handed_over, reading_like
 from capstan.spark.safe_commits import require_safe_commits
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, exists
-from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
-from capstan.storage.tape.index_totals import EVERY, store_totals
+from capstan.storage.tape.feed import Consumed
 from capstan.storage.tape.schema import payload_of
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from capstan.telemetry.instrumentation import emit
@@ -134,14 +133,9 @@ class CaptureInto:
             _recorded[self._place] = query.run, batch, frame.semanticHash()
             return
         tape, checkpoint = recording.tape, recording.checkpoint
-        number = checkpoint.number(batch)
-        entry = BatchEntry(number, Origin.CAPTURE, checkpoint.identity, batch, consumed)
-        micro_batch = MicroBatch(self.stream, tape, entry, query.folder)
+        micro_batch = MicroBatch(self.stream, tape, checkpoint, batch, consumed)
         self.last = micro_batch.capture(prepared, recording.roster)
-        roster = self.last.roster
-        if (roster.commit + 1) % EVERY == 0:
-            store_totals(tape, roster.commit, EVERY)
-        self._recording = _OpenTape(tape, checkpoint, roster, batch + 1, _version(tape))
+        self._recording = _OpenTape(tape, checkpoint, self.last.roster, batch + 1, _version(tape))
         _recorded[self._place] = query.run, batch, frame.semanticHash()
 
     def _begin(
@@ -159,7 +153,6 @@ class CaptureInto:
             self._require_lake(batch)
         stream, payload = self.stream, payload_of(prepared.schema)
         tape = start_tape(session, self.lake, stream, payload, self.rescale)
-        retain_commit_times(tape, stream)
         asking = checkpoint_guard.Checkpoint(query.identity, 0, folder=query.folder)
         checkpoint = checkpoint_guard.attach(session, tape, asking, batch, reseat=self.reseat)
         emit("capture.attach", stream=stream.name, batch=batch)
@@ -168,7 +161,6 @@ class CaptureInto:
             return None
         # Read before the roster: a commit between the two is noticed with the next micro-batch.
         version, cut = _version(tape), newest_cut(tape)
-        store_totals(tape, cut.commit, EVERY)
         return _OpenTape(tape, checkpoint, Roster.load(tape, cut), batch, version)
 
     @property

@@ -25,8 +25,6 @@ from capstan.capture.source.selection import selection_failed
 from capstan.capture.source.text.json_lines import CheckedLines
 from capstan.errors import CapstanError, translation
 from capstan.spark.own_session import active, handed_over, owned
-from capstan.storage.tape.feed import BatchEntry, Origin
-from capstan.storage.tape.index_totals import EVERY, store_totals
 from capstan.storage.tape.tape import fenced, newest_cut
 
 if TYPE_CHECKING:
@@ -105,10 +103,7 @@ class CaptureQuery:
 
     def _record(self, frame: DataFrame, at: int) -> None:
         parts = consumed(self.tape.paths.checkpoint, self.stream.source, at)
-        entry = BatchEntry(
-            self.checkpoint.number(at), Origin.CAPTURE, self.checkpoint.identity, at, parts
-        )
-        micro_batch = MicroBatch(self.stream, self.tape, entry, self.tape.paths.checkpoint)
+        micro_batch = MicroBatch(self.stream, self.tape, self.checkpoint, at, parts)
         batch = owned(frame) if self.own is None else handed_over(frame, self.own)
         try:
             with active(batch.sparkSession):
@@ -122,8 +117,6 @@ class CaptureQuery:
             raise
         self.roster = result.roster
         self.results.append(result)
-        if (result.roster.commit + 1) % EVERY == 0:
-            store_totals(self.tape, result.roster.commit, EVERY)
 
     def _cause(self, error: StreamingQueryException) -> Exception:
         """The error that ended the query."""

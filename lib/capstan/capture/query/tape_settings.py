@@ -17,9 +17,17 @@ from capstan.storage.delta.retention import extend_log_retention
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.fingerprint import require_types
+from capstan.storage.tape.index_totals import store_totals
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.settings import TapeSettings
-from capstan.storage.tape.tape import Tape, change_settings, create_tape, open_tape, stored_payload
+from capstan.storage.tape.tape import (
+    Tape,
+    change_settings,
+    create_tape,
+    newest_cut,
+    open_tape,
+    stored_payload,
+)
 from capstan.storage.tape.upgrade import upgrade
 
 if TYPE_CHECKING:
@@ -72,15 +80,6 @@ def update_settings(tape: Tape, settings: TapeSettings) -> Tape:
     return change_settings(tape, settings)
 
 
-def retain_commit_times(tape: Tape, stream: Stream) -> None:
-    """Retain the index's Delta log for as long as the stream needs the times of its commits."""
-    # Idle workers and a stalled frontier are detected from the times of commits.
-    idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
-    spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
-    if spans:
-        extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
-
-
 def first_difference(stored: object, declared: object, path: str = "") -> str:
     """The first setting that differs, as `late fail, but is declared with advance`."""
     if isinstance(stored, Mapping) and isinstance(declared, Mapping):
@@ -98,9 +97,22 @@ def start_tape(
     """Open or create the tape of a stream, as its captures begin.
 
     An interrupted synthetic batch is completed, and permitted changes of the configuration are
-    stored. `payload` None takes the columns on tape; `rescale` must be the declared number of
-    workers.
+    stored, as are the totals of its index. `payload` None takes the columns on tape; `rescale` must
+    be the declared number of workers.
     """
+    tape = _opened(spark, lake, stream, payload, rescale)
+    # Idle workers and a stalled frontier are detected from the times of commits.
+    idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
+    spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
+    if spans:
+        extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
+    store_totals(tape, newest_cut(tape).commit)
+    return tape
+
+
+def _opened(
+    spark: SparkSession, lake: Lake, stream: Stream, payload: StructType | None, rescale: int | None
+) -> Tape:
     settings = settings_of(stream)
     rescaling.require_declared(stream.name, settings.count, rescale)
     if payload is not None:

@@ -87,7 +87,7 @@ def commit_times(tape: Tape, newest: int) -> Iterator[tuple[int, datetime]]:
 def _first_commit(tape: Tape, first: datetime | None, limit: datetime) -> datetime:
     """The time of the first commit or of the tape's creation, if Delta's log goes back that far."""
     # Entries missing from the log are older than any bound of the stream, thanks to
-    # `tape_settings.retain_commit_times`.
+    # `tape_settings.start_tape`.
     *_, oldest = delta.history(tape.paths.events)
     return (first or oldest.at) if oldest.version == 0 else limit - _INSTANT
 

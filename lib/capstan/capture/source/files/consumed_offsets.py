@@ -43,7 +43,7 @@ def _consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ..
     if source.format == QUERY or source.function is not None:
         return consumed_by_query(checkpoint, batch)
     end = _offset(f"{checkpoint}/offsets/{batch}")
-    begin = _offset(f"{checkpoint}/offsets/{batch - 1}") if batch else None
+    begin = _offset(f"{checkpoint}/offsets/{batch - 1}")
     if not isinstance(end, Mapping):
         return (Consumed(),)
     if "logOffset" in end:
@@ -77,11 +77,16 @@ def consumed_by_query(checkpoint: str, batch: int) -> tuple[Consumed, ...]:
 
 def _ends(checkpoint: str, batch: int) -> list[object]:
     """The end offset of each source, in the query's order; none for an unknown batch."""
-    path = f"{checkpoint}/offsets/{batch}"
-    if batch < 0 or not exists(path):
-        return []
-    # The lines are: a version, Spark's metadata of the batch, the sources.
-    return [_json_or_text(line) for line in read_text(path).splitlines()[2:]]
+    return _lines(f"{checkpoint}/offsets/{batch}")[1:]
+
+
+def _lines(path: str) -> list[object]:
+    """The lines of a log's file behind its version; none without the file.
+
+    Of a batch's offsets these are Spark's metadata of the batch and the sources.
+    """
+    lines = read_text(path).splitlines()[1:] if exists(path) else []
+    return [_json_or_text(line) for line in lines]
 
 
 def _json_or_text(line: str) -> object:
@@ -124,22 +129,15 @@ def max_rows(parts: Sequence[Consumed]) -> int | None:
 
 def started_at(checkpoint: str, batch: int) -> int | None:
     """The first attempt's start by the driver's clock, in microseconds since 1970, if known."""
-    path = f"{checkpoint}/offsets/{batch}"
-    if not exists(path):
-        return None
-    # The lines are: a version, Spark's metadata of the batch, the sources.
-    lines = read_text(path).splitlines()[1:]
-    metadata = json.loads(lines[0]) if lines else None
-    moment = metadata.get("batchTimestampMs") if isinstance(metadata, dict) else None
+    metadata = next(iter(_lines(f"{checkpoint}/offsets/{batch}")), None)
+    moment = metadata.get("batchTimestampMs") if isinstance(metadata, Mapping) else None
     return 1000 * int(moment) if moment else None
 
 
 def _offset(path: str) -> Mapping[str, Any] | None:
     """The offset of the one source, from the last line of a checkpoint file."""
-    if not exists(path):
-        return None
-    offset = json.loads(read_text(path).splitlines()[-1])
-    return offset if isinstance(offset, dict) else None
+    offset = next(reversed(_lines(path)), None)
+    return offset if isinstance(offset, Mapping) else None
 
 
 def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
