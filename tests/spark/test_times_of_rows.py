@@ -120,7 +120,9 @@ def test_what_is_no_time_is_late(
     with compiling(spark, compiled):
         rows = spark.read.parquet(str(sources / name)).selectExpr("*", "'a' AS place")
         prepared = classify.prepare(rows, stream)
-        held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "at")
+        held = prepared.selectExpr(
+            "0 AS worker", f"{LEAST} AS frontier", "data", "raw", "no_row", "at"
+        )
         classified = classify.classify_rows(held, stream, 0).orderBy("data.n")
         actual = classified.selectExpr("reason", "unix_micros(time.event) AS event").collect()
     own = MICROS - MICROS % classify.micros(HOUR)
@@ -138,7 +140,7 @@ def test_the_least_moment_is_below_every_minimum(spark: SparkSession, tmp_path: 
     pq.write_table(pa.table({"moment": moments, "place": ["a", "a"]}), tmp_path / "x.parquet")
     stream = little_stream(tmp_path, time=timed("moment"))
     prepared = classify.prepare(spark.read.parquet(str(tmp_path)), stream)
-    held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "at")
+    held = prepared.selectExpr("0 AS worker", f"{LEAST} AS frontier", "data", "raw", "no_row", "at")
     classified = classify.classify_rows(held, stream, 0).orderBy("at")
     # The hour in which the first one lies begins before all that a BIGINT can tell.
     assert classified.select("reason", "time.event").collect() == [

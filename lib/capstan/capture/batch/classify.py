@@ -252,8 +252,7 @@ def classify_rows(
     `raw`.
     """
     unknown = F.col("worker").isNull()
-    no_row = F.col("no_row") if "no_row" in frame.columns else F.lit(False)
-    refused = F.when(F.col("raw").isNotNull(), "malformed").when(no_row, "no-row")
+    refused = F.when(F.col("raw").isNotNull(), "malformed").when(F.col("no_row"), "no-row")
     epoch = F.lit(batch).cast("bigint").alias("epoch")
     if isinstance(stream.time, EpochTime):
         reason = refused.when(unknown, "unknown-worker")

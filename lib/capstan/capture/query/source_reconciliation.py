@@ -86,13 +86,7 @@ class Reconciliation:
 
     def to_json(self) -> dict[str, object]:
         """The outcome as one JSON object."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {
-            **values,
-            "agrees": self.agrees,
-            "passed": None if self.passed is None else asdict(self.passed),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        return {**asdict(self), "agrees": self.agrees}
 
 
 def reconcile(
@@ -118,10 +112,10 @@ def _reconcile(
 ) -> Reconciliation:
     cut = newest_cut(tape)
     if stream.source.format == QUERY:
-        raise _only_the_query_knows(tape)
+        raise _unknown_source(tape, "is recorded by a query", "query")
     require_known_source(tape)
     if stream.source.function is not None:
-        raise _only_the_function_knows(tape)
+        raise _unknown_source(tape, "has a function as its source", "function")
     kind, first = _kind(tape, cut)
     listing = SourceListing.of(stream.source)
     counts = Counts(spark, tape, stream, listing, cut, deep, retired)
@@ -192,26 +186,15 @@ def _kind(tape: Tape, cut: Cut) -> tuple[str, int]:
 def require_known_source(tape: Tape) -> None:
     """Check that a tape is not recorded by a streaming query of the user's."""
     if checkpoint_guard.is_attached(tape):
-        raise _only_the_query_knows(tape)
+        raise _unknown_source(tape, "is recorded by a query", "query")
 
 
-def _only_the_query_knows(tape: Tape) -> InvalidRequestError:
+def _unknown_source(tape: Tape, problem: str, knows: str) -> InvalidRequestError:
     return InvalidRequestError(
         "CAP-NO-FEED",
-        f"stream {tape.name} is recorded by a query, and only the query knows which rows it makes "
-        "of its sources",
-        "compare without --source: --deep compares all records with what the query had returned; "
-        "the input of each batch is in the tape's table `feed`",
-        stream=tape.name,
-    )
-
-
-def _only_the_function_knows(tape: Tape) -> InvalidRequestError:
-    return InvalidRequestError(
-        "CAP-NO-FEED",
-        f"stream {tape.name} has a function as its source, and only the function knows which rows "
-        "it makes of its sources",
-        "compare without --source: --deep compares all records with what the function had "
+        f"stream {tape.name} {problem}, and only the {knows} knows which rows it makes of its "
+        "sources",
+        f"compare without --source: --deep compares all records with what the {knows} had "
         "returned; the input of each batch is in the tape's table `feed`",
         stream=tape.name,
     )
@@ -225,49 +208,30 @@ def _files(counts: Counts) -> DataFrame:
 
 
 def _kafka(counts: Counts) -> DataFrame:
-    if counts.source.selection is not None:
-        return _selected(counts)
-    stored = counts.stored(F.concat_ws("/", "data.topic", "data.partition"))
-    nothing = F.lit(None).cast("bigint")
-    expected = (
-        counts.consumed()
-        .where("part IS NOT NULL")
-        .select(
-            "batch",
-            "part",
-            (F.col("until") - F.coalesce("since", F.lit(0))).alias("source"),
-            nothing.alias("source_h1"),
-            nothing.alias("source_h2"),
-        )
-    )
-    by_offsets = _join(expected, stored).withColumn("gone", F.lit(False))
-    if not counts.deep and by_offsets.where("source <> stored").isEmpty():
-        return by_offsets
-    counted = _from_broker(counts)
-    ranges = expected.select("batch", "part")
-    known = ranges.join(counted, ["batch", "part"], "left").fillna(0, ["source"])
-    # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
-    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
-    return _join(known, stored).withColumn("gone", expired)
-
-
-def _selected(counts: Counts) -> DataFrame:
-    """Both sides per batch: which partition a record came from is not on the tape."""
-    counted = _from_broker(counts)
-    batches = counts.consumed().select("batch").distinct()
-    known = batches.join(counted, "batch", "left").fillna(0, ["source"])
-    joined = _join(known, counts.stored(F.lit(None).cast("string")))
-    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
-    return joined.withColumn("gone", expired)
-
-
-def _from_broker(counts: Counts) -> DataFrame:
+    consumed = counts.consumed()
+    if counts.source.selection is None:
+        keys, part = ["batch", "part"], F.concat_ws("/", "data.topic", "data.partition")
+        consumed = consumed.where("part IS NOT NULL")
+    else:
+        # Which partition a record came from is not on the tape.
+        keys, part = ["batch"], F.lit(None).cast("string")
+    stored = counts.stored(part)
+    if counts.source.selection is None and not counts.deep:
+        nothing = F.lit(None).cast("bigint")
+        offsets = (F.col("until") - F.coalesce("since", F.lit(0))).alias("source")
+        hashes = nothing.alias("source_h1"), nothing.alias("source_h2")
+        by_offsets = _join(consumed.select(*keys, offsets, *hashes), stored)
+        if by_offsets.where("source <> stored").isEmpty():
+            return by_offsets.withColumn("gone", F.lit(False))
     try:
         counted = counts.in_partitions().cache()
         counted.count()
     except Exception as error:
         raise (broker_gone(counts.tape.name, error) or error) from error
-    return counted
+    known = consumed.select(*keys).distinct().join(counted, keys, "left").fillna(0, ["source"])
+    # Batches that the broker's retention has deleted, in full or in part, cannot be compared.
+    expired = (F.col("source") < F.col("stored")) & F.coalesce("cut_short", F.lit(True))
+    return _join(known, stored).withColumn("gone", expired)
 
 
 def _join(source: DataFrame, stored: DataFrame) -> DataFrame:

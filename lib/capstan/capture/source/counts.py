@@ -233,9 +233,7 @@ class Counts:
         if source.format == "kafka":
             return reader.load()
         try:
-            if source.selection is None:
-                return load(reader, self.stream, self.listing, payload, as_text=self._as_text)
-            columns = declared_columns(self.stream)
+            columns = payload if source.selection is None else declared_columns(self.stream)
             if columns is None:
                 return reader.load(source.path)
             # A malformed record is not left out by a condition.

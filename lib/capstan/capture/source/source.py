@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.errors import IllegalArgumentException
@@ -39,12 +41,39 @@ def read_source(
 
     `known` are the columns on tape, None before the first capture; `as_text`: see `line_checks`.
     """
-    if stream.source.function is not None:
+    source = stream.source
+    if source.function is not None:
         return call_source(spark, stream)
-    try:
+    with _readable(stream):
         _require_place(stream, listing)
         raw_text.require_options(stream)
-        return _rows(spark, stream, listing, columns, known, as_text)
+        if source.table is not None:
+            return read_table(spark, stream)
+        if source.format == "kafka":
+            # The stream is the whole topic, not only new records.
+            options = {"startingOffsets": "earliest", **source.options}
+            return spark.readStream.format("kafka").options(**options).load()
+        options = options_of(source, listing)
+        reader = spark.readStream.format(source.format).options(**options)
+        schema = columns or declared_columns(stream)
+        if schema is None and source.format.lower() not in FILES:
+            frame = _with_own_columns(reader, source)
+            if frame is not None:
+                return frame
+        if schema is None:
+            # Spark requires explicit columns for streams of files; the files have them.
+            files = spark.read.format(source.format).options(**options)
+            schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
+            if source.format.lower() != "csv" and known is not None:
+                schema = in_tape_order(known, schema)
+        return load(reader, stream, listing, schema, as_text=as_text)
+
+
+@contextmanager
+def _readable(stream: Stream) -> Iterator[None]:
+    """Raise what Spark says about a source as an error of the stream."""
+    try:
+        yield
     except CapstanError:
         raise
     except Exception as error:
@@ -54,37 +83,6 @@ def read_source(
             _setup_hint(stream.source) or "check source in streams.yaml",
             stream=stream.name,
         ) from error
-
-
-def _rows(
-    spark: SparkSession,
-    stream: Stream,
-    listing: SourceListing | None,
-    columns: StructType | None,
-    known: StructType | None,
-    as_text: bool,
-) -> DataFrame:
-    source = stream.source
-    if source.table is not None:
-        return read_table(spark, stream)
-    if source.format == "kafka":
-        # The stream is the whole topic, not only new records.
-        options = {"startingOffsets": "earliest", **source.options}
-        return spark.readStream.format("kafka").options(**options).load()
-    options = options_of(source, listing)
-    reader = spark.readStream.format(source.format).options(**options)
-    schema = columns or declared_columns(stream)
-    if schema is None and source.format.lower() not in FILES:
-        frame = _with_own_columns(reader, source)
-        if frame is not None:
-            return frame
-    if schema is None:
-        # Spark requires explicit columns for streams of files; the files have them.
-        files = spark.read.format(source.format).options(**options)
-        schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
-        if source.format.lower() != "csv" and known is not None:
-            schema = in_tape_order(known, schema)
-    return load(reader, stream, listing, schema, as_text=as_text)
 
 
 def _with_own_columns(reader: DataStreamReader, source: Source) -> DataFrame | None:

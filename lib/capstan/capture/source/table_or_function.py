@@ -16,7 +16,7 @@ from capstan.spark.own_session import active, is_same, moved
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from capstan.core.config import Stream
 

@@ -32,7 +32,6 @@ JSON_LINES = 10
 
 _AT_ONCE = 8
 _SHOWN = 80
-_REPEATED = "capstan: repeated key"
 
 
 def check_lines(
@@ -161,38 +160,25 @@ def _require_distinct_keys(
 def repeated_key(line: str, columns: Sequence[str] | None) -> str | None:
     """A key that an object in a line has twice, in any of the columns; None without one."""
     try:
-        record = json.loads(line, object_pairs_hook=_marked)
+        record = json.loads(line, object_pairs_hook=_Object)
+        records = record if type(record) is list else [record]
+        objects = (each for each in records if isinstance(each, _Object))
+        return next((key for each in objects for key in _repeated(each, columns)), None)
     except (ValueError, RecursionError):
         return None  # Spark decides what does not parse.
-    for each in record if isinstance(record, list) else [record]:
-        if isinstance(each, dict):
-            repeated = each.pop(_REPEATED, None)
-            if repeated is not None and (columns is None or repeated in columns):
-                return str(repeated)
-            inside = (v for name, v in each.items() if columns is None or name in columns)
-            for key in _inside(inside):
-                return key
-    return None
 
 
-def _marked(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object; a key that it has twice stands under `_REPEATED`."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                found[_REPEATED] = name
-                break
-            seen.add(name)
-    return found
+class _Object(list[tuple[str, object]]):
+    """The keys of an object of JSON, and their values."""
 
 
-def _inside(values: Iterator[object]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, dict):
-            if _REPEATED in value:
-                yield str(value[_REPEATED])
-            yield from _inside(iter(value.values()))
-        elif isinstance(value, list):
-            yield from _inside(iter(value))
+def _repeated(value: object, columns: Sequence[str] | None = None) -> Iterator[str]:
+    """The keys that an object in a value has twice; of the value itself, those of `columns`."""
+    if isinstance(value, _Object):
+        known = [pair for pair in value if columns is None or pair[0] in columns]
+        names = [name for name, _ in known]
+        yield from (name for place, name in enumerate(names) if name in names[:place])
+        value = [inner for _, inner in known]
+    if isinstance(value, list):
+        for each in value:
+            yield from _repeated(each)
