@@ -44,8 +44,6 @@ from capstan.telemetry.instrumentation import emit
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_EVENT = ["worker", "seq"]
-
 
 def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) -> TopicTransfer:
     """Put the new events of topics on the tape of a stream, in one commit."""
@@ -117,7 +115,7 @@ def _write(spark: SparkSession, tape: Tape, batch: TopicBatch, commit: int) -> N
         records, tape.paths.records, txn=_transaction(tape, commit), note=note, merge_schema=True
     )
     emit("topics.records", stream=tape.name, commit=commit)
-    stored = spark.read.format("delta").load(tape.paths.records).where(f"batch >= {batch.batch}")
+    stored = delta.load(spark, tape.paths.records).where(f"batch >= {batch.batch}")
     events = counted_events(batch.events().drop("h1", "h2"), stored, commit).coalesce(1)
     append_events(tape, events, commit, {"stream": tape.name, "topics": True})
     emit("topics.events", stream=tape.name, commit=commit)

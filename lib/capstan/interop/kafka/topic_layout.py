@@ -150,10 +150,8 @@ class TopicTransfer:
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
         counts = {"workers": self.workers, "events": self.events, "records": self.records}
-        if self.unchanged is None:
-            return {"stream": self.stream, "cut": self.cut, "place": self.url, **counts}
-        place = {"stream": self.stream, "place": self.url, "cut": self.cut}
-        return {**place, **counts, "unchanged": self.unchanged}
+        unchanged = {} if self.unchanged is None else {"unchanged": self.unchanged}
+        return {"stream": self.stream, "cut": self.cut, "place": self.url, **counts, **unchanged}
 
 
 def mixed_recordings(topic: str) -> CheckFailedError:
