@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from capstan.capture.source.files.listing import SourceListing
-from capstan.capture.source.text.json_lines import CheckedLines
+from capstan.capture.source.text.line_checks import CheckedLines
 from capstan.core.config import Source
 from capstan.storage.lake import Lake
 from tests.bench.inputs import FILES, Bench, drop, lay, stream

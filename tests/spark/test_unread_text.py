@@ -15,8 +15,8 @@ from capstan.capture import run as capture_run
 from capstan.capture.query.source_reconciliation import reconcile
 from capstan.capture.run import capture
 from capstan.capture.source.files.listing import SourceListing
-from capstan.capture.source.text.json_lines import CheckedLines, first_bytes
 from capstan.capture.source.text.json_text import has_rest
+from capstan.capture.source.text.line_checks import CheckedLines, first_bytes
 from capstan.core.config import ByKey, EventTime, Source
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import open_tape

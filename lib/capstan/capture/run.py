@@ -29,8 +29,7 @@ from capstan.capture.source.files.schemas import columns_of
 from capstan.capture.source.secrets import with_secrets
 from capstan.capture.source.selection import selected
 from capstan.capture.source.source import read_source, require_match
-from capstan.capture.source.text.json_lines import CheckedLines
-from capstan.capture.source.text.line_checks import check_lines
+from capstan.capture.source.text.line_checks import CheckedLines, check_lines
 from capstan.capture.source.topic_ids import require_same_topics
 from capstan.capture.synthetic import synthetic_batch
 from capstan.capture.synthetic.late_reinjection import PutBackResult

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -128,14 +128,16 @@ class CaptureInto:
         recording, self._recording = self._recording, None
         if recording is None or not recording.continues(query, batch):
             recording = self._begin(session, prepared, query, batch, consumed)
-        if recording is None:
-            self._repeat(query, frame)
-            _recorded[self._place] = query.run, batch, frame.semanticHash()
-            return
-        tape, checkpoint = recording.tape, recording.checkpoint
-        micro_batch = MicroBatch(self.stream, tape, checkpoint, batch, consumed)
-        self.last = micro_batch.capture(prepared, recording.roster)
-        self._recording = _OpenTape(tape, checkpoint, self.last.roster, batch + 1, _version(tape))
+        if recording is not None:
+            tape = recording.tape
+            micro_batch = MicroBatch(self.stream, tape, recording.checkpoint, batch, consumed)
+            self.last = micro_batch.capture(prepared, recording.roster)
+            self._recording = replace(
+                recording, roster=self.last.roster, next=batch + 1, version=_version(tape)
+            )
+        elif query.has_state:
+            # The batch is on tape, but the query's own operators keep state of its rows.
+            frame.write.format("noop").mode("overwrite").save()
         _recorded[self._place] = query.run, batch, frame.semanticHash()
 
     def _begin(
@@ -200,11 +202,6 @@ class CaptureInto:
                 "mount or restore the lake; or create the folder, to record from this batch on",
                 stream=self.stream.name,
             )
-
-    def _repeat(self, query: Query, frame: DataFrame) -> None:
-        """Let the query's own operators handle a batch that is on tape: they may keep state."""
-        if query.has_state:
-            frame.write.format("noop").mode("overwrite").save()
 
     def _listen(self, session: SparkSession, query: Query) -> None:
         """Have idle workers advance while the query finds no records, if the stream asks for it."""

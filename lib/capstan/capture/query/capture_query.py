@@ -22,7 +22,7 @@ from capstan.capture.source.errors import (
 )
 from capstan.capture.source.files.consumed_offsets import consumed
 from capstan.capture.source.selection import selection_failed
-from capstan.capture.source.text.json_lines import CheckedLines
+from capstan.capture.source.text.line_checks import CheckedLines
 from capstan.errors import CapstanError, translation
 from capstan.spark.own_session import active, handed_over, owned
 from capstan.storage.tape.tape import fenced, newest_cut

@@ -53,12 +53,11 @@ def settings_of(stream: Stream) -> TapeSettings:
             "every_us": time.every // timedelta(microseconds=1),
             "minimum": time.minimum.isoformat(),
         } | ({} if time.unit is None else {"unit": str(time.unit)})
-        free |= {
-            "lateness": None if time.lateness is None else str(time.lateness),
-            "idle_after": None if time.idle_after is None else str(time.idle_after),
-            "max_ahead": None if time.max_ahead is None else str(time.max_ahead),
-            "watermark": time.watermark,
-        }
+        spans = {
+            "lateness": time.lateness, "idle_after": time.idle_after, "max_ahead": time.max_ahead
+        }  # fmt: skip
+        free |= {name: None if span is None else str(span) for name, span in spans.items()}
+        free |= {"watermark": time.watermark}
     if stream.source.selection is not None:
         free |= {"select": stream.source.selection}
     return TapeSettings(fixed, free)

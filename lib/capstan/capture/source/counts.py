@@ -19,7 +19,7 @@ from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.selection import HIDDEN, selected
 from capstan.capture.source.source import file_path, load, options_of
 from capstan.capture.source.text import json_text
-from capstan.capture.source.text.json_lines import CheckedLines
+from capstan.capture.source.text.line_checks import CheckedLines
 from capstan.capture.source.text.raw_text import FORMATS
 from capstan.core.config import Source, Stream
 from capstan.core.sql_names import quoted

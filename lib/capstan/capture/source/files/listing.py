@@ -121,11 +121,12 @@ class SourceListing:
     @property
     def partitioned(self) -> bool:
         """Whether folders are named like partitions: `day=2024-05-01`."""
-        return any(self.partitions(path) for path in self.files)
+        return bool(self.partition_columns())
 
-    def partition_columns(self) -> set[str]:
+    def partition_columns(self) -> list[str]:
         """The columns that the names of folders define."""
-        return {name for path in self.files for name in self.partitions(path)}
+        names = (name for path in self.files for name in self.partitions(path))
+        return list(dict.fromkeys(names))
 
     def partitions(self, path: str) -> list[str]:
         """The partition columns of a file's folders, outermost first."""

@@ -108,9 +108,7 @@ class _Files:
         self, spark: SparkSession, declared: StructType | None, known: StructType | None
     ) -> StructType | None:
         columns = declared or known
-        folders = dict.fromkeys(
-            name for path in self.listing.files for name in self.listing.partitions(path)
-        )
+        folders = self.listing.partition_columns()
         for path, footer in self._distinct(spark):
             names = {field.name.lower() for field in footer.fields}
             partitions = [StructField(n, StringType()) for n in folders if n.lower() not in names]

@@ -97,7 +97,7 @@ class Text:
         keeps = not has_mode and not has_column
         if source.format.lower() not in FORMATS:
             return None
-        folders = set() if listing is None else listing.partition_columns()
+        folders = [] if listing is None else listing.partition_columns()
         return cls(source, columns, tuple(n for n in columns.names if n not in folders), keeps)
 
     def rows(self, reader: DataFrameReader | DataStreamReader, *, as_text: bool) -> DataFrame:
