@@ -17,10 +17,9 @@ from capstan.capture.source.files.consumed_offsets import SELECT
 from capstan.capture.source.files.listing import SourceListing
 from capstan.capture.source.files.schemas import declared_columns
 from capstan.capture.source.selection import HIDDEN, selected
-from capstan.capture.source.source import file_path, load, options_of
-from capstan.capture.source.text import json_text
+from capstan.capture.source.source import file_path, options_of
+from capstan.capture.source.text import json_text, raw_text
 from capstan.capture.source.text.line_checks import CheckedLines
-from capstan.capture.source.text.raw_text import FORMATS
 from capstan.core.config import Source, Stream
 from capstan.core.sql_names import quoted
 from capstan.core.times import Box
@@ -211,7 +210,11 @@ class Counts:
         """
         options = self.source.options_by_name
         kind, whole = self.source.format.lower(), json_text.is_whole(options)
-        if kind not in FORMATS or _drops_malformed(self.source) or (kind == "csv" and whole):
+        if (
+            kind not in raw_text.FORMATS
+            or _drops_malformed(self.source)
+            or (kind == "csv" and whole)
+        ):
             return None
         read = self._reader().format("text").schema("line STRING")
         if (encoding := options.get("encoding", options.get("charset"))) is not None:
@@ -237,7 +240,7 @@ class Counts:
             if columns is None:
                 return reader.load(source.path)
             # A malformed record is not left out by a condition.
-            return load(reader, self.stream, self.listing, columns, as_text=self._as_text)
+            return raw_text.load(reader, source, self.listing, columns, as_text=self._as_text)
         except AnalysisException as error:
             raise InvalidRequestError(
                 "CAP-SOURCE",

@@ -21,7 +21,7 @@ from capstan.spark.setup import jars
 from capstan.storage.lake import exists
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
 # By default Spark skips files that are a week older than the newest one.
@@ -66,7 +66,7 @@ def read_source(
             schema = raw_text.without_corrupt_record(files.load(source.path).schema, known)
             if source.format.lower() != "csv" and known is not None:
                 schema = in_tape_order(known, schema)
-        return load(reader, stream, listing, schema, as_text=as_text)
+        return raw_text.load(reader, source, listing, schema, as_text=as_text)
 
 
 @contextmanager
@@ -106,21 +106,6 @@ def require_match(stream: Stream, listing: SourceListing, seen: FilesRead) -> No
         "check source.path in streams.yaml; * and ? match within the name of one folder or file",
         stream=stream.name,
     )
-
-
-def load(
-    reader: DataFrameReader | DataStreamReader,
-    stream: Stream,
-    listing: SourceListing | None,
-    columns: StructType,
-    *,
-    as_text: bool,
-) -> DataFrame:
-    """The rows of a path with these columns, and `raw_text.COLUMN` for sources of text."""
-    text = raw_text.Text.of(stream.source, listing, columns)
-    if text is None:
-        return reader.schema(columns).load(stream.source.path)
-    return text.rows(reader, as_text=as_text)
 
 
 def _require_place(stream: Stream, listing: SourceListing | None) -> None:

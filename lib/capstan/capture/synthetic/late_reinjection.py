@@ -80,11 +80,16 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
     late = delta.load(spark, tape.paths.late)
     chosen = late.where(f"reason = 'late' AND batch >= {since} AND batch < {batch}")
     payload = stored_payload(tape)
-    data = _data(payload_of(late.schema), payload)
-    key_worker = _key_worker(tape, payload, roster)
+    # `late` may lack the newest of the stream's columns.
+    stored = payload_of(late.schema).names
+    fields = {
+        f.name: F.col("data").getField(f.name) if f.name in stored else F.lit(None).cast(f.dataType)
+        for f in payload.fields
+    }
+    data = F.struct(*(column.alias(name) for name, column in fields.items()))
     rows = chosen.select(data.alias("data"), "worker", "time", "batch", "pos")
-    if key_worker is not None:
-        rows = rows.withColumn("worker", key_worker)
+    if tape.settings.workers["by"] == "key":
+        rows = rows.withColumn("worker", _key_worker(tape, payload, roster))
     held = pa.table(
         {
             "worker": pa.array([worker.number for worker in roster.workers], pa.int32()),
@@ -108,26 +113,8 @@ def _rows(spark: SparkSession, tape: Tape, roster: Roster, since: int, batch: in
     )
 
 
-def _data(stored: StructType, payload: StructType) -> Column:
-    """The stream's columns; `late` may lack the newest of them."""
-    stored_names = set(stored.names)
-    return F.struct(
-        *(
-            (
-                F.col("data").getField(field.name)
-                if field.name in stored_names
-                else F.lit(None).cast(field.dataType)
-            ).alias(field.name)
-            for field in payload.fields
-        )
-    )
-
-
-def _key_worker(tape: Tape, payload: StructType, roster: Roster) -> Column | None:
-    """The open worker of each row's key; None when workers are not by key."""
-    by = tape.settings.workers
-    if by["by"] != "key":
-        return None
-    fields = [payload[name] for name in by["columns"]]
+def _key_worker(tape: Tape, payload: StructType, roster: Roster) -> Column:
+    """The open worker of each row's key."""
+    fields = [payload[name] for name in tape.settings.workers["columns"]]
     bucket = F.pmod(row_hashes(fields, F.col("data"))[0], F.lit(len(roster.workers)))
     return (bucket + F.lit(roster.workers[0].number)).cast("int")

@@ -7,7 +7,7 @@ what follows a value; so JSON is read as text, and parsed here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -79,78 +79,82 @@ def without_corrupt_record(inferred: StructType, known: StructType | None) -> St
     return rest
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A source of text."""
+def load(
+    reader: DataFrameReader | DataStreamReader,
+    source: Source,
+    listing: SourceListing | None,
+    columns: StructType,
+    *,
+    as_text: bool,
+) -> DataFrame:
+    """The rows of a path with these columns; those of text have `COLUMN`, too.
 
-    source: Source
-    columns: StructType
-    parsed: tuple[str, ...]  # without columns from folder names
-    keeps: bool  # Capstan keeps malformed text, not the source's options
+    They have not if the options treat malformed records otherwise. With `as_text`, JSON is read as
+    text, and there is `NO_ROW`.
+    """
+    if source.format.lower() not in FORMATS:
+        return reader.schema(columns).load(source.path)
+    options = source.options_by_name
+    has_mode = options.get("mode", "permissive").lower() != "permissive"
+    has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
+    keeps = not has_mode and not has_column
+    folders = [] if listing is None else listing.partition_columns()
+    parsed = [name for name in columns.names if name not in folders]
+    if as_text:
+        return _json(reader, source, columns, parsed, keeps=keeps)
+    if not keeps:
+        return reader.schema(columns).load(source.path)
+    schema = StructType([*columns.fields, StructField(_SPARK_COLUMN, StringType())])
+    frame, raw = reader.schema(schema).load(source.path), F.col(_SPARK_COLUMN)
+    if source.format.lower() == "csv":
+        raw = F.when(_lost(source, parsed, raw), raw)
+    return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
 
-    @classmethod
-    def of(cls, source: Source, listing: SourceListing | None, columns: StructType) -> Text | None:
-        """A source of text; None for others."""
-        options = source.options_by_name
-        has_mode = options.get("mode", "permissive").lower() != "permissive"
-        has_column = "columnnameofcorruptrecord" in options or _SPARK_COLUMN in columns.names
-        keeps = not has_mode and not has_column
-        if source.format.lower() not in FORMATS:
-            return None
-        folders = [] if listing is None else listing.partition_columns()
-        return cls(source, columns, tuple(n for n in columns.names if n not in folders), keeps)
 
-    def rows(self, reader: DataFrameReader | DataStreamReader, *, as_text: bool) -> DataFrame:
-        """The records, with `COLUMN` unless the options treat malformed records otherwise.
+def _json(
+    reader: DataFrameReader | DataStreamReader,
+    source: Source,
+    columns: StructType,
+    names: Sequence[str],
+    *,
+    keeps: bool,
+) -> DataFrame:
+    """Texts of JSON as records; `names` are the columns in them, the others those of folders."""
+    options = source.options_by_name
+    own = options.get("columnnameofcorruptrecord", _SPARK_COLUMN)
+    asked = own in columns.names
+    corrupt = own if asked else COLUMN
+    fields = StructType([columns[name] for name in names])
+    folders = [f for f in columns.fields if f.name not in names]
+    schema = StructType([StructField(json_text.LINE, StringType()), *folders])
+    reader = reader.format("text").option("wholetext", json_text.is_whole(options))
+    reader = reader.option("encoding", json_text.encoding_of(options))
+    if not asked:
+        fields = StructType([*fields.fields, StructField(COLUMN, StringType())])
+    found = json_text.parsed(reader.schema(schema).load(source.path), fields, corrupt, options)
+    record = F.col(quoted(json_text.LINE))
+    raw = record.getField(corrupt)
+    values = [
+        (record.getField(name) if name in names else F.col(quoted(name))).alias(name)
+        for name in columns.names
+    ]
+    kept = [raw.alias(COLUMN)] if keeps else []
+    if options.get("mode", "").upper() == "DROPMALFORMED":
+        found = found.where(raw.isNull())
+    return found.select(*values, *kept, record.isNull().alias(NO_ROW))
 
-        With `as_text`, JSON is read as text, and there is `NO_ROW`, too.
-        """
-        path = self.source.path
-        if as_text:
-            return self._json(reader, path)
-        if not self.keeps:
-            return reader.schema(self.columns).load(path)
-        schema = StructType([*self.columns.fields, StructField(_SPARK_COLUMN, StringType())])
-        frame, raw = reader.schema(schema).load(path), F.col(_SPARK_COLUMN)
-        if self.source.format.lower() == "csv":
-            raw = F.when(self._lost(raw), raw)
-        return frame.withColumn(COLUMN, raw).drop(_SPARK_COLUMN)
 
-    def _json(self, reader: DataFrameReader | DataStreamReader, path: str | None) -> DataFrame:
-        options = self.source.options_by_name
-        own = options.get("columnnameofcorruptrecord", _SPARK_COLUMN)
-        asked = own in self.columns.names
-        corrupt = own if asked else COLUMN
-        fields = StructType([self.columns[name] for name in self.parsed])
-        folders = [f for f in self.columns.fields if f.name not in self.parsed]
-        schema = StructType([StructField(json_text.LINE, StringType()), *folders])
-        reader = reader.format("text").option("wholetext", json_text.is_whole(options))
-        reader = reader.option("encoding", json_text.encoding_of(options))
-        if not asked:
-            fields = StructType([*fields.fields, StructField(COLUMN, StringType())])
-        found = json_text.parsed(reader.schema(schema).load(path), fields, corrupt, options)
-        record = F.col(quoted(json_text.LINE))
-        raw = record.getField(corrupt)
-        columns = [
-            (record.getField(name) if name in self.parsed else F.col(quoted(name))).alias(name)
-            for name in self.columns.names
-        ]
-        kept = [raw.alias(COLUMN)] if self.keeps else []
-        if options.get("mode", "").upper() == "DROPMALFORMED":
-            found = found.where(raw.isNull())
-        return found.select(*columns, *kept, record.isNull().alias(NO_ROW))
-
-    def _lost(self, raw: Column) -> Column:
-        """Whether a field of a CSV line was not parsed."""
-        # Spark also calls a line malformed that ends early. That is normal in a file written before
-        # the stream gained a column. With odd quotes it is a part of a record with a line break.
-        names = [f"c{place}" for place in range(len(self.parsed) + 1)]
-        options = {k: v for k, v in self.source.options.items() if k.lower() not in _FILE_OPTIONS}
-        fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
-        lost = [
-            F.col(quoted(name)).isNull() & fields.getField(place).isNotNull()
-            for name, place in zip(self.parsed, names, strict=False)
-        ]
-        more = fields.getField(names[-1]).isNotNull()
-        part = has_odd_quotes(raw, self.source.options_by_name)
-        return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])
+def _lost(source: Source, parsed: Sequence[str], raw: Column) -> Column:
+    """Whether a field of a CSV line was not parsed."""
+    # Spark also calls a line malformed that ends early. That is normal in a file written before
+    # the stream gained a column. With odd quotes it is a part of a record with a line break.
+    names = [f"c{place}" for place in range(len(parsed) + 1)]
+    options = {k: v for k, v in source.options.items() if k.lower() not in _FILE_OPTIONS}
+    fields = F.from_csv(raw, ", ".join(f"{name} STRING" for name in names), options)
+    lost = [
+        F.col(quoted(name)).isNull() & fields.getField(place).isNotNull()
+        for name, place in zip(parsed, names, strict=False)
+    ]
+    more = fields.getField(names[-1]).isNotNull()
+    part = has_odd_quotes(raw, source.options_by_name)
+    return raw.isNotNull() & reduce(lambda one, other: one | other, [*lost, more, part])
