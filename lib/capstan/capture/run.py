@@ -177,9 +177,7 @@ def _result(
 ) -> CaptureResult:
     cut = newest_cut(tape)
     frontier = index.frontier_of(tape, index.worker_states(tape, cut))
-    late: Counter[str] = Counter()
-    for batch in batches:
-        late.update(batch.late)
+    late = sum((Counter(batch.late) for batch in batches), Counter[str]())
     return CaptureResult(
         tape.name,
         len(batches),

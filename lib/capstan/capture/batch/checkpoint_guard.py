@@ -160,7 +160,6 @@ def _placed(tape: Tape, query: Checkpoint, batch: int, number: int) -> Checkpoin
 
 
 def _has_written(tape: Tape, query: Checkpoint) -> bool:
-    """Whether a query has ever recorded a batch of the tape."""
     return any(entry.checkpoint == query.identity for entry in feed.entries_from(tape, 0))
 
 

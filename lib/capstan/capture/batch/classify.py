@@ -230,7 +230,6 @@ def _key_worker(frame: DataFrame, stream: Stream) -> Column:
 
 
 def _require_column(frame: DataFrame, stream: Stream, name: str) -> None:
-    """Check that a stream's source has a column."""
     if name not in frame.columns:
         raise InvalidRequestError(
             "CAP-COLUMN",

@@ -119,7 +119,6 @@ class CaptureQuery:
         self.results.append(result)
 
     def _cause(self, error: StreamingQueryException) -> Exception:
-        """The error that ended the query."""
         if self._failure is not None:
             return self._failure
         if any(words in str(error) for words in _OF_ANOTHER_QUERY):

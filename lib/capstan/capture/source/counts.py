@@ -286,7 +286,6 @@ def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
 
 
 def _drops_malformed(source: Source) -> bool:
-    """Whether a source silently drops malformed records."""
     modes = [value.upper() for name, value in source.options.items() if name.lower() == "mode"]
     return source.format.lower() in ("csv", "json", "xml") and modes[-1:] == ["DROPMALFORMED"]
 

@@ -63,7 +63,7 @@ _LONGEST = 200
 
 
 def selected(
-    frame: DataFrame, stream: str, source: Source, carried: Mapping[str, Column] | None = None
+    frame: DataFrame, stream: str, source: Source, carried: Mapping[str, Column]
 ) -> DataFrame:
     """The records of a source, as its declaration selects them.
 
@@ -71,10 +71,10 @@ def selected(
     `raw_text.COLUMN` if records can be malformed, `raw_text.NO_ROW` if they can make no row.
     """
     if source.selection is None:
-        further = [column.alias(name) for name, column in (carried or {}).items()]
+        further = [column.alias(name) for name, column in carried.items()]
         return frame.select("*", *further) if further else frame
     try:
-        return _Selection(frame, stream, source, dict(carried or {})).rows()
+        return _Selection(frame, stream, source, dict(carried)).rows()
     except PySparkException as error:
         columns = [
             column for column in frame.columns if column not in (raw_text.COLUMN, raw_text.NO_ROW)

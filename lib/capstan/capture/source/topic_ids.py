@@ -73,7 +73,6 @@ def _ids(spark: SparkSession, source: Source) -> dict[str, str]:
 
 
 def _selected(source: Source, existing: set[str]) -> set[str]:
-    """The existing topics that a source reads."""
     options = source.options_by_name
     if "subscribepattern" in options:
         return {topic for topic in existing if re.fullmatch(options["subscribepattern"], topic)}

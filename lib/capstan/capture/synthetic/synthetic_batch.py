@@ -103,7 +103,6 @@ def idle_detail(tape: Tape, stream: Stream, now: datetime) -> dict[str, object] 
 
 
 def _apply_idle(_: SparkSession, tape: Tape, entry: BatchEntry) -> None:
-    """Advance idle workers as batch `entry`, in one commit."""
     cut = newest_cut(tape)
     roster = Roster.load(tape, cut)
     numbers = entry.detail["workers"]

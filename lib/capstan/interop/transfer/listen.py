@@ -209,8 +209,6 @@ def _on_signals(callback: Callable[[], None]) -> Iterator[None]:
 
 
 class _Session:
-    """A running listener."""
-
     def __init__(
         self, spark: SparkSession, tape: Tape, request: ListenRequest, listener: Listener
     ) -> None:

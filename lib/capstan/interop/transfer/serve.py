@@ -133,8 +133,6 @@ def _send_all(peers: Sequence[_Peer], files: dict[int, Path]) -> None:
 
 @dataclass(slots=True)
 class _Peer:
-    """One receiver and its recordings."""
-
     name: str
     to: Address
     form: Form
