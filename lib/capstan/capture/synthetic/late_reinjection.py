@@ -1,8 +1,6 @@
-"""Re-injection of late records: each enters the tape once, at the frontier.
+"""Re-injection of late records: each enters the tape once, by section 7 of `docs/protocol.md`.
 
-A put-back is a batch of its own. It takes every record that was late in an earlier batch and not
-yet put back, and sends it at the least upper bound of its time and its worker's held time. The row
-in `late` stays unchanged; its batch number shows that it is on the tape.
+The row in `late` stays unchanged; its batch number shows that it is on the tape.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Rescale of a capture: closes all keyed workers and opens the new number of them.
 
-A key's hash selects one of the open workers. Old workers keep their records, and new ones start at
-the stream's frontier, so complete times stay complete.
+`docs/protocol.md`, section 7, says where the new ones start and which keys they get.
 """
 
 from __future__ import annotations

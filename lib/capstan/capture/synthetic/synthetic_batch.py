@@ -1,7 +1,7 @@
 """Synthetic batches: rescale, idle advance, late re-injection.
 
-A synthetic batch is first registered in the feed under its number, with everything needed to apply
-it. So the next writer of the tape completes an interrupted one, with the same outcome.
+Each is registered in the feed first, so that the next writer of the tape completes an interrupted
+one, with the same outcome.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Export of a tape to Kafka topics, one per worker. No record passes through Python.
 
-Messages are JSON: `{"kind", "of", "seq", ...}` with the fields of an event, or of one of its
-records. The event has the number of its records, and their content hash. So an import restores
-exactly the exported tape, or fails.
+The messages are those of `docs/protocol.md`, section 18.
 """
 
 from __future__ import annotations

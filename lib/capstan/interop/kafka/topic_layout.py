@@ -1,11 +1,4 @@
-"""Layout of recordings in Kafka topics: topic names and the header.
-
-A stream has one topic per worker, `PREFIX-<worker>`, and one header topic, `PREFIX`. A topic may
-deliver a message twice, and messages of several partitions in any order. So each message is
-numbered: by the `seq` of its event, and for a record also by `pos`, which rises within the event.
-Duplicates count once; a missing message leaves a gap in the numbers, or an event with fewer records
-than it counts.
-"""
+"""Layout of recordings in Kafka topics, by section 18 of `docs/protocol.md`: names and header."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _read(files: DataFrame, form: Form, reader: Reader, schema: pa.Schema) -> Da
 
 
 def _surveyed(files: DataFrame, form: Form) -> tuple[FileSurvey, ...]:
-    schema = pa.schema([("worker", pa.int32()), ("survey", pa.string())])
+    schema = pa.schema([("survey", pa.string())])
     rows = _read(files, form, recording_reader.survey, schema).collect()
     surveys = [recording_reader.SURVEY.validate_json(row["survey"]) for row in rows]
     return tuple(sorted(surveys, key=lambda survey: survey.worker))

@@ -1,9 +1,6 @@
 """Listen: record on a tape what timely's workers send over sockets, commit by commit.
 
-Worker `i` connects to port `base + i`, as timely's `capture_send` does, and sends its recording.
-That protocol has no handshake and no acknowledgement. Events are on the tape once they are in a
-commit; a listener that is killed loses the rest. The tape is sound at every moment, and the next
-listener continues from it.
+`docs/protocol.md`, section 17, says what a sender can rely on.
 """
 
 from __future__ import annotations
@@ -256,8 +253,7 @@ class _Session:
                 while any(thread.is_alive() for thread in threads) and not self._over():
                     self._write(self._inbox.take(self._request.every))
         finally:
-            self._stop.set()
-            self._inbox.end()
+            self._interrupted()
             for thread in threads:
                 thread.join(_STOP_SECONDS)
         self._write(self._inbox.take(0))

@@ -1,20 +1,4 @@
-"""Converts values of recorded types to columns of a tape and back; uses only Arrow in tasks.
-
-| type | column |
-| --- | --- |
-| integers, durations | BIGINT; a larger number is refused |
-| `f32`, `f64` | FLOAT, DOUBLE |
-| `bool`, `char`, `string`, `bytes` | BOOLEAN, STRING, STRING, BINARY |
-| tuples, `Product` | STRUCT of `f0`, `f1`, ... |
-| `Vec`, arrays | ARRAY |
-| `Option` | the type, nullable |
-| `()` | BOOLEAN, always null |
-| registered types of a shape of their own | STRING: their JSON |
-| any JSON | STRING: its text |
-
-The fields of a tuple are the stream's columns. Any other type is one column, `value`; records
-without a type are one column, `json`.
-"""
+"""Values of recorded types as columns of a tape, by the table in `docs/interop.md`, and back."""
 
 from __future__ import annotations
 

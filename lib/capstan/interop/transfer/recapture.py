@@ -1,9 +1,7 @@
 """Re-capture: record the output of a replay on another tape, for any number of workers.
 
-The output of a replay is itself a stream, with a frontier that only advances. So it can be
-recorded: each new worker holds the frontier reached so far, receives its share of the records whose
-times have become complete since, and then advances. The new tape is its own cursor: a second
-re-capture continues from it and plays only new records.
+`docs/protocol.md`, section 16, says what each worker receives. The new tape is its own cursor: a
+second re-capture continues from it and plays only new records.
 """
 
 from __future__ import annotations

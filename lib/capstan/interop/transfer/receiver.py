@@ -88,12 +88,9 @@ class Inbox:
 
 @dataclass(slots=True)
 class Receiver:
-    """Receives the recording of one worker on its port, until it is closed.
+    """Receives the recording of one worker on its port, until it is closed or its sender shut out.
 
-    When a sender disconnects, its complete events count, and the next connection continues after
-    them. A sender that is silent for long gives way to the next one. A sender that sends something
-    other than an event, or breaks a rule, is shut out together with its worker until the next
-    listener; other workers are not affected.
+    Other workers are not affected.
     """
 
     worker: int

@@ -64,11 +64,10 @@ SURVEY: Final = TypeAdapter(FileSurvey)
 
 
 def survey(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
-    """Check each file; `worker INT, survey STRING`, one row per file."""
+    """Check each file; one row `survey STRING` per file, which `SURVEY` reads."""
     for recording in _recordings(files):
         text = SURVEY.dump_json(_surveyed(recording, form)).decode()
-        columns = [pa.array([recording.worker], pa.int32()), pa.array([text], pa.string())]
-        yield pa.RecordBatch.from_arrays(columns, ["worker", "survey"])
+        yield pa.RecordBatch.from_pydict({"survey": [text]})
 
 
 def _surveyed(recording: Recording, form: Form) -> FileSurvey:
@@ -142,9 +141,8 @@ def event_schema(time_type: TimeType) -> pa.Schema:
 def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
     """The events of each file, with the schema `event_schema`.
 
-    `batch` is the recorded order, and equals `seq` in a sound recording. An item that is not an
-    event keeps its position, without a kind. From the first wrong number on, every `seq` is one too
-    high, so that the recording breaks on the tape at the same place as in the file.
+    From the first wrong number on, every `seq` is one too high, so that the recording breaks on the
+    tape at the same place as in the file.
     """
     schema = event_schema(form.time_type)
     rows: list[dict[str, object]] = []

@@ -1,9 +1,6 @@
 """Serve: send the recordings of a tape over sockets, compatible with timely's `capture_send`.
 
-Each recording has its own connection, to the receiver's port plus its number. With `n` peers, peer
-`p` receives the recordings of the workers `i` with `i % n == p`, interleaved into one. It first
-takes up as many capabilities as these hold together, which the protocol allows, and then gets their
-events in turn.
+`docs/protocol.md`, section 17, says what each of several peers receives.
 """
 
 from __future__ import annotations
