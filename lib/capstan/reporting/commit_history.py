@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import accumulate, islice
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.times import Coordinate
+from capstan.reporting.frontier_history import Integers, integers_of
 from capstan.reporting.stream_view import StreamHistory, greatest_times
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache
@@ -26,7 +25,7 @@ from capstan.storage.tape.tape import Tape, open_tape
 _OLDEST = 4096
 """The most entries of a log that are read."""
 
-_Ints = npt.NDArray[np.int64]
+_YEAR_ONE = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +57,19 @@ def _read(lake: Lake, view: StreamHistory) -> CommitTimes:
     commits = view.progress.commits
     if not files.num_rows or not {"min.commit", "max.commit"} <= set(files.column_names):
         return CommitTimes((None,) * len(commits), (None,) * len(commits))
-    first, last = _ints(files["min.commit"]), _ints(files["max.commit"])
+    first, last = integers_of(files["min.commit"]), integers_of(files["max.commit"])
     whole = first == last
-    written = dict(zip(last[whole].tolist(), _ints(files["modification_time"])[whole].tolist(),
-                       strict=True))  # fmt: skip
-    known = {commit: datetime.fromtimestamp(at / 1000, UTC) for commit, at in written.items()}
+    written = integers_of(files["modification_time"])[whole].tolist()
+    known = {
+        commit: datetime.fromtimestamp(at / 1000, UTC)
+        for commit, at in zip(last[whole].tolist(), written, strict=True)
+    }
     missing = [commit for commit in commits if commit not in known]
     if missing:
         known |= _logged(tape, view.cut.commit, min(missing))
-    moments: list[datetime | None] = []
-    newest = datetime.min.replace(tzinfo=UTC)
-    for commit in commits:
-        at = known.get(commit)
-        # The clock may have been set back between two commits.
-        newest = newest if at is None else max(newest, at)
-        moments.append(None if at is None else newest)
+    # The clock may have been set back between two commits.
+    newest = accumulate((known.get(commit, _YEAR_ONE) for commit in commits), max)
+    moments = (at if c in known else None for c, at in zip(commits, newest, strict=True))
     return CommitTimes(tuple(moments), _greatest(files, first, last, view.coordinate, commits))
 
 
@@ -86,7 +83,11 @@ def _logged(tape: Tape, newest: int, oldest: int) -> dict[int, datetime]:
 
 
 def _greatest(
-    files: pa.Table, first: _Ints, last: _Ints, coordinate: Coordinate, commits: tuple[int, ...]
+    files: pa.Table,
+    first: Integers,
+    last: Integers,
+    coordinate: Coordinate,
+    commits: tuple[int, ...],
 ) -> tuple[int | None, ...]:
     """The greatest time up to each commit, by the bounds of files, to the millisecond."""
     greatest = greatest_times(files, coordinate)
@@ -100,8 +101,3 @@ def _greatest(
         earlier = times[valid & (last <= commit)]
         result.append(None if spans or not earlier.size else int(earlier.max()))
     return tuple(result)
-
-
-def _ints(column: pa.ChunkedArray) -> _Ints:
-    values: _Ints = pc.fill_null(column, -1).cast(pa.int64()).to_numpy().astype(np.int64)
-    return values

@@ -171,7 +171,7 @@ def view_coverage(
     to_fill = {cell.day.year for cell in days if cell.day and cell.state in FILLED}
     shown = year if year in years else max(to_fill or years, default=None)
     stretches = _stretches(surveyed.intervals, doubles)
-    listed = _most_relevant(stretches)
+    to_list = sorted(stretches, key=lambda stretch: not stretch.fillable)[:_STRETCHES]
     return Coverage(
         declared,
         surveyed.counts,
@@ -180,8 +180,8 @@ def view_coverage(
         else _strip(surveyed.intervals, doubles),
         years,
         shown,
-        listed,
-        len(stretches) - len(listed),
+        tuple(sorted(to_list, key=stretches.index)),
+        len(stretches) - len(to_list),
         surveyed.plan.layout.worker is None,
         not surveyed.whole,
         time_type,
@@ -286,9 +286,3 @@ def _doubling(declared: Replay) -> Doubling:
     if declared.follow is not None:
         return lambda _: True
     return lambda part: any(one.state is IntervalState.STALE or one.partly for one in part)
-
-
-def _most_relevant(stretches: Sequence[Stretch]) -> tuple[Stretch, ...]:
-    """The stretches that a page lists, in order; it prefers those that can be filled."""
-    wanted = sorted(stretches, key=lambda stretch: not stretch.fillable)[:_STRETCHES]
-    return tuple(sorted(wanted, key=stretches.index))

@@ -165,16 +165,10 @@ def size(count: int) -> str:
 
 def value_text(value: object) -> str:
     """Any value of a certificate or a finding, on one line of at most 200 characters."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        text = _mapping_text(value)
-    elif isinstance(value, list | tuple):
-        text = ", ".join(time_text(part) for part in value)
-    elif isinstance(value, int):
-        text = number(value)
+    if isinstance(value, list | tuple):
+        text = ", ".join(map(time_text, value))
     else:
-        text = time_text(value)
+        text = cell_text(value) if isinstance(value, int | Mapping) else time_text(value)
     return _one_line(text, _LONGEST)
 
 

@@ -36,7 +36,7 @@ _COLUMNS = ("worker", "commit", "records", "updates")
 # The number of rows that are aggregated at once.
 _PORTION = 1 << 18
 _HELD = np.iinfo(np.int64).max
-_Ints = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +123,11 @@ def _scan(tape: Tape, cut: Cut, events: OpenedTable) -> tuple[pa.Table, pa.Table
     changed = _summed(pa.concat_tables(changes), names[:-1], names[-1:])
     if is_enabled():
         _SUMS.put(path, None, _Sums(files, counted, changed))
+    counted, changed = (
+        sums.filter(pc.less_equal(sums["commit"], cut.commit)) for sums in (counted, changed)
+    )
     # An imported tape that breaks the rules may have updates without a worker, time or count.
-    return _up_to(counted, cut), _up_to(changed, cut).drop_null()
-
-
-def _up_to(sums: pa.Table, cut: Cut) -> pa.Table:
-    return sums.filter(pc.less_equal(sums["commit"], cut.commit))
+    return counted, changed.drop_null()
 
 
 def _counted(batch: pa.RecordBatch) -> pa.Table:
@@ -177,7 +176,7 @@ def _no_changes(tape: Tape) -> pa.Table:
 
 def _held_times(
     changes: pa.Table, tape: Tape, workers: Sequence[int]
-) -> Mapping[int, tuple[_Ints, _Ints, _Ints]]:
+) -> Mapping[int, tuple[Integers, Integers, Integers]]:
     """By worker, the times that were ever held, their counts, and the last commit to change each.
 
     For a time that is still held, that commit is greater than all others.
@@ -193,10 +192,10 @@ def _held_times(
     moved = pa.concat_tables([start, changes.filter(pc.not_equal(changes["diff"], 0))])
     times = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
     last = moved.group_by(["worker", *times]).aggregate([("diff", "sum"), ("commit", "max")])
-    owners, net = _ints(last["worker"]), _ints(last["diff_sum"])
-    ends = np.where(net == 0, _ints(last["commit_max"]), _HELD)
+    owners, net = integers_of(last["worker"]), integers_of(last["diff_sum"])
+    ends = np.where(net == 0, integers_of(last["commit_max"]), _HELD)
     order = np.lexsort((ends, owners))
-    held = np.column_stack([_ints(last[name]) for name in times])[order]
+    held = np.column_stack([integers_of(last[name]) for name in times])[order]
     owners, net, ends = owners[order], net[order], ends[order]
     return {
         int(owners[part[0]]): (held[part], net[part], ends[part])
@@ -204,14 +203,14 @@ def _held_times(
     }  # fmt: skip
 
 
-def _runs(sorted_values: _Ints) -> Iterator[_Ints]:
+def _runs(sorted_values: Integers) -> Iterator[Integers]:
     """The positions of each run of equal values."""
     if sorted_values.size:
         borders = np.flatnonzero(np.diff(sorted_values)) + 1
         yield from np.split(np.arange(sorted_values.size), borders)
 
 
-def _least(times: _Ints, ends: _Ints, commits: tuple[int, ...]) -> list[int | None]:
+def _least(times: Integers, ends: Integers, commits: tuple[int, ...]) -> list[int | None]:
     """The least time after each commit that is released only later; `ends` must ascend."""
     least = np.minimum.accumulate(times[::-1])[::-1]
     places = np.searchsorted(ends, np.asarray(commits, np.int64), side="right")
@@ -235,6 +234,7 @@ def _newest(counts: pa.Table) -> tuple[CommitCount, ...]:
     )
 
 
-def _ints(column: pa.ChunkedArray) -> _Ints:
-    values: _Ints = column.cast(pa.int64()).to_numpy().astype(np.int64, copy=False)
-    return values
+def integers_of(column: pa.ChunkedArray) -> Integers:
+    """A column as integers; -1 for none."""
+    values = pc.fill_null(column.cast(pa.int64()), -1).to_numpy()
+    return np.asarray(values, np.int64)

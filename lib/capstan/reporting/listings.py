@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from capstan.core.config import ProjectConfig, check_name, check_target
-from capstan.core.json_object import Json
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.run_view import CLAIMED, RunView, list_runs
 from capstan.reporting.stream_view import (
@@ -170,6 +169,7 @@ def run_rows(
 
 def _run_row(view: RunView) -> dict[str, object]:
     certificate = view.certificate
+    pipeline = certificate and certificate.pipeline
     names = ("records", "workers", "since", "until", "transform")
     return {
         "run": view.run,
@@ -179,13 +179,9 @@ def _run_row(view: RunView) -> dict[str, object]:
         "holds": view.holds,
         "attempts": view.attempts,
         **{name: certificate and getattr(certificate, name) for name in names},
-        "pipeline": certificate and _pipeline(certificate.pipeline),
+        # The name of a pipeline and its sink, as in the ledgers.
+        "pipeline": pipeline and f"{pipeline['name']}.{pipeline['sink']}",
         "version": certificate.target_version if certificate and view.published else None,
         "error": "CAP-REJECTED" if view.state == "rejected" else view.error.get("error"),
         "at": moment(view.at),
     }
-
-
-def _pipeline(pipeline: Json | None) -> str | None:
-    """The name of a pipeline and its sink, as in the ledgers."""
-    return None if pipeline is None else f"{pipeline['name']}.{pipeline['sink']}"

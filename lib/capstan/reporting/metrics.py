@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from fractions import Fraction
 from typing import Any, Final
 
@@ -131,17 +129,15 @@ def stream_samples(lake: Lake, config: ProjectConfig, names: Sequence[str]) -> l
 
 def run_samples(runs: Sequence[RunView]) -> list[Sample]:
     """The number of runs by stream and result, and the time of the newest run of each."""
-    counts = Counter((run.stream, run.state) for run in runs)
-    newest: dict[tuple[str, str], datetime] = {}
+    times: dict[tuple[str, str], list[float]] = {}
     for run in runs:
-        key = (run.stream, run.state)
-        newest[key] = max(run.at, newest.get(key, run.at))
+        times.setdefault((run.stream, run.state), []).append(run.at.timestamp())
     return [
         sample
-        for key in sorted(counts)
+        for key, of_runs in sorted(times.items())
         for sample in (
-            Sample("runs", counts[key], key),
-            Sample("run_timestamp_seconds", newest[key].timestamp(), key),
+            Sample("runs", len(of_runs), key),
+            Sample("run_timestamp_seconds", max(of_runs), key),
         )
     ]
 

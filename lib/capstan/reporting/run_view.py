@@ -27,16 +27,6 @@ from capstan.storage.tape.tape import newest_cut, open_tape
 _RUN = re.compile(r"[a-z0-9_]{1,40}-[0-9a-f]{8}-[1-9][0-9]{0,9}")
 _AUDITS = frozenset({"CAP-AUDIT", "CAP-CHECK"})
 """Codes of a failed audit; the fields of the error are its results."""
-UNCOVERED = {
-    "begun": "Everything: the run has not published yet.",
-    "stopped": "Everything: the run was cut off. Repeat the replay to finish it.",
-    "audited": "Everything: the run waits for a decision, and has not published yet.",
-    "approved": "Everything: the run is approved, but has not published yet.",
-    "rejected": "Everything: the run was rejected, and published nothing.",
-    "failed": "Everything: the run failed, and published nothing.",
-    "rolled back": "Everything: the run was rolled back.",
-}
-"""The reason why a run covers nothing, by its state."""
 
 CLAIMED = "claimed"
 """The state of a run that has only a claim."""

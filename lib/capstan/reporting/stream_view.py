@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Antichain, Coordinate, Kind
+from capstan.core.times import Antichain, Coordinate
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
@@ -21,6 +21,7 @@ from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.tape import index
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.index import WorkerState
+from capstan.storage.tape.index_totals import integers
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
@@ -229,10 +230,12 @@ def _history(lake: Lake, name: str, about: str) -> StreamHistory:
     # By the bounds of files, to the millisecond.
     greatest = None if times is None else pc.max(times).as_py()
     of_tape = (tape.name, str(table.metadata().id))
+    newest = newest_entry(lake.ledger("findings"))
+    violations = _VIOLATIONS.get(lake.root, newest, lambda: tuple(known_violations(lake)))
     return StreamHistory(
         tape, about, cut, progress.workers, greatest, count_late(tape, cut), progress,
         read_verified(lake, tape, cut),
-        tuple(each for each in _violations(lake) if (each.stream, each.tape) == of_tape),
+        tuple(each for each in violations if (each.stream, each.tape) == of_tape),
         newest_write(files),
     )  # fmt: skip
 
@@ -246,14 +249,7 @@ def newest_write(files: pa.Table) -> datetime | None:
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
     """The greatest time of each file's messages events, as integers; None without bounds."""
     name = f"max.time.{coordinate.name}"
-    if name not in files.column_names:
-        return None
-    column = files[name]
-    if coordinate.kind is Kind.TIMESTAMP:
-        column = column.cast(pa.timestamp("us", column.type.tz))
-    elif coordinate.kind is Kind.DATE:
-        column = column.cast(pa.int32())
-    return column.cast(pa.int64())
+    return integers(files[name]) if name in files.column_names else None
 
 
 def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:
@@ -266,8 +262,3 @@ def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:
         {worker: row[name] for worker, row in by_worker.items()} for name in ("commit", "events")
     )
     return VerifiedState(commits, events, max(times, default=None))
-
-
-def _violations(lake: Lake) -> tuple[KnownViolation, ...]:
-    newest = newest_entry(lake.ledger("findings"))
-    return _VIOLATIONS.get(lake.root, newest, lambda: tuple(known_violations(lake)))

@@ -146,19 +146,14 @@ def audit_text(audit: Json | None, show: Show) -> str:
     cells, differing = audit.get("cells"), audit.get("differing")
     if audit.get("passed"):
         counted = "" if cells is None else f", {show(cells)} cells"
-        return f"passed ({audit['kind']}{counted}{_near_text(audit)})" if kind else "passed"
+        near = audit.get("near") or {}
+        columns = ", ".join(map(str, near.get("columns", ())))
+        within = f"; {columns} within {near['tolerance']}" if columns else ""
+        return f"passed ({audit['kind']}{counted}{within})" if kind else "passed"
     if differing:
         return f"failed{kind}: {show(differing)} of {show(cells)} cells differ"
     broken = [f"{c.name} {c.text}" for c in check_facts(audit, show) if not c.met]
     return f"failed{kind}: check {', '.join(broken)}" if broken else f"failed{kind}"
-
-
-def _near_text(audit: Json) -> str:
-    """The columns that were compared within a tolerance."""
-    near = audit.get("near")
-    if not near or not near["columns"]:
-        return ""
-    return f"; {', '.join(map(str, near['columns']))} within {near['tolerance']}"
 
 
 @dataclass(frozen=True, slots=True)
