@@ -97,7 +97,10 @@ class Pipeline:
         lookups: Delta tables that complete the records of sources, in the order in which they do.
 
     Raises:
-        InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths.
+        InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths. Methods
+            raise `CAP-PIPELINE` when a function or its source text is missing, when it returns no
+            graph, or one with other sources, sinks or columns, and for an unknown sink;
+            `CAP-DAG-...` when the graph is invalid.
     """
 
     name: str
@@ -128,12 +131,7 @@ class Pipeline:
             raise self.refusal("is unbounded and has a lookback; remove one of them")
 
     def dag(self) -> Dag:
-        """Build the graph and check it against the declared sources and sinks.
-
-        Raises:
-            InvalidRequestError: `CAP-PIPELINE` when the function is missing, returns no graph, or a
-                graph with other sources, sinks or columns; `CAP-DAG-...` when the graph is invalid.
-        """
+        """Build the graph and check it against the declared sources and sinks."""
         result = resolve(self, self.function)()
         dag = result.build() if isinstance(result, DagBuilder) else result
         if not isinstance(dag, Dag):
@@ -144,11 +142,7 @@ class Pipeline:
         return dag
 
     def plan(self, sinks: Iterable[str] | None = None) -> StagePlan:
-        """Plan the stages of the graph, or of the part of it that some sinks depend on.
-
-        Raises:
-            InvalidRequestError: As `dag`; `CAP-PIPELINE` for an unknown sink.
-        """
+        """Plan the stages of the graph, or of the part of it that some sinks depend on."""
         chosen = None if sinks is None else [self.sink(node).node for node in sinks]
         return plan_stages(self.dag(), chosen)
 
@@ -156,9 +150,6 @@ class Pipeline:
         """Return the signatures of the operators upstream of a sink, and of the tables they read.
 
         The version of a lookup does not count: runs that continue from one another may differ.
-
-        Raises:
-            InvalidRequestError: As `plan`.
         """
         dag = self.plan([sink]).dag
         sources = {dag.nodes[number].name for number in dag.sources}
@@ -179,11 +170,7 @@ class Pipeline:
         return {**dag.signatures, **tables, **lookups}
 
     def sink(self, node: str) -> Sink:
-        """Return the declaration of a sink.
-
-        Raises:
-            InvalidRequestError: `CAP-PIPELINE` when no sink has this name.
-        """
+        """Return the declaration of a sink."""
         for sink in self.sinks:
             if sink.node == node:
                 return sink
@@ -221,9 +208,6 @@ class Pipeline:
 
         It covers the whole source text of the modules that define the graph's function, those of
         its tables, and the modules listed in `modules`. Modules that these import do not count.
-
-        Raises:
-            InvalidRequestError: `CAP-PIPELINE` when a function or a source text is missing.
         """
         functions = [self.function, *(table.function for table in self.tables)]
         modules = {inspect.unwrap(resolve(self, f)).__module__ for f in functions}

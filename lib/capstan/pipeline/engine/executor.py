@@ -30,9 +30,12 @@ CAPACITY: Final = 2048
 class DagExecutor:
     """The execution of a graph by one replay worker.
 
-    Methods take a node's id or name. A node without an operator forwards events. The executor
-    collects the outputs of nodes without readers, and everything that a node diverts: late rows,
-    side outputs and changes.
+    Methods take a node's id or name, and raise `NodeNotFound` for another. Those that run nodes
+    raise `OperatorFailed` once an operator has raised, until a checkpoint is restored, and
+    `BackpressureFull` for too many events and watermarks behind a barrier.
+
+    A node without an operator forwards events. The executor collects the outputs of nodes without
+    readers, and everything that a node diverts: late rows, side outputs and changes.
 
     Attributes:
         worker: The replay worker that it runs for; errors name it.
@@ -84,10 +87,7 @@ class DagExecutor:
         """Process an event at a node, usually a source, until all queues are empty.
 
         Raises:
-            NodeNotFound: The graph has no such node.
             SchemaMismatch: The rows do not have the columns that a source declares.
-            OperatorFailed: An operator raised, now or earlier.
-            BackpressureFull: Too many items wait behind a barrier.
         """
         entry = self._ready(node)
         if not self.dag.inputs(entry.id):
@@ -104,11 +104,6 @@ class DagExecutor:
 
         Returns:
             The nodes whose watermark moved, with the new watermarks, in order of execution.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
-            OperatorFailed: An operator raised, now or earlier.
-            BackpressureFull: Too many items wait behind a barrier.
         """
         entry = self._ready(node)
         if self._gate.hold(entry.id, to):
@@ -130,9 +125,6 @@ class DagExecutor:
 
         For a node without readers these are its data; for any other its late rows, its side
         outputs by name, and its changes.
-
-        Raises:
-            NodeNotFound: The graph has no such node.
         """
         context = self._at(node)
         if not context.targets:
@@ -173,10 +165,8 @@ class DagExecutor:
             The checkpoint, once the barrier has reached all sources; None before.
 
         Raises:
-            NodeNotFound: The graph has no such node.
             BarrierMismatch: The barrier of another checkpoint is pending, this source has already
                 reached this one, the node is not a source, or the id is not after the last one.
-            OperatorFailed: An operator raised, now or earlier.
         """
         self._engine.check()
         number = None if source is None else self.dag.node_id(source)

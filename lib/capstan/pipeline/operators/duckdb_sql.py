@@ -106,9 +106,7 @@ def _parts_of(macro: object) -> set[str]:
     for node in _nodes(macro):
         if node.get("type") in ("BASE_TABLE", "TABLE_FUNCTION") or node.get("error"):
             parts.add(_SCAN)
-        parts.add(str(node.get("function_name")).lower())
-        if node.get("class") == "COLUMN_REF":
-            parts.add(str(_bare_clock(node, set())).lower())
+        parts.add(str(_called(node, set())).lower())
     return parts
 
 
@@ -129,10 +127,8 @@ def _volatile_part(node: dict[str, object], columns: set[str], *, zoned: bool) -
     """Name the part of a node that depends on clock or chance; None when there is none."""
     if node.get("sample") is not None:
         return "a sample"
-    name = node.get("function_name")
-    if node.get("class") == "COLUMN_REF":
-        name = _bare_clock(node, columns)
-    if not isinstance(name, str):
+    name = _called(node, columns)
+    if name is None:
         return None
     arguments = node.get("arguments")
     count = len(arguments) if isinstance(arguments, list) else 0
@@ -143,7 +139,10 @@ def _volatile_part(node: dict[str, object], columns: set[str], *, zoned: bool) -
     return name if name.lower() in _volatile_functions() else None
 
 
-def _bare_clock(node: dict[str, object], columns: set[str]) -> str | None:
+def _called(node: dict[str, object], columns: set[str]) -> str | None:
+    if node.get("class") != "COLUMN_REF":
+        name = node.get("function_name")
+        return name if isinstance(name, str) else None
     names = node["column_names"]
     if not isinstance(names, list) or len(names) != 1 or names[0] in columns:
         return None
