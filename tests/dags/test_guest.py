@@ -37,7 +37,7 @@ from capstan.airflow import (
 )
 from capstan.airflow.assets import REPLAYED, stream_asset, table_asset
 from capstan.airflow.dags.defaults import task_defaults
-from capstan.airflow.lake_declarations import read_page_settings, remember_declarations
+from capstan.airflow.lake_files import read_page_settings, remember_declarations
 from capstan.airflow.operators.plan import ReplayArguments
 from capstan.airflow.operators.replay import SubmitReplayOperator
 from capstan.airflow.settings import read_settings
@@ -634,7 +634,7 @@ def test_what_asks_for_a_replay_takes_the_same_arguments() -> None:
     }
     first = takes[ReplayArguments]
     assert all(issubclass(kind, ReplayArguments) for kind in (ReplayOperator, PlanOperator))
-    assert takes[ReplayOperator] == {}
+    assert takes[ReplayOperator] == first
     assert takes[PlanOperator] == {"attempt": (None, "str | None")}
     # The group's tasks all need the place, and `wait` is one of its fields.
     more = takes[CapstanTaskGroup].items() - first.items()

@@ -22,13 +22,11 @@ from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from capstan.airflow import s3_connection
+from capstan.airflow import connections
 from capstan.airflow.lake_queries import preview_request
 from capstan.airflow.settings import Settings, read_settings
-from capstan.airflow.web import prefetch
 from capstan.airflow.web.plugin import PREFIX, CapstanPlugin, _pages, app
-from capstan.airflow.web.prefetch import read_ahead
-from capstan.airflow.web.routes import current_settings, make_app
+from capstan.airflow.web.routes import current_settings, make_app, read_ahead
 from capstan.airflow.web.security import HEADERS, capture_dag, replay_dag
 from capstan.core.times import Box
 from capstan.core.times.region import Region
@@ -148,10 +146,10 @@ def test_pages_of_a_lake_on_s3_are_those_of_a_lake_in_a_folder(
         keys = {"login": "nobody", "password": "m4rk"}
         connection = {"conn_type": "aws", **keys, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
-        monkeypatch.setenv(s3_connection.VARIABLE, "store")
+        monkeypatch.setenv(connections.VARIABLE, "store")
         monkeypatch.setenv("CAPSTAN_LAKE", there)
-        monkeypatch.setattr(s3_connection, "_read", None)
-        s3_connection.use()
+        monkeypatch.setattr(connections, "_read", None)
+        connections.use()
         for path, expected in pages.items():
             answer = client.get(f"{PREFIX}{path}")
             assert answer.status_code == 200, (path, answer.text)
@@ -497,7 +495,7 @@ def test_a_run_that_stands_can_be_taken_back_by_who_may(
 def test_what_the_overview_shows_is_read_ahead(
     seeing: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    thread = read_ahead(current_settings)
+    thread = read_ahead(current_settings())
     assert thread is not None
     thread.join(60)
     tables: list[str] = []
@@ -527,7 +525,7 @@ def test_the_first_request_of_a_process_has_it_read(
         read.append(found.lake)
         began.set()
 
-    monkeypatch.setattr(prefetch, "_read", reading)
+    monkeypatch.setattr("capstan.airflow.web.routes._read_overview", reading)
     _pages.cache_clear()
     client = seeing(*ALL)
     for _ in range(2):
@@ -542,9 +540,9 @@ def test_pages_with_an_error_prefetch_nothing(
     failed: list[object] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     # There is no lake yet.
-    read_ahead(current_settings).join(60)
+    read_ahead(current_settings()).join(60)
     place.streams.write_text("streams: [", encoding="utf-8")
-    read_ahead(current_settings).join(60)
+    read_ahead(current_settings()).join(60)
     assert failed == []
 
 

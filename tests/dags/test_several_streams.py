@@ -121,11 +121,12 @@ def test_the_page_plans_streams_that_all_may_be_seen(
     monkeypatch.setattr(security.Permissions, "may_replay", lambda _user: True)
     given = {"streams": ["orders=sold,payments=paid"], "pipeline": ["paid"], "into": ["t"]}
     query: Any = SimpleNamespace(query_params=Query(given), url=SimpleNamespace(path="/"))
-    monkeypatch.setattr(routes, "_page", lambda request, name, lake, **shown: shown)
+    monkeypatch.setattr(routes.Visit, "page", lambda visit, name, **shown: shown)
+    visit = routes.Visit(query, setting, user)
     with pytest.raises(HTTPException):
-        routes.fill(query, setting, user)
+        routes.fill(visit)
     allowed.add("capstan_capture__paid")
-    shown: Any = routes.fill(query, setting, user)
+    shown: Any = routes.fill(visit)
     assert shown["problem"] == {}
     assert [part["stream"] for part in shown["plan"]["streams"]] == ["sold", "paid"]
 
@@ -240,7 +241,7 @@ def test_a_run_is_shown_to_those_who_may_see_all_its_streams(
     claims.claim(lake, claimed, replay.stream, scope)
     for seen in (set(dags), set(dags) - {dags[2]}):
         allowed.intersection_update(seen)
-        names = routes._visible_runs(lake, user, setting)
+        names = routes.Visit(None, setting, user).visible_runs()  # type: ignore[arg-type]
         assert (claimed.name in names) is (seen == set(dags))
     stranger: Any = SimpleNamespace(run="r", stream="sold+../x", request={})
     assert user.runs([stranger], setting.declarations) == []

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from capstan.airflow.assets import certified, table_asset
 from capstan.airflow.markdown import audits_markdown, certificate_markdown, plan_markdown
-from capstan.airflow.tasks.asset_events import tell_replay
+from capstan.airflow.tasks.job_operator import tell_replay
 from capstan.cli.tables import plan_tables
 from capstan.replay.result import ReplayResult
 from capstan.reporting.html import render

@@ -252,7 +252,7 @@ def test_the_form_refuses_what_is_none(dags: dict[str, DAG], conf: dict[str, obj
 
 
 def test_the_form_offers_labels_that_were_captured(place: Place) -> None:
-    from capstan.airflow.worker_labels import labels_by_stream, remember_labels
+    from capstan.airflow.lake_files import labels_by_stream, remember_labels
 
     setting = read_settings(DAGS / "any.py")
     assert labels_by_stream(setting) == {"little": ()}

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from capstan.airflow import s3_connection
+from capstan.airflow import connections
 from capstan.core.config import ProjectConfig, Replay, Stream, load_sound
 from capstan.core.config.loading.yaml_document import read_document
 from capstan.core.environment import config_file, named_by
 from capstan.errors import InvalidRequestError
 from capstan.spark.project_home import checkout, project_home
 
-s3_connection.use()
+connections.use()
 
 KEEP = "30 days"
 """Default of `CAPSTAN_KEEP`."""

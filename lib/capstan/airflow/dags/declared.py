@@ -18,10 +18,10 @@ from capstan.airflow.dags.declaration_errors import sound
 from capstan.airflow.dags.defaults import new_dag, task_arguments, task_defaults
 from capstan.airflow.dags.form import DIFFERENCES, peers_field, switch, workers_field
 from capstan.airflow.dags.replay import declared_fields, replay_tasks
+from capstan.airflow.lake_files import labels_by_stream
 from capstan.airflow.operators.frontier_sensor import FrontierSensor
 from capstan.airflow.operators.jobs import CaptureOperator
 from capstan.airflow.settings import Settings
-from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config import Replay, Stream
 from capstan.core.config.request_fields import GivenFields
 from capstan.errors import InvalidRequestError

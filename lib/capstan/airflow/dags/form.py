@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk import Param
 
+from capstan.airflow.lake_files import labels_by_stream
 from capstan.airflow.settings import Settings
-from capstan.airflow.worker_labels import labels_by_stream
 from capstan.core.config.help import Field, fields_of
 from capstan.core.config.request_fields import GivenFields
 from capstan.core.config.stream_names import STREAMS_PATTERN

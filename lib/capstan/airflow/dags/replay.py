@@ -146,7 +146,6 @@ def rollback_dags(settings: Settings) -> Iterator[DAG]:
         RollbackOperator(
             task_id="rollback",
             settings=settings,
-            outlets=[REPLAYED],
             doc_md=docs.TASKS["rollback"],
             **task_defaults(settings),
         )

@@ -14,7 +14,6 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from psutil import NoSuchProcess, Process
@@ -28,31 +27,18 @@ MARK = "CAPSTAN_LAUNCHED"
 """The environment variable of all processes of a home; its value is the folder."""
 
 
-@dataclass(frozen=True, slots=True)
 class Home:
     """The home folder of one Airflow, an absolute path."""
 
-    folder: Path
-
-    @property
-    def logs(self) -> Path:
-        """The folder of the components' logs."""
-        return self.folder / "logs"
-
-    @property
-    def temporary(self) -> Path:
-        """The folder of temporary files."""
-        return self.folder / "tmp"
-
-    @property
-    def passwords(self) -> Path:
-        """Airflow's file of users and passwords."""
-        return self.folder / "passwords.json"
-
-    @property
-    def database(self) -> Path:
-        """The file with the URL of the database, which may have a password."""
-        return self.folder / "database"
+    def __init__(self, folder: Path) -> None:
+        """Name the files in the folder, which may not exist."""
+        self.folder = folder
+        self.logs = folder / "logs"
+        self.temporary = folder / "tmp"
+        # Airflow's file of users and passwords.
+        self.passwords = folder / "passwords.json"
+        # It has the URL of the database, which may have a password.
+        self.database = folder / "database"
 
     @contextmanager
     def held(self) -> Iterator[None]:

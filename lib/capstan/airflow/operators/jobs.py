@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow.sdk import BaseHook, Connection, Context
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk import Context
 from airflow.sdk.log import mask_secret
 
 from capstan.airflow.assets import CAPTURED, REPLAYED, stream_asset
+from capstan.airflow.connections import read_connection
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task
 from capstan.airflow.tasks.spark_program import inherited
@@ -92,34 +92,25 @@ def _connection_values(config: ProjectConfig, stream: str) -> Mapping[str, str]:
 
 def _value(stream: str, reference: Reference) -> str:
     name, field = reference.connection
-    try:
-        connection = BaseHook.get_connection(name)
-    except AirflowNotFoundException:
-        raise unresolved(stream, reference, "but the connection does not exist") from None
-    except Exception as error:
-        # Without the error's text, which may quote the connection and its password.
-        problem = f"but the connection cannot be read ({type(error).__name__})"
-        raise unresolved(stream, reference, problem) from None
-    value = _field(connection, field)
+    connection = read_connection(
+        name, lambda problem: unresolved(stream, reference, f"but the connection {problem}")
+    )
+    # A field of the connection, or a key of its extras.
+    own = field in _FIELDS
+    value = getattr(connection, field) if own else connection.extra_dejson.get(field)
     if value in (None, ""):
         raise unresolved(stream, reference, "which is empty")
     return str(value)
 
 
-def _field(connection: Connection, field: str) -> object:
-    """A field of a connection, or a key of its extras."""
-    return getattr(connection, field) if field in _FIELDS else connection.extra_dejson.get(field)
-
-
 class SubmitBackfillOperator(CapstanSubmitOperator):
-    """Submits backfills; each published run emits an event of its target's asset."""
+    """Submits backfills; each published run emits an event of its target's asset.
+
+    Its request names one replay, or several as `backfills`.
+    """
 
     job = "backfill"
-
-    def __init__(self, **rest: Any) -> None:
-        """Create a backfill task; its request names one replay, or several as `backfills`."""
-        rest.setdefault("outlets", [REPLAYED])
-        super().__init__(**rest)
+    usual_outlets = (REPLAYED,)
 
 
 class BackfillOperator(SubmitBackfillOperator):
@@ -229,6 +220,7 @@ class RollbackOperator(CapstanSubmitOperator):
     """
 
     job = "rollback"
+    usual_outlets = (REPLAYED,)
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Roll the run back, and return the job's result."""

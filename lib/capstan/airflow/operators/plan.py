@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import DownstreamTasksSkipped
 
-from capstan.airflow.lake_declarations import portable_declarations
+from capstan.airflow.lake_files import portable_declarations
 from capstan.airflow.markdown import plan_markdown
 from capstan.airflow.operators.submit import CapstanSubmitOperator
 from capstan.airflow.tasks.attempt_name import attempt_template

@@ -6,7 +6,6 @@ The last one shows the certificate.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
@@ -20,8 +19,8 @@ from capstan.airflow.operators.plan import (
     require_complete,
 )
 from capstan.airflow.operators.submit import CapstanSubmitOperator
-from capstan.airflow.tasks.asset_events import Render
 from capstan.airflow.tasks.failures import TaskRefusedError, as_task, set_usual
+from capstan.airflow.tasks.job_operator import Render
 from capstan.airflow.tasks.links import CertificateLink, RunLink, TargetLink
 from capstan.errors import InvalidRequestError
 
@@ -60,12 +59,8 @@ class ReplayOperator(ReplayArguments, SubmitReplayOperator):
         *SubmitReplayOperator.template_fields,
     )
     shows_result = True
-
-    def __init__(self, **rest: Any) -> None:
-        """Create a replay task; its arguments are those of `ReplayArguments`."""
-        # The declarations, which may name the asset, are read when the task runs.
-        rest.setdefault("outlets", [REPLAYED])
-        super().__init__(**rest)
+    # The declarations, which may name the asset, are read when the task runs.
+    usual_outlets = (REPLAYED,)
 
     def execute(self, context: Context) -> dict[str, object]:  # type: ignore[override]
         """Plan, submit the job at the pinned cut, and return the certificate."""

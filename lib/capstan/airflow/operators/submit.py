@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context, XComArg
+from airflow.sdk import AssetAlias, Context, XComArg
 from airflow.sdk.exceptions import AirflowException
 
 from capstan.airflow.settings import Settings, connection_id, environment_pool
@@ -44,6 +44,8 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
     attempt of the same run: it takes over the claim, and fences what is left of the earlier one.
     """
 
+    # Aliases for what its job changes, which is known at run time only.
+    usual_outlets: tuple[AssetAlias, ...] = ()
     template_fields = (
         "request",
         "records",
@@ -81,6 +83,8 @@ class CapstanSubmitOperator(JobOperator, SparkSubmitOperator):
             rest: `lake` and `config`, if not those of the settings, templated; other arguments
                 of a `JobOperator` and a `SparkSubmitOperator`.
         """
+        if self.usual_outlets:
+            rest.setdefault("outlets", list(self.usual_outlets))
         pool = environment_pool() if settings is None else settings.pool
         set_usual(
             rest,

@@ -117,13 +117,10 @@ def log_error_last(context: Context) -> None:
     """Log a failed task's error again, as the last line of its log."""
     # Airflow logs a stack trace, and folds away what follows it.
     error = context.get("exception")
+    line = f"CAP-BROKEN: {error}"
     if isinstance(error, TaskRefusedError | TaskBrokenError):
         line = str(error)
-    else:
-        line = str(
-            translation.to_capstan_error(error)
-            if isinstance(error, BaseException)
-            else f"CAP-BROKEN: {error}"
-        )
+    elif isinstance(error, BaseException):
+        line = str(translation.to_capstan_error(error))
     _log.info("::endgroup::")
     _log.error(line)

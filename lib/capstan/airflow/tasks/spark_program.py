@@ -10,12 +10,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow.sdk import BaseHook, Connection, Context
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk import Connection, Context
 
+from capstan.airflow.connections import read_connection
 from capstan.core.json_object import Json
 from capstan.errors import InvalidRequestError
 
@@ -74,7 +75,7 @@ def try_folder(work: Path, context: Context) -> TryFolder:
 def spark_master(name: str) -> str:
     """The Spark master of a connection, which must be one for jobs in client mode."""
     # It is checked here because Airflow's own hook falls back to YARN.
-    connection = _connection(name)
+    connection = read_connection(name, partial(_error, name))
     master = _master(connection)
     if not _MASTER.fullmatch(master):
         raise _error(name, f"names no Spark master: {master!r}")
@@ -93,18 +94,6 @@ def _has_kubernetes() -> bool:
         return importlib.util.find_spec("airflow.providers.cncf.kubernetes") is not None
     except ModuleNotFoundError:
         return False
-
-
-def _connection(name: str) -> Connection:
-    try:
-        return BaseHook.get_connection(name)
-    except AirflowNotFoundException:
-        # Airflow ignores a malformed connection as if it did not exist.
-        written = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
-        raise _error(name, "cannot be read" if written else "does not exist") from None
-    except Exception as error:
-        # Without the error's text, which may quote the connection and its password.
-        raise _error(name, f"cannot be read ({type(error).__name__})") from None
 
 
 def _master(connection: Connection) -> str:

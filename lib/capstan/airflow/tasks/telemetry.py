@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 from airflow.sdk.configuration import conf
 from airflow.sdk.observability import stats
@@ -11,8 +10,7 @@ from airflow.sdk.observability import stats
 from capstan.airflow.settings import Settings
 from capstan.core.config import check_name, split_streams
 
-if TYPE_CHECKING:
-    from capstan.reporting.metrics import Sample
+_METERS = ("statsd_on", "statsd_datadog_enabled", "otel_on")
 
 _log = logging.getLogger(__name__)
 
@@ -20,35 +18,25 @@ _log = logging.getLogger(__name__)
 def send_stream_metrics(settings: Settings, stream: object) -> None:
     """Send the metrics of streams and their runs, if Airflow's metrics are on."""
     # The samples are those of `capstan metrics`. Errors are logged only.
-    if not isinstance(stream, str) or not _wanted():
+    if not isinstance(stream, str) or not any(map(_is_on, _METERS)):
         return
     try:
         # Not at the top: parsing a DAG file should not import table readers.
-        from capstan.reporting.metrics import run_samples, stream_samples
+        from capstan.reporting.metrics import dotted, run_samples, stream_samples
         from capstan.reporting.run_view import list_runs_of_stream
         from capstan.storage.lake import Lake
 
-        lake = Lake.at(settings.lake)
+        lake, tagged = Lake.at(settings.lake), _keeps_tags()
         for name in dict.fromkeys(split_streams(stream)):
             check_name("stream", name)
             samples = stream_samples(lake, settings.declarations, [name])
             for sample in (*samples, *run_samples(list_runs_of_stream(lake, name))):
-                _gauge(sample)
+                if tagged:
+                    stats.gauge(f"capstan.{sample.metric}", sample.value, tags=dict(sample.tags))
+                else:
+                    stats.gauge(dotted(sample), sample.value)
     except Exception:
         _log.warning("metrics of %s could not be sent", stream, exc_info=True)
-
-
-def _gauge(sample: Sample) -> None:
-    from capstan.reporting.metrics import dotted
-
-    if _keeps_tags():
-        stats.gauge(f"capstan.{sample.metric}", sample.value, tags=dict(sample.tags))
-    else:
-        stats.gauge(dotted(sample), sample.value)
-
-
-def _wanted() -> bool:
-    return _is_on("statsd_on") or _is_on("statsd_datadog_enabled") or _is_on("otel_on")
 
 
 def _keeps_tags() -> bool:

@@ -6,15 +6,17 @@ pages. So nothing of them is imported before the first request.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from airflow.configuration import conf
 from airflow.plugins_manager import AirflowPlugin
 
 from capstan.airflow.tasks.attempt_name import attempt_name
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "/capstan"
 """The path of the pages, below the UI's address."""
@@ -24,12 +26,8 @@ _LACKING = (
     "runs; it needs no Java)\n"
 )
 
-_Scope = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Scope]]
-_Send = Callable[[_Scope], Awaitable[None]]
 
-
-async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """The pages as an ASGI application, built at the first request, outside the event loop."""
     from starlette.concurrency import run_in_threadpool
     from starlette.responses import PlainTextResponse
@@ -43,12 +41,11 @@ async def app(scope: _Scope, receive: _Receive, send: _Send) -> None:
 
 
 @lru_cache(maxsize=1)
-def _pages() -> Callable[[_Scope, _Receive, _Send], Awaitable[None]]:
-    from capstan.airflow.web.prefetch import read_ahead
-    from capstan.airflow.web.routes import current_settings, make_app
+def _pages() -> ASGIApp:
+    from capstan.airflow.web.routes import current_settings, make_app, read_ahead
 
     pages = make_app()
-    read_ahead(current_settings)
+    read_ahead(current_settings())
     return pages
 
 

@@ -5,8 +5,10 @@ Names in a request are checked before any lookup, and permission is checked befo
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -16,16 +18,23 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
 from capstan.airflow.dags.declaration_errors import mistakes
-from capstan.airflow.lake_declarations import read_page_settings
+from capstan.airflow.lake_files import read_page_settings
 from capstan.airflow.settings import Settings
 from capstan.airflow.web.prefilled_form import fields_of, hide_runs, plan_of, streams_in
-from capstan.airflow.web.security import Permissions, capture_dag, guard, refuse, replay_dag
-from capstan.core.config import check_name
+from capstan.airflow.web.security import (
+    Permissions,
+    capture_dag,
+    guard,
+    refuse,
+    rendered,
+    replay_dag,
+)
+from capstan.core.config import ProjectConfig, check_name
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
-from capstan.reporting.html import STATIC, render, report_policy, run_report, static
+from capstan.reporting.html import STATIC, report_policy, run_report, static
 from capstan.reporting.run_view import (
     CLAIMED,
     RunView,
@@ -65,34 +74,95 @@ def make_app() -> FastAPI:
     return app
 
 
+def read_ahead(settings: Settings) -> Thread:
+    """Start a thread that reads the overview's tables into the cache."""
+    # A new server process has opened no table yet, and a hundred streams have some three hundred.
+    # Any page of Airflow requests the plugin's icon for its navigation, which leaves time to read
+    # before the user follows the link. Requests that arrive meanwhile wait for the tables being
+    # read. Nothing is shown to anybody.
+    thread = Thread(target=_read_overview, args=(settings,), name="capstan-ahead")
+    thread.start()
+    return thread
+
+
+def _read_overview(settings: Settings) -> None:
+    lake, declared = Lake.at(settings.lake), settings.declarations
+    # The page reads again, and reports an error to its user.
+    with suppress(CapstanError):
+        lake.require()
+        list_runs(lake)
+        view_streams(lake, declared, stream_names(lake, declared))
+        view_coverages(lake, declared, list(declared.replays))
+
+
 def current_settings() -> Settings:
     """The settings, read at each request because the declaration file may change."""
     return read_page_settings(Path(conf.get_mandatory_value("core", "dags_folder")))
 
 
-def _permissions(user: Annotated[BaseUser, Depends(get_user)]) -> Permissions:
-    return Permissions(user)
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request by a user, with the lake and the declarations as they are now."""
+
+    request: Request
+    settings: Settings
+    permissions: Permissions
+
+    @property
+    def lake(self) -> Lake:
+        """The lake, which may not exist."""
+        return Lake.at(self.settings.lake)
+
+    @property
+    def declared(self) -> ProjectConfig:
+        """What is declared."""
+        return self.settings.declarations
+
+    def page(self, template: str, here: str = "", **values: object) -> Response:
+        """A page; `here` is its path, if it is in the navigation."""
+        text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
+        return HTMLResponse(text)
+
+    def runs(self) -> list[RunView]:
+        """The runs that the user may see, newest first."""
+        return self.permissions.runs(list_runs(self.lake), self.declared)
+
+    def visible_runs(self) -> set[str]:
+        """Names of runs that the user may see; a run with only a claim belongs to its streams."""
+        listed = list_runs(self.lake, claimed=True)
+        claimed = [run for run in listed if run.state == CLAIMED]
+        streams = self.permissions.streams({name for run in claimed for name in run.streams})
+        stepped = [run for run in listed if run.state != CLAIMED]
+        visible = self.permissions.runs(stepped, self.declared)
+        visible += [run for run in claimed if streams.issuperset(run.streams)]
+        return {run.run for run in visible}
+
+    def run(self, name: str) -> RunView:
+        """A run that the user may see."""
+        view = view_run(self.lake, name)
+        if not self.permissions.runs([view], self.declared):
+            # As if it did not exist: names of runs reveal names of tables.
+            raise InvalidRequestError(
+                "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
+            )
+        return view
 
 
-Configured = Annotated[Settings, Depends(current_settings)]
-Allowed = Annotated[Permissions, Depends(_permissions)]
+def _visit(
+    request: Request,
+    settings: Annotated[Settings, Depends(current_settings)],
+    user: Annotated[BaseUser, Depends(get_user)],
+) -> Visit:
+    return Visit(request, settings, Permissions(user))
 
 
-def _page(
-    request: Request, template: str, lake: Lake, here: str = "", **values: object
-) -> Response:
-    """Render a page with the values that all pages need."""
-    base = str(request.scope.get("root_path", ""))
-    text = render(
-        template, base=base, airflow=base.rsplit("/", 1)[0], here=here, lake=lake.root, **values
-    )
-    return HTMLResponse(text)
+Visited = Annotated[Visit, Depends(_visit)]
 
 
 @router.get("/")
-def overview(request: Request, settings: Configured, permissions: Allowed) -> Response:
+def overview(visit: Visited) -> Response:
     """Streams, replays with their coverage, and the newest runs."""
-    lake, declared = Lake.at(settings.lake), settings.declarations
+    lake, declared, permissions = visit.lake, visit.declared, visit.permissions
     problems: list[dict[str, object]] = []
     try:
         lake.require()
@@ -100,44 +170,37 @@ def overview(request: Request, settings: Configured, permissions: Allowed) -> Re
         problems.append(error.summary())
     names = stream_names(lake, declared)
     visible = permissions.streams(names)
-    runs = _runs(lake, permissions, settings) if not problems else []
-    problems += [error.summary() for error in mistakes(settings)]
-    return _page(
-        request,
+    replays = [replay.name for replay in permissions.replays(declared.replays.values())]
+    runs = visit.runs() if not problems else []
+    problems += [error.summary() for error in mistakes(visit.settings)]
+    return visit.page(
         "overview.html",
-        lake,
         "/",
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in visible]),
-        replays=view_coverages(
-            lake,
-            declared,
-            [replay.name for replay in permissions.replays(declared.replays.values())],
-        ),
+        replays=view_coverages(lake, declared, replays),
         runs=runs[:_NEWEST],
         more=len(runs) if len(runs) > _NEWEST else 0,
     )
 
 
 @router.get("/streams/{name}")
-def stream(request: Request, name: str, settings: Configured, permissions: Allowed) -> Response:
+def stream(visit: Visited, name: str) -> Response:
     """One stream: frontiers, late records, tape, replays."""
     check_name("stream", name)
-    if not permissions.stream(name):
+    if not visit.permissions.stream(name):
         raise refuse()
-    lake, declared = Lake.at(settings.lake), settings.declarations
+    lake, declared = visit.lake, visit.declared
     if name not in stream_names(lake, declared):
         raise InvalidRequestError("CAP-STREAM", f"there is no stream {name}", "see the overview")
     view = view_stream(lake, declared, name)
     coordinates = view.tape.time_type.coordinates if isinstance(view, StreamHistory) else ()
-    return _page(
-        request,
+    return visit.page(
         "stream.html",
-        lake,
         view=view,
         payload=view_payload(lake, name) if isinstance(view, StreamHistory) else None,
         course=read_commit_times(lake, view) if isinstance(view, StreamHistory) else None,
-        runs=permissions.runs(list_runs_of_stream(lake, name), settings.declarations),
+        runs=visit.permissions.runs(list_runs_of_stream(lake, name), declared),
         times=", ".join(f"{part.name} {part.kind.value}" for part in coordinates),
         dag=capture_dag(name),
     )
@@ -145,52 +208,37 @@ def stream(request: Request, name: str, settings: Configured, permissions: Allow
 
 @router.get("/replays/{name}")
 def replay(
-    request: Request,
-    name: str,
-    settings: Configured,
-    permissions: Allowed,
-    year: Annotated[int | None, Query(ge=1, le=9999)] = None,
+    visit: Visited, name: str, year: Annotated[int | None, Query(ge=1, le=9999)] = None
 ) -> Response:
     """One declared replay: its coverage as a calendar, with gaps to fill."""
     check_name("replay", name)
-    declared = settings.declarations
-    configured = declared.replay(name) if name in declared.replays else None
-    if configured is None or not permissions.replays([configured]):
+    configured = visit.declared.replays.get(name)
+    if configured is None or not visit.permissions.replays([configured]):
         # A replay that is not declared has no DAG to check permission for.
         raise refuse()
-    lake = Lake.at(settings.lake)
-    view = view_coverage(lake, declared, name, year=year)
-    return _page(
-        request,
+    return visit.page(
         "replay.html",
-        lake,
-        view=view,
-        seen=_visible_runs(lake, permissions, settings),
-        may_fill=permissions.may_replay(),
+        view=view_coverage(visit.lake, visit.declared, name, year=year),
+        seen=visit.visible_runs(),
+        may_fill=visit.permissions.may_replay(),
         dag=replay_dag(configured),
     )
 
 
 @router.get("/tables")
 def tables(
-    request: Request,
-    settings: Configured,
-    permissions: Allowed,
-    target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None,
+    visit: Visited, target: Annotated[str | None, Query(min_length=1, max_length=2000)] = None
 ) -> Response:
     """Tables that replays have written, or one of them with its published runs."""
-    lake = Lake.at(settings.lake)
     replays: dict[str, list[str]] = {}
-    for replay in permissions.replays(settings.declarations.replays.values()):
-        path, _ = target_path(lake, settings.declarations, replay.target)
+    for replay in visit.permissions.replays(visit.declared.replays.values()):
+        path, _ = target_path(visit.lake, visit.declared, replay.target)
         replays.setdefault(path, []).append(replay.name)
-    return _page(
-        request,
+    return visit.page(
         "tables.html",
-        lake,
         "" if target else "/tables",
         # Compared with paths of the ledger; never opened as a path.
-        tables=view_tables(lake, _visible_runs(lake, permissions, settings), target),
+        tables=view_tables(visit.lake, visit.visible_runs(), target),
         target=target,
         replays=replays,
         shown=_PER_TABLE,
@@ -198,20 +246,12 @@ def tables(
 
 
 @router.get("/runs")
-def runs(
-    request: Request,
-    settings: Configured,
-    permissions: Allowed,
-    page: Annotated[int, Query(ge=1, le=100_000)] = 1,
-) -> Response:
+def runs(visit: Visited, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> Response:
     """All runs, newest first."""
-    lake = Lake.at(settings.lake)
-    rows = _runs(lake, permissions, settings)
+    rows = visit.runs()
     begin = (page - 1) * _PER_PAGE
-    return _page(
-        request,
+    return visit.page(
         "runs.html",
-        lake,
         "/runs",
         runs=rows[begin : begin + _PER_PAGE],
         total=len(rows),
@@ -221,21 +261,19 @@ def runs(
 
 
 @router.get("/runs/{name}")
-def run(request: Request, name: str, settings: Configured, permissions: Allowed) -> Response:
+def run(visit: Visited, name: str) -> Response:
     """One run: certificate, uncovered parts, audits."""
-    lake = Lake.at(settings.lake)
-    view = _run(lake, permissions, settings, name)
-    may_roll_back = view.state == "published" and permissions.may_roll_back()
-    return _page(request, "run.html", lake, view=view, may_roll_back=may_roll_back)
+    view = visit.run(name)
+    may_roll_back = view.state == "published" and visit.permissions.may_roll_back()
+    return visit.page("run.html", view=view, may_roll_back=may_roll_back)
 
 
 @router.get("/runs/{name}/report.html")
-def report(name: str, settings: Configured, permissions: Allowed) -> Response:
+def report(visit: Visited, name: str) -> Response:
     """The report of a run as one file."""
-    lake = Lake.at(settings.lake)
-    view = _run(lake, permissions, settings, name)
+    view = visit.run(name)
     return HTMLResponse(
-        run_report(lake, settings.declarations, view.run),
+        run_report(visit.lake, visit.declared, view.run),
         headers={
             "Content-Disposition": f'attachment; filename="{view.run}.html"',
             "Content-Security-Policy": report_policy(),
@@ -244,30 +282,28 @@ def report(name: str, settings: Configured, permissions: Allowed) -> Response:
 
 
 @router.get("/fill")
-def fill(request: Request, settings: Configured, permissions: Allowed) -> Response:
+def fill(visit: Visited) -> Response:
     """The prefilled form of `capstan_replay`, with its plan."""
-    given = {name: request.query_params.getlist(name) for name in request.query_params}
+    query, permissions = visit.request.query_params, visit.permissions
+    given = {name: query.getlist(name) for name in query}
     # The form and its messages list only what the user may see.
-    visible = replace(settings, declarations=permissions.declared(settings.declarations))
+    visible = replace(visit.settings, declarations=permissions.declared(visit.declared))
     if not permissions.may_replay() or not visible.declarations.streams:
         raise refuse()
     fields = fields_of(visible, given)
     streams = [check_name("stream", name) for name in streams_in(fields)]
     if not all(map(permissions.stream, streams)):
         raise refuse()
-    lake = Lake.at(settings.lake)
     plan: dict[str, object] = {}
     problem: dict[str, object] = {}
     try:
         for stream in streams:
-            require_tape(lake, stream)
-        plan = hide_runs(plan_of(visible, fields), _visible_runs(lake, permissions, settings))
+            require_tape(visit.lake, stream)
+        plan = hide_runs(plan_of(visible, fields), visit.visible_runs())
     except CapstanError as error:
         problem = error.summary()
-    return _page(
-        request,
+    return visit.page(
         "fill.html",
-        lake,
         fields=fields,
         plan=plan,
         problem=problem,
@@ -282,30 +318,3 @@ def other(rest: str) -> Response:
         raise HTTPException(404, "there is no such page")
     headers = {"Cache-Control": "private, max-age=300"}
     return Response(static(rest), media_type=STATIC[rest], headers=headers)
-
-
-def _runs(lake: Lake, permissions: Permissions, settings: Settings) -> list[RunView]:
-    """The runs that the user may see, newest first."""
-    return permissions.runs(list_runs(lake), settings.declarations)
-
-
-def _visible_runs(lake: Lake, permissions: Permissions, settings: Settings) -> set[str]:
-    """Names of runs that the user may see; a run with only a claim belongs to its streams."""
-    listed = list_runs(lake, claimed=True)
-    claimed = [run for run in listed if run.state == CLAIMED]
-    streams = permissions.streams({name for run in claimed for name in run.streams})
-    stepped = [run for run in listed if run.state != CLAIMED]
-    visible = permissions.runs(stepped, settings.declarations)
-    return {
-        run.run for run in [*visible, *(one for one in claimed if streams.issuperset(one.streams))]
-    }
-
-
-def _run(lake: Lake, permissions: Permissions, settings: Settings, name: str) -> RunView:
-    view = view_run(lake, name)
-    if not permissions.runs([view], settings.declarations):
-        # As if it did not exist: names of runs reveal names of tables.
-        raise InvalidRequestError(
-            "CAP-RUN", f"there is no run {name[:80]!r}", "see `capstan runs`", run=name
-        )
-    return view

@@ -9,9 +9,8 @@ declared replay) and to the capture DAGs of its streams.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from airflow.api_fastapi.app import get_auth_manager
 from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -20,7 +19,6 @@ from airflow.models.dag import DagModel
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from capstan.airflow.settings import dag_id
@@ -45,11 +43,6 @@ HEADERS = {
 
 _UNKNOWN = frozenset({"CAP-STREAM", "CAP-REPLAY", "CAP-RUN"})
 _HEADINGS = {401: "Not logged in", 403: "Not allowed", 404: "Not found", 503: "No lake"}
-
-_Scope = MutableMapping[str, Any]
-_Receive = Callable[[], Awaitable[_Scope]]
-_Send = Callable[[_Scope], Awaitable[None]]
-_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 def capture_dag(stream: str) -> str:
@@ -155,26 +148,6 @@ def _teams(dags: Collection[str]) -> Mapping[str, str | None]:
     return DagModel.get_dag_id_to_team_name_mapping(list(dags))
 
 
-class Headers:
-    """ASGI middleware that adds `HEADERS` to every response."""
-
-    def __init__(self, app: _App) -> None:
-        """Wrap an application."""
-        self._app = app
-
-    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        """Handle one request."""
-
-        async def headed(message: _Scope) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self._app(scope, receive, headed)
-
-
 def refuse() -> HTTPException:
     """The response to a logged-in user who lacks permission."""
     return HTTPException(403, "you may not see the DAGs that this data belongs to")
@@ -182,11 +155,20 @@ def refuse() -> HTTPException:
 
 def guard(app: FastAPI) -> None:
     """Add headers to all responses of an application, and render errors as pages."""
-    app.add_middleware(Headers)
+    app.middleware("http")(_with_headers)
     app.add_exception_handler(AnyHTTPException, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(CapstanError, _failed)
     app.add_exception_handler(Exception, _failed)
+
+
+async def _with_headers(
+    request: Request, respond: Callable[[Request], Awaitable[Response]]
+) -> Response:
+    response = await respond(request)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def _refused(request: Request, error: Exception) -> Response:
@@ -210,10 +192,14 @@ def _failed(request: Request, exception: Exception) -> Response:
 
 
 def _page(request: Request, status: int, error: dict[str, object]) -> Response:
-    base = str(request.scope.get("root_path", ""))
-    airflow = base.rsplit("/", 1)[0]
-    values = {"base": base, "airflow": airflow, "here": "", "lake": ""}
+    airflow = str(request.scope.get("root_path", "")).rsplit("/", 1)[0]
     login = f"{airflow}/" if status == 401 else ""
     heading = _HEADINGS.get(status, "Error")
-    text = render("error.html", heading=heading, error=error, login=login, **values)
-    return HTMLResponse(text, status)
+    values = {"heading": heading, "error": error, "login": login, "here": "", "lake": ""}
+    return HTMLResponse(rendered(request, "error.html", **values), status)
+
+
+def rendered(request: Request, template: str, **values: object) -> str:
+    """The text of a page with the values that all pages need."""
+    base = str(request.scope.get("root_path", ""))
+    return render(template, base=base, airflow=base.rsplit("/", 1)[0], **values)

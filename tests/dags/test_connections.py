@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from capstan.airflow import s3_connection
+from capstan.airflow import connections
 from capstan.errors import InvalidRequestError
 from capstan.storage import s3_access
 
@@ -29,9 +29,9 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in list(os.environ):
         if name.startswith("AWS_"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv(s3_connection.VARIABLE, "store")
-    monkeypatch.setattr(s3_connection, "_read", None)
-    s3_connection.use()
+    monkeypatch.setenv(connections.VARIABLE, "store")
+    monkeypatch.setattr(connections, "_read", None)
+    connections.use()
     yield
     s3_access.take_from(None)
 
@@ -94,5 +94,5 @@ def test_a_profile_or_a_region_alone_will_do(monkeypatch: pytest.MonkeyPatch) ->
     connect(monkeypatch, extra=extra)
     expected = {"AWS_PROFILE": "shop", "AWS_ENDPOINT_URL": "https://store"}
     assert s3_access.variables() == expected
-    monkeypatch.delenv(s3_connection.VARIABLE)
+    monkeypatch.delenv(connections.VARIABLE)
     assert s3_access.variables() == {}

@@ -1,6 +1,6 @@
-"""Credentials of S3 from the Airflow connection that `CAPSTAN_AWS_CONNECTION` names.
+"""Airflow's connections, and credentials of S3 from the one that `CAPSTAN_AWS_CONNECTION` names.
 
-Tasks, DAG files and pages read the connection when they use S3. Its values are masked in logs. They
+Tasks, DAG files and pages read that one when they use S3. Its values are masked in logs. They
 reach Spark's driver in the environment of its process only, and are not stored or rendered.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from capstan.errors import InvalidRequestError
+from capstan.errors import CapstanError, InvalidRequestError
 from capstan.spark.aws_chain import KEYS
 from capstan.storage import s3_access
 
@@ -49,26 +51,30 @@ def connection_variables() -> s3_access.Variables:
         return {}
     with _lock:
         if _read is None or _read[0] != name or time.monotonic() - _read[1] > _FRESH_SECONDS:
-            _read = name, time.monotonic(), _variables(name, _connection(name))
+            _read = name, time.monotonic(), _variables(name)
         return _read[2]
 
 
-def _connection(name: str) -> Connection:
+def read_connection(name: str, wrong: Callable[[str], CapstanError]) -> Connection:
+    """A connection; `wrong` makes the error of what is wrong with it."""
     from airflow.sdk import BaseHook
     from airflow.sdk.exceptions import AirflowNotFoundException
 
     try:
         return BaseHook.get_connection(name)
     except AirflowNotFoundException:
-        raise _error(name, "does not exist") from None
+        # Airflow ignores a malformed connection as if it did not exist.
+        malformed = os.environ.get(f"AIRFLOW_CONN_{name.upper()}")
+        raise wrong("cannot be read" if malformed else "does not exist") from None
     except Exception as error:
         # Without the error's text, which may quote the connection and its password.
-        raise _error(name, f"cannot be read ({type(error).__name__})") from None
+        raise wrong(f"cannot be read ({type(error).__name__})") from None
 
 
-def _variables(name: str, connection: Connection) -> s3_access.Variables:
+def _variables(name: str) -> s3_access.Variables:
     from airflow.sdk.log import mask_secret
 
+    connection = read_connection(name, partial(_error, name))
     if connection.conn_type not in _TYPES:
         raise _error(name, f"is of type {connection.conn_type}, not aws")
     extras: dict[str, Any] = connection.extra_dejson
