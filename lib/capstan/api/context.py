@@ -348,7 +348,6 @@ def _replay_request(
     if isinstance(stream, Mapping):
         fields = dict(with_stream({**fields, "streams": stream}))
         stream = str(fields.pop("stream"))
-
     if into is None and not isinstance(stream, Request):
         raise InvalidRequestError("CAP-REQUEST", "a replay needs a target", "name it with `into`")
     return _request(Request, "stream", stream, {"into": into, **fields})

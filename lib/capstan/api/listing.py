@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +22,6 @@ class Listing(Sequence[Json]):
 
     def __len__(self) -> int:
         return len(self.rows)
-
-    def __iter__(self) -> Iterator[Json]:
-        return iter(self.rows)
 
     def to_json(self) -> list[dict[str, object]]:
         """The rows, as the command line's `--json` prints them."""

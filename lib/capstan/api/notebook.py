@@ -10,11 +10,8 @@ from capstan.core.json_object import Json
 from capstan.reporting.formatting import cell_text
 
 if TYPE_CHECKING:
-    from capstan.api.listing import Listing
     from capstan.backfill.run import BackfillResult
     from capstan.backfill.survey import Survey
-    from capstan.capture.run import CaptureResult
-    from capstan.maintenance.run import MaintenanceResult
     from capstan.replay.preview import Preview
     from capstan.replay.result import ReplayResult
     from capstan.replay.standalone_audit import AuditReport
@@ -39,14 +36,6 @@ def shown(result: _Result) -> _Result:
     kind: Any = type(result)
     kind._repr_html_ = HTML[kind.__name__]
     return result
-
-
-def _listing(listing: Listing) -> str:
-    return rows_html(listing.title, listing.columns, listing.rows)
-
-
-def _capture(capture: CaptureResult) -> str:
-    return facts_html(f"Capture of {capture.stream}", capture.to_json())
 
 
 def _verification(verification: Verification) -> str:
@@ -87,23 +76,19 @@ def _survey(survey: Survey) -> str:
 
 def _backfill(backfill: BackfillResult) -> str:
     value = backfill.to_json()
-    states = {"done": "done", "unchanged": "unchanged", "failed": "failed", "left": "left"}
-    counts = ", ".join(f"{value[name]} {state}" for name, state in states.items())
+    states = ("done", "unchanged", "failed", "left")
+    counts = ", ".join(f"{value[state]} {state}" for state in states)
     columns = ("since", "until", "run", "records", "published", "error")
     rows = [run.to_json() for run in backfill.runs]
     return rows_html(f"{value['replay']}: {counts}", columns, rows)
 
 
-def _maintenance(maintenance: MaintenanceResult) -> str:
-    return facts_html("Maintenance", maintenance.to_json())
-
-
 HTML: Mapping[str, Callable[[Any], str]] = {
     "AuditReport": _audit,
     "BackfillResult": _backfill,
-    "CaptureResult": _capture,
-    "Listing": _listing,
-    "MaintenanceResult": _maintenance,
+    "CaptureResult": lambda found: facts_html(f"Capture of {found.stream}", found.to_json()),
+    "Listing": lambda listing: rows_html(listing.title, listing.columns, listing.rows),
+    "MaintenanceResult": lambda done: facts_html("Maintenance", done.to_json()),
     "Preview": _preview,
     "ReplayResult": _replay,
     "Survey": _survey,

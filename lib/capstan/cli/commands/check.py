@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.output import table
+from capstan.cli.output import row_table, same
 from capstan.core.config import load_sound
 from capstan.core.config.loading.secret_references import literal_secrets
 from capstan.core.environment import lake_of
+from capstan.core.json_object import Json
 from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
 from capstan.core.times import Coordinate, Kind, TimeType
 from capstan.errors import InvalidRequestError
@@ -81,15 +82,12 @@ def check(
     files = [path for path in paths if path.suffix in _YAML and path.is_file()]
     if files:
         return _check_declarations(shell_of(context), files, paths)
-    options = _Options(None if minimum is None else minimum_of(minimum), time_type, record_type)
+    options = _Options(minimum_of(minimum), time_type, record_type)
     recordings = [_checked(path, options) for path in _files(paths)]
     valid = all(recording["valid"] for recording in recordings)
     shell_of(context).output.result(
         {"valid": valid, "streams": recordings},
-        table(
-            "", ("file", "worker", "valid", "events", "records", "closed", "violation"),
-            [[*(row[key] for key in _SHOWN), _about(row["violation"])] for row in recordings],
-        ),
+        row_table("", {**same(*_SHOWN), "violation": _about}, recordings),
         *_tails(recordings),
         f"{len(recordings)} recordings: " + ("all valid" if valid else "not all are valid"),
     )  # fmt: skip
@@ -119,8 +117,9 @@ def _check_declarations(shell: Shell, files: Sequence[Path], paths: Sequence[Pat
 _SHOWN = ("file", "worker", "valid", "events", "records", "closed")
 
 
-def _about(violation: object) -> object:
-    return violation.get("about") if isinstance(violation, dict) else None
+def _about(row: Json) -> object:
+    violation = row["violation"]
+    return violation and violation["about"]
 
 
 def _tails(recordings: Sequence[dict[str, object]]) -> Iterator[str]:
@@ -197,8 +196,10 @@ def _worker(path: Path) -> int | None:
     return worker if isinstance(worker, int) and not isinstance(worker, bool) else None
 
 
-def minimum_of(text: str) -> object:
-    """Parse `--minimum`."""
+def minimum_of(text: str | None) -> object:
+    """Parse `--minimum`; None when it was not given."""
+    if text is None:
+        return None
     try:
         value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -207,6 +208,6 @@ def minimum_of(text: str) -> object:
             f"--minimum is not JSON: {error}",
             "give an integer, or a list of integers for nested times",
         ) from error
-    # Refuses `null` too: None means that the option was not given.
+    # Refuses `null` too.
     transcript_minimum(value)
     return value

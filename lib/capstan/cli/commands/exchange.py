@@ -76,9 +76,8 @@ def import_(
         return _import_topics(shell, stream, Topics.parse(place))
     folder = Path(place)
     format_ = _format_of(form)
-    start = None if minimum is None else minimum_of(minimum)
     types = {"time_type": time_type, "record_type": record_type}
-    encoding = Form.of_folder(folder, format_, minimum=start, **types)
+    encoding = Form.of_folder(folder, format_, minimum=minimum_of(minimum), **types)
     # Invalid types are refused before a JVM starts.
     _ = encoding.time_type
     recordings = find_recordings(folder, format_)
@@ -176,10 +175,8 @@ def listen(
     from capstan.storage.tape.tape import open_tape
 
     shell = shell_of(context)
-    start = None if minimum is None else minimum_of(minimum)
-    encoding = Form.from_options(
-        _format_of(form), time_type=time_type, record_type=record_type, minimum=start
-    )
+    types = {"time_type": time_type, "record_type": record_type}
+    encoding = Form.from_options(_format_of(form), minimum=minimum_of(minimum), **types)
     _ = encoding.time_type
     request = ListenRequest(stream, workers, encoding, port, host, every, idle)
     with shell.spark(Work(f"listen for {stream}")) as spark:

@@ -12,10 +12,11 @@ from typing import Annotated
 import typer
 
 from capstan.cli.context import Shell, shell_of
-from capstan.cli.output import table
+from capstan.cli.output import row_table, same
 from capstan.cli.progress import Work, watching
 from capstan.cli.tables import certificate_table
 from capstan.core.environment import lake_of
+from capstan.core.json_object import Json
 from capstan.errors.shell_command import shell_line
 from capstan.replay.result import ReplayResult
 
@@ -88,9 +89,10 @@ def init(
         if airflow is None
         else "\n\nSet CAPSTAN_LAKE to the same place for Airflow and for these commands."
     )
+    rows = [{"path": str(file.path), "status": file.status.value} for file in written]
     shell.output.result(
-        {"files": [{"path": str(file.path), "status": file.status.value} for file in written]},
-        table("", ("", "file"), [(file.status.value, str(file.path)) for file in written]),
+        {"files": rows},
+        row_table("", {"": "status", "file": "path"}, rows),
         f"{note}Next:\n\n"
         f"  {shell_line('capstan', *given)} capture orders\n"
         f"  {shell_line('capstan', *given)} replay orders --into oslo_orders --workers oslo\n"
@@ -113,22 +115,17 @@ def doctor(
     with redirect_stdout(sys.stderr), watching(shell.output, Work("doctor")):
         findings = diagnose(lake_of(shell.place), deep=deep)
     ok = all(finding.ok for finding in findings)
+    rows = [{"what": f.subject, "ok": f.ok, "found": f.detail, "mend": f.remedy} for f in findings]
     shell.output.result(
-        {
-            "ok": ok,
-            "findings": [
-                {"what": f.subject, "ok": f.ok, "found": f.detail, "mend": f.remedy}
-                for f in findings
-            ],
-        },
-        table(
-            "",
-            ("", "what", "found", "what to do"),
-            [("ok" if f.ok else "WRONG", f.subject, f.detail, f.remedy) for f in findings],
-        ),
+        {"ok": ok, "findings": rows},
+        row_table("", {"": _verdict, **same("what", "found"), "what to do": "mend"}, rows),
         "everything is in place" if ok else "something is missing: see the column `what to do`",
     )
     return 0 if ok else 1
+
+
+def _verdict(row: Json) -> str:
+    return "ok" if row["ok"] else "WRONG"
 
 
 def demo(context: typer.Context) -> int:

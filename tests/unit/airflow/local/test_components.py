@@ -16,9 +16,9 @@ import pytest
 
 from capstan.airflow.local import processes
 from capstan.airflow.local.__main__ import main
-from capstan.airflow.local.api import unready
 from capstan.airflow.local.database import embedded
 from capstan.airflow.local.home import MARK, Home
+from capstan.airflow.local.launcher import unready
 from capstan.airflow.local.processes import RESTARTS, Component
 from capstan.errors import SystemFailureError
 
