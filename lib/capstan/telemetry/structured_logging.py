@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -106,9 +106,9 @@ def _plain(value: object) -> str:
     return json.dumps(text) if not text or any(c.isspace() for c in text) else text
 
 
-def read_format(environment: Mapping[str, str] = os.environ) -> LogFormat | None:
+def read_format() -> LogFormat | None:
     """The log format from `CAPSTAN_LOG`; None if it is not set."""
-    value = environment.get(VARIABLE, "").strip().lower()
+    value = os.environ.get(VARIABLE, "").strip().lower()
     if value and value not in tuple(LogFormat):
         raise InvalidRequestError(
             "CAP-SETTING",
@@ -119,21 +119,19 @@ def read_format(environment: Mapping[str, str] = os.environ) -> LogFormat | None
     return LogFormat(value) if value else None
 
 
-def owns_standard_error(environment: Mapping[str, str] = os.environ) -> bool:
+def owns_standard_error() -> bool:
     """Whether standard error is reserved for the JSON log."""
-    return read_format(environment) is LogFormat.JSON and not environment.get(FILE)
+    return read_format() is LogFormat.JSON and not os.environ.get(FILE)
 
 
 @contextmanager
-def logging(
-    default: LogFormat | None = None, environment: Mapping[str, str] = os.environ
-) -> Iterator[Log | None]:
+def logging(default: LogFormat | None = None) -> Iterator[Log | None]:
     """Log every point reached inside the `with` block; None without `CAPSTAN_LOG` or a default."""
-    form = read_format(environment) or default
+    form = read_format() or default
     if form is None:
         yield None
         return
-    with _open_output(environment.get(FILE)) as write:
+    with _open_output(os.environ.get(FILE)) as write:
         log = Log(form, write)
         with subscribe(log.point):
             yield log

@@ -67,10 +67,23 @@ def test_what_is_known_stays_until_another_run_begins():
     assert about.after({"run": "b"}) == LogContext("b", None, "s")
 
 
-def test_points_are_logged_with_the_run_that_was_told_before(tmp_path):
+@pytest.fixture
+def told(monkeypatch):
+    """Set what the environment says of the log."""
+    monkeypatch.delenv("CAPSTAN_LOG", raising=False)
+    monkeypatch.delenv("CAPSTAN_LOG_FILE", raising=False)
+
+    def tell(form, file=""):
+        monkeypatch.setenv("CAPSTAN_LOG", form)
+        monkeypatch.setenv("CAPSTAN_LOG_FILE", str(file))
+
+    return tell
+
+
+def test_points_are_logged_with_the_run_that_was_told_before(tmp_path, told):
     file = tmp_path / "log"
-    where = {"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": str(file)}
-    with logging(environment=where) as log:
+    told("json", file)
+    with logging() as log:
         emit("replay.verify", stream="s", workers=2)
         emit("replay.claim", run="r", attempt=1)
         emit("replay.staging", run="r")
@@ -86,37 +99,43 @@ def test_points_are_logged_with_the_run_that_was_told_before(tmp_path):
     assert [row["level"] for row in rows] == ["info", "info", "info", "error"]
     assert (rows[-1]["message"], rows[-1]["holder"]) == ("another run holds it", "q")
     # A file goes on where it was.
-    with logging(environment=where):
+    with logging():
         emit("capture.events", stream="s")
     assert len(file.read_text(encoding="utf-8").splitlines()) == 5
 
 
-def test_standard_error_is_where_it_goes_otherwise(capsys):
-    with logging(environment={"CAPSTAN_LOG": "plain"}):
+def test_standard_error_is_where_it_goes_otherwise(capsys, told):
+    told("plain")
+    with logging():
         emit("capture.events", stream="s", fed=1)
     assert capsys.readouterr().err.endswith("INFO capture.events stream=s fed=1\n")
-    assert owns_standard_error({"CAPSTAN_LOG": "json"})
-    assert not owns_standard_error({"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": "log"})
-    assert not owns_standard_error({"CAPSTAN_LOG": "plain"})
+    assert not owns_standard_error()
+    told("json")
+    assert owns_standard_error()
+    told("json", "log")
+    assert not owns_standard_error()
 
 
+@pytest.mark.usefixtures("told")
 def test_nothing_is_logged_unless_it_is_asked_for(capsys):
-    with logging(environment={}) as log:
+    with logging() as log:
         emit("capture.events", stream="s")
     assert log is None
-    with logging(LogFormat.PLAIN, environment={}):
+    with logging(LogFormat.PLAIN):
         emit("capture.events", stream="s")
     assert capsys.readouterr().err.count("\n") == 1
 
 
-def test_wrong_settings_are_refused(tmp_path):
+def test_wrong_settings_are_refused(tmp_path, told):
+    told("xml")
     with pytest.raises(InvalidRequestError, match="CAP-SETTING: CAPSTAN_LOG is 'xml'"):
-        read_format({"CAPSTAN_LOG": "xml"})
-    where = {"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": str(tmp_path / "none" / "log")}
-    with pytest.raises(InvalidRequestError, match="CAP-SETTING"), logging(environment=where):
+        read_format()
+    told("json", tmp_path / "none" / "log")
+    with pytest.raises(InvalidRequestError, match="CAP-SETTING"), logging():
         pass
 
 
-def test_a_log_that_cannot_be_written_stops_no_work():
-    with logging(environment={"CAPSTAN_LOG": "json", "CAPSTAN_LOG_FILE": "/dev/full"}):
+def test_a_log_that_cannot_be_written_stops_no_work(told):
+    told("json", "/dev/full")
+    with logging():
         emit("capture.events", stream="s")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from capstan.core.config.sequences import SequenceColumn
-from capstan.core.config.sql_rules import normalised, problem_with_columns
-from capstan.errors import InvalidRequestError
+from capstan.core.config.sql_rules import normalised
 
 DELETED = "_capstan_deleted"
 """The column of a change that tells whether it deletes its key, or is a truncate."""
@@ -110,30 +109,6 @@ def problem_without_sequence(given: Any) -> str | None:
     name = next((name for name in OPTIONS if getattr(given, name) not in (None, False)), None)
     lacks = name is not None and not given.sequence_by
     return f"{name} needs sequence_by, the order of the changes" if lacks else None
-
-
-def problem_with_changes(given: Any, *, merges: bool) -> str | None:
-    """Why a replay cannot merge by these settings, or None; a preset may give the order."""
-    if not merges:
-        first = "sequence_by needs mode merge" if given.sequence_by else None
-        return first or problem_without_sequence(given)
-    try:
-        columns = [SequenceColumn.of(text).column for text in given.sequence_by]
-    except ValueError as error:
-        return f"sequence_by: {error}"
-    except InvalidRequestError as error:
-        return f"sequence_by: {error.message}; {error.hint}"
-    twice = next((name for name in columns if columns.count(name) > 1), None)
-    if twice is not None:
-        return f"sequence_by has column {twice} twice"
-    if given.unchanged == "":
-        return "unchanged is empty, which would be every empty text"
-    for name in ("delete_when", "truncate_when"):
-        condition = getattr(given, name)
-        problem = None if condition is None else problem_with_columns(condition)
-        if problem is not None:
-            return f"{name} {problem}"
-    return None
 
 
 def _normal(condition: str | None) -> str | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from capstan.core.config.change_rules import problem_with_changes
+from capstan.core.config.change_rules import problem_without_sequence
 from capstan.core.config.models import Mode
+from capstan.core.config.sequences import SequenceColumn
+from capstan.core.config.sql_rules import problem_with_columns
 from capstan.core.config.stream_names import check_streams, joined_streams
 from capstan.errors import InvalidRequestError
 
@@ -78,10 +80,34 @@ def _check_computation(replay: Any) -> None:
 
 def _check_changes(replay: Any) -> None:
     merges = replay.mode is Mode.MERGE
-    problem = problem_with_changes(replay, merges=merges)
+    if merges:
+        problem = _problem_with_order(replay)
+    else:
+        first = "sequence_by needs mode merge" if replay.sequence_by else None
+        problem = first or problem_without_sequence(replay)
     if problem is None:
         return
     hint = "give mode merge, keys and sequence_by, or none of them"
     if replay.sequence_by and merges:
         hint = "name columns of the output, and conditions over them; see docs/change-streams.md"
     raise InvalidRequestError("CAP-SEQUENCE", problem, hint)
+
+
+def _problem_with_order(replay: Any) -> str | None:
+    try:
+        columns = [SequenceColumn.of(text).column for text in replay.sequence_by]
+    except ValueError as error:
+        return f"sequence_by: {error}"
+    except InvalidRequestError as error:
+        return f"sequence_by: {error.message}; {error.hint}"
+    twice = next((name for name in columns if columns.count(name) > 1), None)
+    if twice is not None:
+        return f"sequence_by has column {twice} twice"
+    if replay.unchanged == "":
+        return "unchanged is empty, which would be every empty text"
+    for name in ("delete_when", "truncate_when"):
+        condition = getattr(replay, name)
+        problem = None if condition is None else problem_with_columns(condition)
+        if problem is not None:
+            return f"{name} {problem}"
+    return None

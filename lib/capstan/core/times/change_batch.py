@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from capstan.core.times.time import Time
 
 
+@dataclass(init=False, slots=True)
 class ChangeBatch:
     """A batch of changes to how often each time is counted, kept net.
 
@@ -18,10 +20,10 @@ class ChangeBatch:
     (((0,), -1),)
     """
 
-    __slots__ = ("_net",)
+    _net: dict[tuple[int, ...], int]
 
     def __init__(self, changes: Iterable[tuple[tuple[int, ...], int]] = ()) -> None:
-        self._net: dict[tuple[int, ...], int] = {}
+        self._net = {}
         self.extend(changes)
 
     def update(self, time: tuple[int, ...], diff: int) -> None:
@@ -43,11 +45,3 @@ class ChangeBatch:
 
     def __bool__(self) -> bool:
         return bool(self._net)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChangeBatch) and self._net == other._net
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"ChangeBatch({list(self.items())})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, get_args
 
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
@@ -11,7 +11,7 @@ from pydantic.dataclasses import dataclass
 from capstan.core.config.fields import CONFIG, Column, Columns, Declared, Text, without_problem
 from capstan.core.sql_names import quoted, text_literal
 
-DATABASES = ("postgresql", "mysql", "mariadb", "sqlserver", "mongodb")
+Database = Literal["postgresql", "mysql", "mariadb", "sqlserver", "mongodb"]
 """Databases of Debezium's connectors whose positions are known."""
 
 _FIELD = re.compile(
@@ -104,7 +104,7 @@ class Changes(Declared):
 
     format: Literal["debezium", "delta", "kafka"]
     keys: Columns
-    database: Literal["postgresql", "mysql", "mariadb", "sqlserver", "mongodb"] | None = None
+    database: Database | None = None
     columns: Annotated[Text, without_problem(_problem_with_ddl)] | None = None
     unchanged: Text | None = None
     value: Column = "value"
@@ -116,7 +116,7 @@ class Changes(Declared):
     def _consistent(self) -> Changes:
         debezium, delta = self.format == "debezium", self.format == "delta"
         if debezium and self.database is None:
-            raise ValueError(f"needs a database, one of: {', '.join(DATABASES)}")
+            raise ValueError(f"needs a database, one of: {', '.join(get_args(Database))}")
         if not debezium and (self.database or self.unchanged):
             raise ValueError("has a database or unchanged, which only format debezium has")
         message = (self.columns, self.key, self.offset, self.timestamp)
