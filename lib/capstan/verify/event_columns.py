@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from pyarrow import dataset
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import rows_of
-from capstan.storage.tape.index_totals import integers
+from capstan.storage.tape.index_totals import coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 Mask = npt.NDArray[np.bool_]
@@ -32,12 +31,8 @@ Checking them takes less than a second unless many times are held at once.
 """
 
 
-class Fingerprint(IntEnum):
-    """How complete an event's fingerprint is; the rules do not depend on its value."""
-
-    NONE = 0
-    WHOLE = 1
-    TORN = 2
+COLUMNS = ("worker", "seq", "commit", "kind", "time", "updates", "records", "fingerprint")
+"""The columns of `events` that are checked; of a fingerprint, only whether it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +55,14 @@ class EventColumns:
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
-        """Convert a batch with the columns of `run.events_to_check`."""
+        """Convert a batch with the columns `COLUMNS`."""
         flat = batch.column("updates").values
-        moved = _coordinates(pc.struct_field(flat, "time"), width)
+        moved = coordinates(pc.struct_field(flat, "time"), width)
         diffs = pc.struct_field(flat, "diff")
-        sent = _coordinates(batch.column("time"), width)
+        sent = coordinates(batch.column("time"), width)
         progress = _mask(pc.equal(batch.column("kind"), "progress"))
         return cls(
-            workers=_numpy(batch.column("worker").cast(pa.int64())),
+            workers=_numpy(batch.column("worker").cast(pa.int64()), NO_WORKER),
             seqs=_numpy(batch.column("seq")).tolist(),
             commits=_numpy(batch.column("commit")),
             progress=progress.tolist(),
@@ -98,22 +93,22 @@ class EventColumns:
 def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> dict[int, str]:
     """Faults by row; `sent` lack a complete time, and `moved` are flattened updates with a null."""
     messages = _mask(pc.equal(batch.column("kind"), "messages"))
-    fingerprint = _numpy(batch.column("fingerprint"))
-    missing = {name: _nulls(batch.column(name)) for name in ("seq", "time", "updates", "records")}
+    hashes = [pc.struct_field(batch.column("fingerprint"), name) for name in ("h1", "h2")]
+    missing = {name: _nulls(batch.column(name)) for name in COLUMNS}
     negative = _mask(pc.less(batch.column("records"), 0))
     checks = [
         (~(progress | messages), "neither a progress nor a messages event"),
         (missing["seq"], "an event without seq"),
         (progress & ~missing["time"], "a progress event with a time"),
         (progress & ~missing["records"], "a progress event with a count of records"),
-        (progress & (fingerprint != Fingerprint.NONE), "a progress event with a fingerprint"),
+        (progress & ~missing["fingerprint"], "a progress event with a fingerprint"),
         (progress & missing["updates"], "a progress event without updates"),
         (progress & _owners(batch, moved), "a progress event with a null in its updates"),
         (messages & ~missing["updates"], "a messages event with updates"),
         (messages & sent, "a messages event without a complete time"),
         (messages & missing["records"], "a messages event without a count of records"),
         (messages & negative, "a messages event with a negative count of records"),
-        (messages & (fingerprint != Fingerprint.WHOLE), "a messages event without a fingerprint"),
+        (messages & _nulls(*hashes), "a messages event without a fingerprint"),
     ]
     faults: dict[int, str] = {}
     for faulty, description in checks:
@@ -131,17 +126,12 @@ def _owners(batch: pa.RecordBatch, elements: Mask) -> Mask:
     return rows
 
 
-def _coordinates(times: pa.Array, width: int) -> list[pa.Array]:
-    """The coordinates of a struct column as integers, null if the struct is null."""
-    return [integers(pc.struct_field(times, index)) for index in range(width)]
+def _tuples(columns: list[pa.Array]) -> list[tuple[int, ...]]:
+    return list(zip(*(_numpy(column).tolist() for column in columns), strict=True))
 
 
-def _tuples(coordinates: list[pa.Array]) -> list[tuple[int, ...]]:
-    return list(zip(*(_numpy(column).tolist() for column in coordinates), strict=True))
-
-
-def _numpy(column: pa.Array) -> npt.NDArray[np.int64]:
-    values: npt.NDArray[np.int64] = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+def _numpy(column: pa.Array, null: int = 0) -> npt.NDArray[np.int64]:
+    values: npt.NDArray[np.int64] = pc.fill_null(column, null).to_numpy(zero_copy_only=False)
     return values
 
 
@@ -172,7 +162,7 @@ def _are_few(tape: Tape, after: int) -> bool:
 def few_events(
     tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> list[pa.RecordBatch] | None:
-    """Events as in `run.events_to_check`, without a job or a JVM.
+    """Events for the fold, without a job or a JVM.
 
     None if they are many, or if two of a worker share a seq: only Spark orders these consistently.
     """
@@ -181,23 +171,10 @@ def few_events(
     wanted = (dataset.field("commit") <= cut.commit) & (dataset.field("commit") > after)
     if workers is not None:
         wanted &= dataset.field("worker").isin(list(workers))
-    columns = ["worker", "seq", "commit", "kind", "time", "updates", "records", "fingerprint"]
-    rows = rows_of(tape.paths.events).to_table(columns=columns, filter=wanted).combine_chunks()
-    rows = rows.set_column(0, "worker", pc.fill_null(rows["worker"], NO_WORKER))
-    rows = rows.set_column(7, "fingerprint", _completeness(rows["fingerprint"]))
-    if rows.select(["worker", "seq"]).group_by(["worker", "seq"]).aggregate([]).num_rows < len(
-        rows
-    ):
+    rows = rows_of(tape.paths.events).to_table(columns=list(COLUMNS), filter=wanted)
+    rows, keys = rows.combine_chunks(), ["worker", "seq"]
+    if rows.group_by(keys).aggregate([]).num_rows < len(rows):
         return None
-    keys = [(name, "ascending", "at_start") for name in ("worker", "seq")]
-    order = pc.sort_indices(rows, sort_keys=keys)
+    order = pc.sort_indices(rows, sort_keys=[(key, "ascending", "at_start") for key in keys])
     batches: list[pa.RecordBatch] = rows.take(order).combine_chunks().to_batches()
     return batches
-
-
-def _completeness(fingerprints: pa.ChunkedArray) -> pa.ChunkedArray:
-    """How complete each fingerprint is, as TINYINT."""
-    parts = [pc.is_valid(pc.struct_field(fingerprints, name)) for name in ("h1", "h2")]
-    whole = pc.if_else(pc.and_(*parts), int(Fingerprint.WHOLE), int(Fingerprint.TORN))
-    kinds = pc.if_else(pc.is_null(fingerprints), int(Fingerprint.NONE), whole)
-    return kinds.cast(pa.int8())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
@@ -52,34 +52,20 @@ class FoldResult:
 
     def to_text(self) -> str:
         """The result as JSON text, which `from_text` reads back."""
-        violation = self.violation
-        return json.dumps(
-            {
-                "events": self.events,
-                "records": self.records,
-                "holdings": self.holdings,
-                "violation": violation
-                and [violation.rule, violation.time, violation.count, violation.detail],
-            }
-        )
+        # A violation ends the recording, so its holdings are those of the violation.
+        violation = self.violation and replace(self.violation, held=())
+        return json.dumps(asdict(replace(self, violation=violation)))
 
     @classmethod
     def from_text(cls, text: str) -> FoldResult:
         """The result written by `to_text`."""
         values = json.loads(text)
         holdings = tuple((Time(time), count) for time, count in values["holdings"])
-        violation = None
-        if values["violation"] is not None:
-            rule, time, count, detail = values["violation"]
-            # A violation ends the recording, so its holdings are those of the violation.
-            violation = Violation(
-                values["events"],
-                Rule(rule),
-                None if time is None else Time(time),
-                holdings,
-                count=count,
-                detail=detail,
-            )
+        violation = values["violation"]
+        if violation is not None:
+            rule, time = Rule(violation["rule"]), violation["time"]
+            time = None if time is None else Time(time)
+            violation = Violation(**violation | {"rule": rule, "time": time, "held": holdings})
         return cls(values["events"], values["records"], holdings, violation)
 
 
@@ -88,7 +74,7 @@ def fold(
 ) -> Iterator[pa.RecordBatch]:
     """Check recordings one after another: a row with `worker` and its result as text for each.
 
-    Events have the columns of `run.events_to_check`, sorted by worker and seq; a recording may span
+    Events have the columns `event_columns.COLUMNS`, sorted by worker and seq; a recording may span
     batches. A worker that is not in `starts` is unknown.
     """
     current: _Recording | None = None

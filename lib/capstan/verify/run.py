@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F
-
 from capstan.core.protocol import Rule, Violation
 from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
@@ -21,7 +19,6 @@ from capstan.storage.tape.tape import Cut, Tape, newest_cut, read_events
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import event_columns, verified_ledger
 from capstan.verify.content_check import find_mismatches, require_whole
-from capstan.verify.event_columns import NO_WORKER, Fingerprint
 from capstan.verify.event_fold import OUTCOME_SCHEMA, FoldResult, ResumePoint, fold
 from capstan.verify.result import Verification, WorkerVerdict
 from capstan.verify.violations_ledger import record_violations
@@ -93,38 +90,19 @@ def verify(
 def events_to_check(
     spark: SparkSession, tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> DataFrame:
-    """Events for the fold: each worker in one partition, sorted by worker and seq.
-
-    Columns: `worker INT` (-1 for none), `seq BIGINT, commit BIGINT, kind STRING, time STRUCT,
-    updates ARRAY, records BIGINT` as in `events`, and `fingerprint TINYINT`, a `Fingerprint`.
-    """
-    fingerprint = F.col("fingerprint")
-    whole = fingerprint.getField("h1").isNotNull() & fingerprint.getField("h2").isNotNull()
-    completeness = (
-        F.when(fingerprint.isNull(), Fingerprint.NONE.value)
-        .when(whole, Fingerprint.WHOLE.value)
-        .otherwise(Fingerprint.TORN.value)
-    )
-    events = read_events(spark, tape, cut, workers=workers, after=after).select(
-        F.coalesce("worker", F.lit(NO_WORKER)).alias("worker"),
-        "seq",
-        "commit",
-        "kind",
-        "time",
-        "updates",
-        "records",
-        completeness.cast("tinyint").alias("fingerprint"),
-    )
-    # By all columns: the order of two events with one seq must not depend on the files.
-    return events.repartition("worker").sortWithinPartitions(*events.columns)
+    """Events of these workers after a commit, with the columns that are checked, in no order."""
+    events = read_events(spark, tape, cut, workers=workers, after=after)
+    return events.select(*event_columns.COLUMNS)
 
 
 def check_events(
     events: DataFrame, time_type: TimeType, starts: Mapping[int, ResumePoint]
 ) -> dict[int, FoldResult]:
-    """Check events that are not on a tape yet, laid out as by `events_to_check`, from `starts`."""
+    """Check events, which need not be on a tape yet, with the columns of `events_to_check`."""
+    # By all columns: the order of two events with one seq must not depend on the files.
+    ordered = events.repartition("worker").sortWithinPartitions(*events.columns)
     folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
-    rows = events.mapInArrow(folded, OUTCOME_SCHEMA).collect()
+    rows = ordered.mapInArrow(folded, OUTCOME_SCHEMA).collect()
     return {row["worker"]: FoldResult.from_text(row["outcome"]) for row in rows}
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from capstan.core.protocol.rules import holdings_json
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
+from capstan.storage.delta.data_files import prune
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import append_rows
 from capstan.storage.tape.index import opened_commits
@@ -81,8 +82,8 @@ def newest_rows(
     table = delta.open_table(path)
     bounds = pa.table(table.get_add_actions(flatten=True))
     for name, value in (("stream", tape.name), ("tape", identity)):
-        bounds = _within(_within(bounds, f"min.{name}", None, value), f"max.{name}", value, None)
-    bounds = _within(bounds, "min.commit", None, commit)
+        bounds = prune(bounds, name, value, value)
+    bounds = prune(bounds, "commit", None, commit)
     wanted: dict[int | None, int] = dict(opened.items())
     if unowned:
         wanted[None] = 0
@@ -103,14 +104,6 @@ def newest_rows(
             if known is None or row["commit"] > known["commit"]:
                 newest[row["worker"]] = row
     return newest
-
-
-def _within(files: pa.Table, bound: str, least: object, most: object) -> pa.Table:
-    """The files with a bound between two values, or without that bound."""
-    for compare, value in ((pc.greater_equal, least), (pc.less_equal, most)):
-        if value is not None and bound in files.column_names:
-            files = files.filter(pc.fill_null(compare(files[bound], value), True))
-    return files
 
 
 def _newest_first(files: pa.Table) -> list[tuple[str, int]]:

@@ -19,7 +19,7 @@ from capstan.storage.tape.fingerprint import fingerprint, record_hashes
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.schema import time_struct, updates_array
 from capstan.storage.tape.time_columns import coordinate
-from capstan.verify.event_columns import Fingerprint
+from capstan.verify.event_columns import COLUMNS
 from capstan.verify.event_fold import FoldResult, ResumePoint
 from capstan.verify.run import check_events
 
@@ -175,25 +175,18 @@ def require_sound(
     batch: TopicBatch, states: Mapping[int, index.WorkerState], time_type: TimeType, name: str
 ) -> dict[int, FoldResult]:
     """Check that recordings obey the rules before writing; returns the fold of each worker."""
-    whole, none = Fingerprint.WHOLE.value, Fingerprint.NONE.value
-    content = F.when(F.col("kind") == "messages", whole).otherwise(none).cast("tinyint")
-    events = batch.events().select(
-        *_EVENT,
-        F.lit(0).cast("bigint").alias("commit"),
-        "kind",
-        "time",
-        "updates",
-        "records",
-        content.alias("fingerprint"),
-    )
-    ordered = events.repartition("worker").sortWithinPartitions(*events.columns)
+    commit = F.lit(0).cast("bigint")
+    # The contents were compared before, where a hash may be absent for 0.
+    hashes = (F.coalesce(name, commit).alias(name) for name in ("h1", "h2"))
+    content = F.when(F.col("kind") == "messages", F.struct(*hashes))
+    events = batch.events().withColumns({"commit": commit, "fingerprint": content})
     starts = {
         worker: ResumePoint(-1, state.events, state.records, state.holdings)
         for worker, state in states.items()
     }
     for worker in batch.ends:
         starts.setdefault(worker, ResumePoint())
-    folds = check_events(ordered, time_type, starts)
+    folds = check_events(events.select(*COLUMNS), time_type, starts)
     for worker, outcome in sorted(folds.items()):
         violation = outcome.violation
         if violation is not None:

@@ -20,7 +20,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.tape.bounds import files_of
-from capstan.storage.tape.index_totals import integers, totals_at
+from capstan.storage.tape.index_totals import coordinates, totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 
 
@@ -213,7 +213,7 @@ def arrow_times(column: pa.StructArray, time_type: TimeType) -> Iterator[Time]:
 
 def arrow_coordinates(column: pa.StructArray, time_type: TimeType) -> list[pa.Array]:
     """The coordinates of a struct column of times, as integers."""
-    return [integers(pc.struct_field(column, i)) for i in range(len(time_type.coordinates))]
+    return coordinates(column, len(time_type.coordinates))
 
 
 def _scan(tape: Tape, cut: Cut, columns: list[str], region: Region) -> Iterator[pa.RecordBatch]:

@@ -63,8 +63,8 @@ class Totals:
             self.records[row["worker"]] += row["records_sum"] or 0
         for worker, time, diff in _net_updates(rows, time_type):
             self.held.setdefault(worker, ChangeBatch()).update(time, diff)
-        last = len(time_type.coordinates) - 1
-        last_time = pc.max(integers(pc.struct_field(rows.column("time"), last))).as_py()
+        *_, last = coordinates(rows.column("time"), len(time_type.coordinates))
+        last_time = pc.max(last).as_py()
         if last_time is not None:
             self.greatest = last_time if self.greatest is None else max(last_time, self.greatest)
 
@@ -182,7 +182,7 @@ def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[i
     owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates))
     times = pc.struct_field(flat, "time")
     names = [f"t{i}" for i in range(len(time_type.coordinates))]
-    fields = [integers(pc.struct_field(times, i)) for i in range(len(names))]
+    fields = coordinates(times, len(names))
     diffs = pc.struct_field(flat, "diff")
     table = pa.table([owners, *fields, diffs], names=["worker", *names, "diff"])
     # An imported tape that breaks the rules may have updates without a worker, time or count.
@@ -194,6 +194,11 @@ def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[i
     ):
         if row["diff_sum"]:
             yield row["worker"], Time(row[name] for name in names), row["diff_sum"]
+
+
+def coordinates(times: pa.StructArray, width: int) -> list[pa.Array]:
+    """The coordinates of a struct column of times as integers, null where the struct is null."""
+    return [integers(pc.struct_field(times, index)) for index in range(width)]
 
 
 def integers(column: pa.Array) -> pa.Array:
