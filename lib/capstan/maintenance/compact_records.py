@@ -6,7 +6,10 @@ unchanged for inspection.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Column, Observation
@@ -25,13 +28,7 @@ from capstan.maintenance.compaction_policy import (
     stretches,
     worth_writing,
 )
-from capstan.maintenance.expected_content import (
-    ExpectedContent,
-    expected_by_batch,
-    expected_content,
-    settled_batch,
-)
-from capstan.maintenance.file_layout import Cells, FileAssignment, assign, row_bytes
+from capstan.maintenance.expected_content import Cells, content, expected_content, settled_batch
 from capstan.maintenance.table_catalog import files_of
 from capstan.storage.delta.file_rewrite import rows_of_files
 from capstan.storage.lake import Lake
@@ -44,7 +41,14 @@ from capstan.storage.tape.tape import Tape, newest_cut
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_ALL = 2**64
+
+@dataclass(frozen=True, slots=True)
+class FileAssignment:
+    """Files of a run, numbered from 0."""
+
+    first: Mapping[int, int]  # the file of each worker's first records
+    starts: Mapping[int, tuple[tuple[int, ...], ...]]  # first times of the later files of a worker
+    count: int
 
 
 def compact_records(spark: SparkSession, lake: Lake, tape: Tape, sizes: Sizes) -> TableResult:
@@ -106,9 +110,15 @@ def _cluster(
     """Rewrite records by worker and time; False if others have replaced some of the files."""
     path, low, high = tape.paths.records, *_bounds(group)
     expected = expected_content(tape, low, high, retired)
+    records = {worker: count for worker, (count, _, _) in expected.by("worker").items()}
     rows = rows_of_files(spark, path, [file.path for file in group])
-    size = row_bytes(group, expected.records)
-    assignment = assign(_cells(expected, size, sizes), size, sizes)
+    size = row_bytes(group, records)
+    # One cell per worker, or one per time for workers that need several files.
+    cells = {
+        worker: expected.times_of(worker) if count * size[worker] > sizes.file else [((), count)]
+        for worker, count in records.items()
+    }
+    assignment = assign(cells, size, sizes)
     observed, measures = Observation(), _measures(rows, tape, retired)
     sorted_rows = (
         rows.observe(observed, *measures)
@@ -120,7 +130,7 @@ def _cluster(
 
     def check() -> None:
         totals = observed.get
-        if _content(totals["records"], totals["h1"], totals["h2"]) != expected.content:
+        if content(totals["records"], totals["h1"], totals["h2"]) != expected.total:
             raise CheckFailedError(
                 "CAP-TAPE",
                 f"stream {tape.name}: records of batches {low} to {high} differ from its index",
@@ -138,8 +148,8 @@ def _damaged(
     low, high = _bounds(group)
     rows = rows_of_files(spark, tape.paths.records, [file.path for file in group])
     totals = rows.groupBy("batch").agg(*_measures(rows, tape, retired)).collect()
-    stored = {row["batch"]: _content(row["records"], row["h1"], row["h2"]) for row in totals}
-    expected, nothing = expected_by_batch(tape, low, high, retired), _content(0, 0, 0)
+    stored = {row["batch"]: content(row["records"], row["h1"], row["h2"]) for row in totals}
+    expected, nothing = expected_content(tape, low, high, retired).by("batch"), content(0, 0, 0)
     damaged = {
         batch
         for batch in stored.keys() | expected.keys()
@@ -149,20 +159,8 @@ def _damaged(
     return damaged or set(range(low, high + 1))
 
 
-def _content(records: int, h1: int | None, h2: int | None) -> tuple[int, int, int]:
-    return records, (h1 or 0) % _ALL, (h2 or 0) % _ALL
-
-
 def _bounds(group: Sequence[TapeFile]) -> tuple[int, int]:
     return min(file.low for file in group), max(file.high for file in group)
-
-
-def _cells(expected: ExpectedContent, size: Mapping[int, float], sizes: Sizes) -> dict[int, Cells]:
-    """The cells to assign: one per worker, or one per time for workers that need several files."""
-    return {
-        worker: expected.times_of(worker) if count * size[worker] > sizes.file else [((), count)]
-        for worker, count in expected.records.items()
-    }
 
 
 def _measures(rows: DataFrame, tape: Tape, retired: Sequence[Box]) -> list[Column]:
@@ -192,3 +190,55 @@ def _file_number(assignment: FileAssignment, tape: Tape) -> Column:
             later = F.expr(f"worker = {worker} AND time >= named_struct({fields})")
             number = number + F.when(later, 1).otherwise(0)
     return number
+
+
+def row_bytes(files: Sequence[TapeFile], workers: Iterable[int]) -> dict[int, float]:
+    """The estimated size of a record of each worker, from the files that may hold its records."""
+    # If a worker's records are larger than its neighbours', their shared file exceeds its intended
+    # size, and the next estimate for its workers is larger.
+    order = sorted(workers)
+    # Prefix sums: an entry at a worker counts from that worker on.
+    size, rows = [0] * (len(order) + 1), [0] * (len(order) + 1)
+    for file in files:
+        low, high = file.workers or (order[0], order[-1])
+        first, after = bisect_left(order, low), bisect_right(order, high)
+        for position, sign in ((first, 1), (after, -1)):
+            size[position] += sign * file.bytes
+            rows[position] += sign * file.rows
+    totals = zip(order, accumulate(size), accumulate(rows), strict=False)
+    return {worker: total / max(1, count) for worker, total, count in totals}
+
+
+def assign(
+    cells: Mapping[int, Cells], row_bytes: Mapping[int, float], sizes: Sizes
+) -> FileAssignment:
+    """Assign the records of a run to files."""
+    first: dict[int, int] = {}
+    starts: dict[int, tuple[tuple[int, ...], ...]] = {}
+    number, shared = 0, 0.0
+    for worker in sorted(cells):
+        size = sum(records for _, records in cells[worker]) * row_bytes[worker]
+        if shared and shared + size >= 2 * sizes.least:
+            number, shared = number + 1, 0.0
+        first[worker] = number
+        if size < sizes.least:
+            shared += size
+            continue
+        cuts = _cuts(cells[worker], row_bytes[worker], sizes.file)
+        if cuts:
+            starts[worker] = cuts
+        number, shared = number + 1 + len(cuts), 0.0
+    return FileAssignment(first, starts, number + 1 if shared else max(number, 1))
+
+
+def _cuts(cells: Cells, row_bytes: float, most: int) -> tuple[tuple[int, ...], ...]:
+    """The times at which to start a new file, so that all files have about the same size."""
+    rows = sum(records for _, records in cells)
+    files = max(1, -(-int(rows * row_bytes) // most))
+    cuts: list[tuple[int, ...]] = []
+    assigned = 0
+    for (_, records), (time, _) in pairwise(cells):
+        assigned += records
+        if assigned * files >= rows * (len(cuts) + 1) and len(cuts) + 1 < files:
+            cuts.append(time)
+    return tuple(cuts)

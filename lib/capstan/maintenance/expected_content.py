@@ -2,112 +2,80 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.core.times import Antichain, Box, TimeType
-from capstan.maintenance.file_layout import Cells
+from capstan.core.times import Antichain, Box
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.tape.index import WorkerState, arrow_coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 _ALL = 2**64
+_MEASURES = ("records", "h1", "h2")
+
+Content = tuple[int, int, int]
+"""A number of records, and the sums of both content hashes, modulo 2^64."""
+Cells = Sequence[tuple[tuple[int, ...], int]]
+"""The times of one worker in ascending order, each with its number of records."""
+
+
+def content(records: int | None, h1: int | None, h2: int | None) -> Content:
+    """The content of records, from sums of their hashes that wrap around; None for no records."""
+    return records or 0, (h1 or 0) % _ALL, (h2 or 0) % _ALL
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedContent:
     """The expected records of some batches."""
 
-    records: Mapping[int, int]  # by worker
-    hashes: tuple[int, int]  # the sums of both content hashes, modulo 2^64
-    cells: pa.Table = field(repr=False)  # a row per worker and time, with `records`
+    messages: pa.Table  # the columns `worker, batch, records, h1, h2, t0, t1, ...`
 
     @property
-    def content(self) -> tuple[int, int, int]:
-        """The total number of records, and both hashes."""
-        return sum(self.records.values()), *self.hashes
+    def total(self) -> Content:
+        """The content of all workers and batches."""
+        return content(*(pc.sum(self.messages[name]).as_py() for name in _MEASURES))
+
+    def by(self, column: str) -> dict[int, Content]:
+        """The content of each worker, or of each batch."""
+        grouped = self.messages.group_by(column).aggregate([(name, "sum") for name in _MEASURES])
+        values = (grouped[f"{name}_sum"].to_pylist() for name in _MEASURES)
+        return dict(zip(grouped[column].to_pylist(), map(content, *values), strict=True))
 
     def times_of(self, worker: int) -> Cells:
         """The times of a worker in order, with their numbers of records."""
-        names = [name for name in self.cells.column_names if name.startswith("t")]
-        cells = self.cells.filter(pc.equal(self.cells["worker"], worker))
-        grouped = cells.group_by(names).aggregate([("records", "sum")])
+        names = [name for name in self.messages.column_names if name.startswith("t")]
+        messages = self.messages.filter(pc.equal(self.messages["worker"], worker))
+        grouped = messages.group_by(names).aggregate([("records", "sum")])
         ordered = grouped.sort_by([(name, "ascending") for name in names])
         times = zip(*(ordered[name].to_pylist() for name in names), strict=True)
         return list(zip(times, ordered["records_sum"].to_pylist(), strict=True))
 
 
-def expected_content(
-    tape: Tape, low: int, high: int, retired: Sequence[Box] = ()
-) -> ExpectedContent:
+def expected_content(tape: Tape, low: int, high: int, retired: Sequence[Box]) -> ExpectedContent:
     """The expected content of the batches `low` to `high`, without retired records."""
-    records: Counter[int] = Counter()
-    h1, h2 = 0, 0
+    coordinates = [f"t{i}" for i in range(len(tape.time_type.coordinates))]
+    plain = {"worker": pa.int32(), "batch": pa.int64(), "records": pa.int64()}
+    numbers = dict.fromkeys(("h1", "h2", *coordinates), pa.int64())
     parts = []
-    columns = ["worker", "time", "records", "fingerprint"]
-    for batch in _messages(tape, low, high, columns):
-        kept = _without_retired(batch, tape, retired)
-        times = arrow_coordinates(kept.column("time"), tape.time_type)
-        content = kept.column("fingerprint")
-        h1 += sum(pc.struct_field(content, "h1").to_pylist())
-        h2 += sum(pc.struct_field(content, "h2").to_pylist())
-        names = ["worker", *(f"t{i}" for i in range(len(times))), "records"]
-        cells = pa.table([kept.column("worker"), *times, kept.column("records")], names=names)
-        parts.append(cells)
-        by_worker = cells.group_by("worker").aggregate([("records", "sum")])
-        for row in by_worker.to_pylist():
-            records[row["worker"]] += row["records_sum"]
-    all_cells = pa.concat_tables(parts) if parts else _no_cells(tape.time_type)
-    return ExpectedContent(dict(records), (h1 % _ALL, h2 % _ALL), all_cells)
+    for events, times in _messages(tape, low, high, [*plain, "fingerprint"], retired):
+        hashes = (pc.struct_field(events.column("fingerprint"), name) for name in ("h1", "h2"))
+        columns = [*(events.column(name) for name in plain), *hashes, *times]
+        parts.append(pa.table(columns, names=[*plain, *numbers]))
+    schema = pa.schema(plain | numbers)
+    return ExpectedContent(pa.concat_tables([schema.empty_table(), *parts]))
 
 
-def expected_by_batch(
-    tape: Tape, low: int, high: int, retired: Sequence[Box] = ()
-) -> dict[int, tuple[int, int, int]]:
-    """The number of records and both hashes of each batch, without retired records."""
-    contents: dict[int, tuple[int, int, int]] = {}
-    for batch in _messages(tape, low, high, ["time", "batch", "records", "fingerprint"]):
-        kept = _without_retired(batch, tape, retired)
-        content = kept.column("fingerprint")
-        columns = (
-            kept.column("batch"),
-            kept.column("records"),
-            pc.struct_field(content, "h1"),
-            pc.struct_field(content, "h2"),
-        )
-        for number, records, h1, h2 in zip(*(c.to_pylist() for c in columns), strict=True):
-            before = contents.get(number, (0, 0, 0))
-            contents[number] = (
-                before[0] + records, (before[1] + h1) % _ALL, (before[2] + h2) % _ALL,
-            )  # fmt: skip
-    return contents
-
-
-def _without_retired(batch: pa.RecordBatch, tape: Tape, retired: Sequence[Box]) -> pa.RecordBatch:
-    """The events of a batch, without those of retired records."""
-    if not retired:
-        return batch
-    times = arrow_coordinates(batch.column("time"), tape.time_type)
-    is_retired = reduce(pc.or_, [_inside(times, box) for box in retired])
-    return batch.filter(pc.invert(is_retired))
-
-
-def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box] = ()) -> int:
+def records_in(tape: Tape, cut: Cut, box: Box, besides: Sequence[Box]) -> int:
     """The number of records at times inside `box` and outside all of `besides`."""
-    count = 0
-    for batch in _messages(tape, 0, cut.batch, ["time", "records"]):
-        times = arrow_coordinates(batch.column("time"), tape.time_type)
-        counted = _inside(times, box)
-        for other in besides:
-            counted = pc.and_(counted, pc.invert(_inside(times, other)))
-        count += pc.sum(batch.column("records").filter(counted)).as_py() or 0
-    return count
+    return sum(
+        pc.sum(events.column("records").filter(_inside(times, box))).as_py() or 0
+        for events, times in _messages(tape, 0, cut.batch, ["records"], besides)
+    )
 
 
 def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: int) -> int:
@@ -119,27 +87,32 @@ def settled_batch(tape: Tape, cut: Cut, states: Sequence[WorkerState], since: in
     last = cut.batch
     if not frontiers:
         return last
-    for batch in _messages(tape, since, last, ["worker", "time", "batch"]):
-        times = arrow_coordinates(batch.column("time"), tape.time_type)
-        for worker in pc.unique(batch.column("worker")).to_pylist():
+    for events, times in _messages(tape, since, last, ["worker", "batch"]):
+        for worker in pc.unique(events.column("worker")).to_pylist():
             if worker not in frontiers:
                 continue
             open_ = pc.and_(
-                pc.equal(batch.column("worker"), worker), _reached(times, frontiers[worker])
+                pc.equal(events.column("worker"), worker), _reached(times, frontiers[worker])
             )
-            first = pc.min(batch.filter(open_).column("batch")).as_py()
+            first = pc.min(events.filter(open_).column("batch")).as_py()
             if first is not None:
                 last = min(last, first - 1)
     return last
 
 
-def _messages(tape: Tape, low: int, high: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
-    table = rows_of(tape.paths.events)
+def _messages(
+    tape: Tape, low: int, high: int, columns: list[str], besides: Sequence[Box] = ()
+) -> Iterator[tuple[pa.RecordBatch, list[pa.Array]]]:
+    """The messages events of some batches outside all of `besides`, and their coordinates."""
     batch, kind = dataset.field("batch"), dataset.field("kind")
-    messages = (batch >= low) & (batch <= high) & (kind == "messages")
-    for events in table.scanner(columns=columns, filter=messages).to_batches():
-        if events.num_rows:
-            yield events
+    wanted = (batch >= low) & (batch <= high) & (kind == "messages")
+    scanner = rows_of(tape.paths.events).scanner(columns=["time", *columns], filter=wanted)
+    for events in scanner.to_batches():
+        times = arrow_coordinates(events.column("time"), tape.time_type)
+        outside = (pc.invert(_inside(times, box)) for box in besides)
+        kept = reduce(pc.and_, outside, pa.repeat(True, events.num_rows))
+        if pc.any(kept).as_py():
+            yield events.filter(kept), [column.filter(kept) for column in times]
 
 
 def _reached(times: Sequence[pa.Array], frontier: Antichain) -> pa.Array:
@@ -153,16 +126,10 @@ def _reached(times: Sequence[pa.Array], frontier: Antichain) -> pa.Array:
 
 def _inside(times: Sequence[pa.Array], box: Box) -> pa.Array:
     """Whether each time is in a box."""
-    inside = pa.array([True] * len(times[0]))
+    inside = pa.repeat(True, len(times[0]))
     for values, since, until in zip(times, box.since, box.until, strict=True):
         if since is not None:
             inside = pc.and_(inside, pc.greater_equal(values, since))
         if until is not None:
             inside = pc.and_(inside, pc.less(values, until))
     return inside
-
-
-def _no_cells(time_type: TimeType) -> pa.Table:
-    names = [f"t{i}" for i in range(len(time_type.coordinates))]
-    columns = [("worker", pa.int32()), *((n, pa.int64()) for n in names), ("records", pa.int64())]
-    return pa.schema(columns).empty_table()

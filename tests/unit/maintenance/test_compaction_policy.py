@@ -16,9 +16,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureError
+from capstan.maintenance.compact_records import assign, row_bytes
 from capstan.maintenance.compaction_policy import Run, Sizes, TapeFile, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
-from capstan.maintenance.file_layout import assign, row_bytes
 from capstan.maintenance.run import (
     MaintenanceResult,
     TableResult,
