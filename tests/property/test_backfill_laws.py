@@ -158,7 +158,7 @@ def survey_of(
     written: list[WrittenRegion], frontier: int, every: int, *, keeps_worker: bool = True
 ) -> Survey:
     """The survey of times 0 to 8 of three workers, without any lake."""
-    paths = TapePaths("nowhere")
+    paths = TapePaths.below("nowhere")
     box = Box((0,), (9,))
     reached = Antichain.of([(frontier,)])
     plan = Plan(

@@ -30,7 +30,7 @@ from capstan.maintenance.compaction_policy import (
 )
 from capstan.maintenance.expected_content import Cells, content, expected_content, settled_batch
 from capstan.maintenance.table_catalog import files_of
-from capstan.storage.delta.file_rewrite import rows_of_files
+from capstan.storage.delta.data_files import read_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
@@ -111,7 +111,7 @@ def _cluster(
     path, low, high = tape.paths.records, *_bounds(group)
     expected = expected_content(tape, low, high, retired)
     records = {worker: count for worker, (count, _, _) in expected.by("worker").items()}
-    rows = rows_of_files(spark, path, [file.path for file in group])
+    rows = read_files(spark, path, [file.path for file in group])
     size = row_bytes(group, records)
     # One cell per worker, or one per time for workers that need several files.
     cells = {
@@ -146,7 +146,7 @@ def _damaged(
 ) -> set[int]:
     """The batches of a group whose records differ from the index."""
     low, high = _bounds(group)
-    rows = rows_of_files(spark, tape.paths.records, [file.path for file in group])
+    rows = read_files(spark, tape.paths.records, [file.path for file in group])
     totals = rows.groupBy("batch").agg(*_measures(rows, tape, retired)).collect()
     stored = {row["batch"]: content(row["records"], row["h1"], row["h2"]) for row in totals}
     expected, nothing = expected_content(tape, low, high, retired).by("batch"), content(0, 0, 0)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from capstan.errors import RangeLockedError
 from capstan.maintenance.compaction_policy import TapeFile, runs_of, worth_writing
 from capstan.maintenance.table_catalog import GrowingTable, files_of
-from capstan.storage.delta.file_rewrite import exchange, rows_of_files
+from capstan.storage.delta.data_files import read_files
+from capstan.storage.delta.file_rewrite import exchange
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = Fal
             )
         ]
         for group in groups:
-            rows = rows_of_files(spark, table.path, [file.path for file in group])
+            rows = read_files(spark, table.path, [file.path for file in group])
             parts = max(1, -(-sum(file.bytes for file in group) // table.sizes.file))
             ranged = rows.repartitionByRange(parts, *table.order)
             sorted_rows = ranged.sortWithinPartitions(*table.order)

@@ -25,7 +25,8 @@ from capstan.errors.translation import with_path
 from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
 from capstan.storage.delta import delta
-from capstan.storage.delta.file_rewrite import exchange, rows_of_files
+from capstan.storage.delta.data_files import read_files
+from capstan.storage.delta.file_rewrite import exchange
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.retirements import RetirementState, read_retired, write_retired
@@ -169,7 +170,7 @@ def _delete(spark: SparkSession, tape: Tape, box: Box) -> None:
 def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]) -> DataFrame:
     """The remaining rows of some files, one file each, in their former order."""
     inside = region_sql(tape.time_type, Region(box), tape.columns)
-    rows = rows_of_files(spark, tape.paths.records, files)
+    rows = read_files(spark, tape.paths.records, files)
     pairs = [F.lit(part) for pair in zip(files, range(len(files)), strict=True) for part in pair]
     number = F.element_at(F.create_map(*pairs), F.col("_metadata.file_name"))
     return (

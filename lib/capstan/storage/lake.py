@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 from string import punctuation
@@ -44,41 +44,18 @@ class TapePaths:
     """The paths of one stream's tape."""
 
     root: str
+    events: str  # the index: one row per event
+    records: str  # the payload: one row per record
+    workers: str  # the roster: captured workers and their labels
+    late: str  # rejected raw rows, each with its reason
+    feed: str  # the input of each batch; created by the first capture
+    totals: str  # totals of the index at some commits; a cache that may be deleted
+    checkpoint: str  # the checkpoint folder of Structured Streaming
 
-    @property
-    def events(self) -> str:
-        """The index: one row per event."""
-        return f"{self.root}/events"
-
-    @property
-    def records(self) -> str:
-        """The payload: one row per record."""
-        return f"{self.root}/records"
-
-    @property
-    def workers(self) -> str:
-        """The roster: captured workers and their labels."""
-        return f"{self.root}/workers"
-
-    @property
-    def late(self) -> str:
-        """Rejected raw rows, each with its reason."""
-        return f"{self.root}/late"
-
-    @property
-    def feed(self) -> str:
-        """The input of each batch; created by the first capture."""
-        return f"{self.root}/feed"
-
-    @property
-    def totals(self) -> str:
-        """Totals of the index at some commits; a cache that may be deleted."""
-        return f"{self.root}/totals"
-
-    @property
-    def checkpoint(self) -> str:
-        """The checkpoint folder of Structured Streaming."""
-        return f"{self.root}/checkpoint"
+    @classmethod
+    def below(cls, root: str) -> TapePaths:
+        """The paths of a tape in a folder, by their names there."""
+        return cls(root, *(f"{root}/{field.name}" for field in fields(cls)[1:]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +87,7 @@ class Lake:
 
     def stream(self, name: str) -> TapePaths:
         """The paths of a stream's tape."""
-        return TapePaths(f"{self.root}/streams/{check_name('stream', name)}")
+        return TapePaths.below(f"{self.root}/streams/{check_name('stream', name)}")
 
     def table(self, target: str) -> str:
         """The path of a downstream table: a name in this lake, or any other Delta path as given.

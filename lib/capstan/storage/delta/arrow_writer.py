@@ -96,10 +96,8 @@ def append(
     with committing(path):
         for _ in range(_ATTEMPTS):
             table = OpenedTable(path)
-            for each in (txn, unless):
-                last = None if each is None else table.transaction_version(each.app)
-                if each is not None and last is not None and last >= each.version:
-                    return False
+            if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
+                return False
             try:
                 _add_columns(table, rows.schema)
                 deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)

@@ -52,9 +52,15 @@ def prune(files: pa.Table, column: str, least: object, most: object = None) -> p
 def read_all(spark: SparkSession, path: str) -> DataFrame:
     """Rows of the newest version of a table, in no order."""
     table = delta.open_table(path)
-    files = pa.table(table.get_add_actions(flatten=True))["path"].to_pylist()
+    return read_with(spark, path, table, pa.table(table.get_add_actions())["path"].to_pylist())
+
+
+def read_with(
+    spark: SparkSession, path: str, table: OpenedTable, files: Collection[str]
+) -> DataFrame:
+    """Rows of an opened table, in no order: those of some files alone if these are few."""
     if len(files) <= MAX_DIRECT and table.is_plain:
-        return read_few(spark, path, table, files)
+        return read_files(spark, path, files, table)
     return delta.load(spark, path)
 
 
@@ -73,11 +79,11 @@ def columns_of(table: OpenedTable) -> StructType:
     return StructType.fromJson(json.loads(table.schema().to_json()))
 
 
-def read_few(
-    spark: SparkSession, path: str, table: OpenedTable, files: Collection[str]
+def read_files(
+    spark: SparkSession, path: str, files: Collection[str], table: OpenedTable | None = None
 ) -> DataFrame:
     """Rows of some files of a plain table, in no order, with the columns of the opened table."""
-    schema = columns_of(table)
+    schema = columns_of(table or delta.open_table(path))
     if not files:
         return spark.createDataFrame([], schema)
     paths = [delta.resolve_path(path, file) for file in files]

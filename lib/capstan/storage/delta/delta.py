@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -182,7 +182,7 @@ def append(
     out.
     """
     options = {"mergeSchema": "true"} if merge_schema else {}
-    return retrying(lambda: _write(frame, path, "Append", options, txn, note, unless, files), path)
+    return _write(frame, path, "Append", options, txn, note, files, unless=unless)
 
 
 def replace(
@@ -201,11 +201,7 @@ def replace(
     # because the caller has claimed the range, so that the other writer changed different rows.
     options = {"replaceWhere": predicate} | ({"mergeSchema": "true"} if merge_schema else {})
     try:
-        return retrying(
-            lambda: _write(frame, path, "Overwrite", options, txn, note, None, files),
-            path,
-            attempts,
-        )
+        return _write(frame, path, "Overwrite", options, txn, note, files, attempts=attempts)
     except PySparkException as error:
         if "DELTA_REPLACE_WHERE_MISMATCH" not in str(error):
             raise
@@ -239,17 +235,28 @@ def _write(
     options: Mapping[str, str],
     txn: Txn | None,
     note: Note | None,
+    files: Sequence[str],
     unless: Txn | None = None,
-    files: Sequence[str] = (),
+    attempts: int = 12,
 ) -> Commit | None:
-    token = uuid.uuid4().hex
-    before = version_of(path)
-    all_options = {**options, "userMetadata": note_text(note, token)}
+    def write(text: str) -> bool:
+        noted = {**options, "userMetadata": text}
+        if txn is not None:
+            return write_once(frame, path, mode, noted, txn, PLAIN, unless, files)
+        with committing(path):
+            frame.write.format("delta").mode(mode).options(**noted).save(path)
+        return True
+
+    return retrying(lambda: _committed(path, txn, note, write), path, attempts)
+
+
+def _committed(
+    path: str, txn: Txn | None, note: Note | None, write: Callable[[str], bool]
+) -> Commit | None:
+    """The commit of a write that is given its note as text; None if the table has its `txn`."""
+    token, before = uuid.uuid4().hex, version_of(path)
     try:
-        if txn is None:
-            with committing(path):
-                frame.write.format("delta").mode(mode).options(**all_options).save(path)
-        elif not write_once(frame, path, mode, all_options, txn, PLAIN, unless, files):
+        if not write(note_text(note, token)):
             return None
     except (Py4JJavaError, PySparkException) as error:
         # Two writers committed the same transaction at once, and the other one succeeded.
@@ -313,41 +320,27 @@ def merge(
     Rows in which the BOOLEAN column `delete_when`, which is not written, is true delete their key.
     None if the table has this transaction or a later one of its job.
     """
-    return retrying(lambda: _merge(frame, path, keys, txn, note, delete_when), path)
-
-
-def _merge(
-    frame: DataFrame,
-    path: str,
-    keys: tuple[str, ...],
-    txn: Txn,
-    note: Note | None,
-    delete_when: str | None,
-) -> Commit | None:
-    token = uuid.uuid4().hex
-    before = version_of(path)
-    # MERGE reads these from its session only. Nobody else has this one.
-    settings = {
-        "spark.databricks.delta.write.txnAppId": txn.app,
-        "spark.databricks.delta.write.txnVersion": str(txn.version),
-        "spark.databricks.delta.commitInfo.userMetadata": note_text(note, token),
-    }
-    spark = copy_of(frame.sparkSession, settings)
     same = " AND ".join(f"t.{quoted(key)} <=> s.{quoted(key)}" for key in keys)
     columns = [name for name in frame.columns if name != delete_when]
     values: dict[str, str | Column] = {quoted(n): f"s.{quoted(n)}" for n in columns}
-    target, source = DeltaTable.forPath(spark, path).alias("t"), moved(frame, spark).alias("s")
-    job = target.merge(source, same).withSchemaEvolution()
-    keep = "true"
-    if delete_when is not None:
-        keep = f"NOT s.{quoted(delete_when)}"
-        job = job.whenMatchedDelete(f"s.{quoted(delete_when)}")
-    job = job.whenMatchedUpdate(keep, values).whenNotMatchedInsert(keep, values)
-    try:
+
+    def write(text: str) -> bool:
+        # MERGE reads these from its session only. Nobody else has this one.
+        settings = {
+            "spark.databricks.delta.write.txnAppId": txn.app,
+            "spark.databricks.delta.write.txnVersion": str(txn.version),
+            "spark.databricks.delta.commitInfo.userMetadata": text,
+        }
+        spark = copy_of(frame.sparkSession, settings)
+        target, source = DeltaTable.forPath(spark, path).alias("t"), moved(frame, spark).alias("s")
+        job = target.merge(source, same).withSchemaEvolution()
+        keep = "true"
+        if delete_when is not None:
+            keep = f"NOT s.{quoted(delete_when)}"
+            job = job.whenMatchedDelete(f"s.{quoted(delete_when)}")
+        job = job.whenMatchedUpdate(keep, values).whenNotMatchedInsert(keep, values)
         with active(spark), committing(path):
             job.execute()
-    except (Py4JJavaError, PySparkException) as error:
-        if not is_any(error, SAME_TXN):
-            raise
-        return None
-    return find_commit(path, token, -1 if before is None else before)
+        return True
+
+    return retrying(lambda: _committed(path, txn, note, write), path)

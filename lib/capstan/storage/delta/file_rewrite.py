@@ -2,15 +2,14 @@
 
 A replacement by a condition reads the table, as Delta sees it, and loses to every concurrent
 append. A replacement of known files loses only to a writer that removes the same files. Delta
-offers this only to its own `OPTIMIZE`, so this module calls the parts of its writer one by one, as
-`capstan.storage.delta.idempotent_write` does.
+offers this only to its own `OPTIMIZE`, so this module calls the parts of its writer one by one.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,12 +17,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from capstan.core.sql_names import quoted
 from capstan.errors import SystemFailureError
 from capstan.spark.own_session import active, copy_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.commits import Note, is_conflict
+from capstan.storage.delta.idempotent_write import DeltaWriter, added_files, list_of
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
@@ -40,15 +39,6 @@ class Exchanged:
     version: int
     files: int
     bytes: int
-
-
-def rows_of_files(spark: SparkSession, path: str, files: Collection[str]) -> DataFrame:
-    """Rows of some files of a table with all of the table's columns, in no order."""
-    schema = delta.load(spark, path).schema
-    # Not all writers store partition columns in the files as well.
-    reader = spark.read.schema(schema).option("basePath", path)
-    rows = reader.parquet(*(f"{path}/{name}" for name in files))
-    return rows.select(*(quoted(name) for name in schema.names))
 
 
 def exchange(
@@ -68,18 +58,16 @@ def exchange(
     the files are written; it may raise. None when another writer has removed some of the files;
     then nothing was committed.
     """
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
-    transaction = log.startTransaction()
+    moved = leaves_out == 0
+    writer = DeltaWriter(spark, path, "Append", {"dataChange": "false"} if moved else {})
+    transaction = writer.transaction
     known = int(transaction.snapshot().version())
     live = transaction.snapshot().allFiles().filter(F.col("path").isin(list(removed))._jc)
     old_files = list(live.collectAsList())
     if len(old_files) < len(removed):
         return None
-    moved = leaves_out == 0
-    actions = [] if rows is None else _write(spark, log, transaction, rows, moved=moved)
-    added = [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
+    actions = [] if rows is None else list_of(writer.write(rows).actions())
+    added = added_files(actions)
     if leaves_out is not None:
         counts = [file.numPhysicalRecords() for file in added]
         written = [int(count.get()) for count in counts if count.isDefined()]
@@ -96,24 +84,6 @@ def exchange(
     commit = delta.find_commit(path, token, known)
     assert commit is not None
     return Exchanged(commit.version, len(added), sum(int(file.size()) for file in added))
-
-
-def _write(
-    spark: SparkSession, log: JavaObject, transaction: JavaObject, rows: DataFrame, *, moved: bool
-) -> list[JavaObject]:
-    """Write rows as new files of the table, and return the actions that add them."""
-    jvm, session = spark._jvm, spark._jsparkSession
-    assert jvm is not None
-    package = jvm.org.apache.spark.sql.delta
-    nothing, none = jvm.PythonUtils.toScalaMap({}), jvm.scala.Option.empty()
-    options = jvm.PythonUtils.toScalaMap({"dataChange": "false"} if moved else {})
-    settings = package.DeltaOptions(options, session.sessionState().conf())
-    append, columns = jvm.org.apache.spark.sql.SaveMode.Append, jvm.PythonUtils.toSeq([])
-    write = package.commands.WriteIntoDelta(
-        log, append, settings, columns, nothing, rows._jdf, none, none, False
-    )
-    actions = write.writeAndReturnCommitData(transaction, session, none, False).actions()
-    return [actions.apply(index) for index in range(actions.size())]
 
 
 def require_rows(path: str, expected: int, written: Iterable[int]) -> None:

@@ -13,7 +13,7 @@ audited before anybody sees them, and are written once.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -24,7 +24,9 @@ from capstan.storage.lake import is_table
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def write_once(
     mode: str,
     options: Mapping[str, str],
     txn: Txn,
-    creation_properties: Mapping[str, str] = MappingProxyType({}),
+    creation_properties: Mapping[str, str] = _NONE,
     unless: Txn | None = None,
     files: Sequence[str] = (),
 ) -> bool:
@@ -53,14 +55,14 @@ def write_once(
     `unless`, which shuts this writer out; nothing was written.
     """
     transaction = {"txnAppId": txn.app, "txnVersion": str(txn.version)}
-    writer = _Writer(frame, path, mode, {**options, **transaction})
+    writer = DeltaWriter(frame.sparkSession, path, mode, {**options, **transaction})
     # A transaction committed after this line either is seen by the check or conflicts.
     for each in (txn, unless):
         if each is not None:
             if is_committed(path, each):
                 return False
             writer.transaction.readTxn().addOne(each.app)
-    data = writer.write(creation_properties)
+    data = writer.write(frame, creation_properties)
     actions = data.actions()
     if files:
         actions = writer.with_files(actions, files)
@@ -75,23 +77,29 @@ def write_files(frame: DataFrame, path: str, options: Mapping[str, str]) -> list
     Returns the actions, each as the JSON of a log entry: protocol and metadata that the table has
     with these rows, then the files.
     """
-    writer = _Writer(frame, path, "Append", options)
-    actions = writer.write({}).actions()
+    writer = DeltaWriter(frame.sparkSession, path, "Append", options)
+    files = added_files(list_of(writer.write(frame).actions()))
     table = writer.transaction
-    files = [actions.apply(at) for at in range(actions.size())]
-    return [
-        table.protocol().json(),
-        table.metadata().json(),
-        *(file.json() for file in files if file.getClass().getSimpleName() == "AddFile"),
-    ]
+    return [table.protocol().json(), table.metadata().json(), *(file.json() for file in files)]
 
 
-class _Writer:
+def list_of(sequence: JavaObject) -> list[JavaObject]:
+    """The elements of a sequence of Scala."""
+    return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def added_files(actions: Iterable[JavaObject]) -> list[JavaObject]:
+    """The actions that add a file."""
+    return [action for action in actions if action.getClass().getSimpleName() == "AddFile"]
+
+
+class DeltaWriter:
     """A transaction of a table, and Delta's writer in it."""
 
-    def __init__(self, frame: DataFrame, path: str, mode: str, options: Mapping[str, str]) -> None:
-        spark = frame.sparkSession
-        self._frame, self._session, jvm = frame, spark._jsparkSession, spark._jvm
+    def __init__(
+        self, spark: SparkSession, path: str, mode: str, options: Mapping[str, str]
+    ) -> None:
+        self._spark, self._session, jvm = spark, spark._jsparkSession, spark._jvm
         assert jvm is not None
         self._jvm, self._delta = jvm, jvm.org.apache.spark.sql.delta
         self._log = self._delta.DeltaLog.forTable(self._session, path)
@@ -101,20 +109,18 @@ class _Writer:
         self._mode = getattr(jvm.org.apache.spark.sql.SaveMode, mode)
         self._columns = jvm.PythonUtils.toSeq([])
 
-    def write(self, creation_properties: Mapping[str, str]) -> JavaObject:
-        """Write the rows; the actions to commit."""
+    def write(self, rows: DataFrame, creation_properties: Mapping[str, str] = _NONE) -> JavaObject:
+        """Write rows as new files; the actions to commit."""
         exists, none = self.transaction.readVersion() >= 0, self._jvm.scala.Option.empty()
         properties = _map(self._jvm, {} if exists else creation_properties)
         how = self._mode, self._options, self._columns, properties
-        write = self._delta.commands.WriteIntoDelta(
-            self._log, *how, self._frame._jdf, none, none, False
-        )
+        write = self._delta.commands.WriteIntoDelta(self._log, *how, rows._jdf, none, none, False)
         return write.writeAndReturnCommitData(self.transaction, self._session, none, False)
 
     def with_files(self, actions: JavaObject, files: Sequence[str]) -> JavaObject:
         """Actions together with those of files that were written before, and their metrics."""
         parse, sums = self._delta.actions.Action.fromJson, self._jvm.org.apache.spark.sql.execution
-        context, metrics = self._frame.sparkSession.sparkContext._jsc.sc(), {}
+        context, metrics = self._spark.sparkContext._jsc.sc(), {}
         for name, value in _metrics(files).items():
             # That of rows which are copied from files of which a part is replaced.
             copied = self.transaction.getMetric(name)
@@ -145,10 +151,7 @@ def _metrics(files: Sequence[str]) -> dict[str, int]:
 
 def is_committed(path: str, txn: Txn) -> bool:
     """Whether a table has a transaction, or a later one of its job."""
-    if not is_table(path):
-        return False
-    last = OpenedTable(path).transaction_version(txn.app)
-    return last is not None and last >= txn.version
+    return is_table(path) and OpenedTable(path).has_transaction(txn.app, txn.version)
 
 
 def _map(jvm: JVMView, values: Mapping[str, object]) -> JavaObject:

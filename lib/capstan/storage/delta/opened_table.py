@@ -68,6 +68,11 @@ class OpenedTable(deltalake.DeltaTable):
         with _reading(self.path):
             return super().transaction_version(app_id)
 
+    def has_transaction(self, app: str, version: int) -> bool:
+        """Whether the table has a transaction of an identity, or a later one."""
+        last = self.transaction_version(app)
+        return last is not None and last >= version
+
     def to_pyarrow_dataset(self, *args: Any, **kwargs: Any) -> Any:
         """The rows of the table as a dataset."""
         self.require_plain()

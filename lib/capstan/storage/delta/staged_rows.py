@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import retrying
-from capstan.storage.delta.data_files import MAX_DIRECT, read_few
+from capstan.storage.delta.data_files import MAX_DIRECT, read_files
 from capstan.storage.delta.idempotent_write import write_files
 from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
 from capstan.telemetry.instrumentation import emit
@@ -58,7 +58,7 @@ def stage_rows(rows: DataFrame, path: str, listing: str, *, gather: bool) -> Dat
     if len(files) > MAX_DIRECT or not table.is_plain or table.metadata().partition_columns:
         return delta.load(rows.sparkSession, listing)
     names = [file["path"] for file in _listed(path, listing)]
-    return read_few(rows.sparkSession, path, table, names)
+    return read_files(rows.sparkSession, path, names, table)
 
 
 def staged_files(path: str, listing: str) -> list[str]:

@@ -15,7 +15,7 @@ from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commits import Note
-from capstan.storage.delta.data_files import MAX_DIRECT, columns_of, read_few
+from capstan.storage.delta.data_files import columns_of, read_with
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
@@ -272,11 +272,7 @@ def read_records(
     # Rows of a micro-batch without an events commit are not on the tape and are left out.
     table = delta.open_table(tape.paths.records)
     chosen = files_of(table, tape.time_type, workers=workers, batch=cut.batch, region=region)
-    if len(chosen) <= MAX_DIRECT and table.is_plain:
-        frame = read_few(spark, tape.paths.records, table, chosen)
-    else:
-        frame = delta.load(spark, tape.paths.records)
-    frame = frame.where(f"batch <= {cut.batch}")
+    frame = read_with(spark, tape.paths.records, table, chosen).where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
     if region is not None:
