@@ -17,16 +17,7 @@ from functools import reduce
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    BooleanType,
-    DataType,
-    DateType,
-    NumericType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.audit.result import CHECK, CheckResult, Finding
 from capstan.audit.row_diff import row_text
@@ -52,7 +43,7 @@ class PreparedCheck:
     check: Check
     column: str  # its measure in a frame of cells
     failed: Column | None  # whether a row fails it, never null; None for unique columns
-    keys: tuple[StructField, ...] = ()  # the columns that are unique together
+    keys: tuple[T.StructField, ...] = ()  # the columns that are unique together
 
     def flags(self) -> list[Column]:
         """The columns of a row from which the check is counted."""
@@ -96,11 +87,11 @@ def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:
     try:
         selected = frame.select(met.alias("met"))
         kind = selected.schema["met"].dataType
-        if isinstance(kind, BooleanType):
+        if isinstance(kind, T.BooleanType):
             frame.where(met)  # Refuses aggregates, which can be selected but are no rule for rows.
     except AnalysisException as error:
         raise _misfit(check, next(filter(str.strip, str(error).splitlines()), "")) from error
-    if not isinstance(kind, BooleanType):
+    if not isinstance(kind, T.BooleanType):
         raise _misfit(check, f"its sql returns {kind.simpleString()} instead of true or false")
     moment = clock_literal(check.sql or "", selected)
     if moment is not None:
@@ -108,7 +99,7 @@ def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:
     return PreparedCheck(check, column, ~F.coalesce(met, F.lit(False)))
 
 
-def _outside(check: Check, declared: Range, schema: StructType) -> Column:
+def _outside(check: Check, declared: Range, schema: T.StructType) -> Column:
     column, kind = F.col(quoted(declared.column)), schema[declared.column].dataType
     parts = []
     if declared.min is not None:
@@ -118,12 +109,12 @@ def _outside(check: Check, declared: Range, schema: StructType) -> Column:
     return F.coalesce(reduce(lambda a, b: a | b, parts), F.lit(False))
 
 
-def _literal(check: Check, limit: Limit, kind: DataType) -> Column:
-    if isinstance(limit, Decimal) and isinstance(kind, NumericType):
+def _literal(check: Check, limit: Limit, kind: T.DataType) -> Column:
+    if isinstance(limit, Decimal) and isinstance(kind, T.NumericType):
         return F.lit(limit)
-    if isinstance(limit, datetime) and isinstance(kind, TimestampType):
+    if isinstance(limit, datetime) and isinstance(kind, T.TimestampType):
         return F.timestamp_micros(F.lit((limit - _EPOCH) // timedelta(microseconds=1)))
-    if isinstance(limit, datetime) and isinstance(kind, TimestampNTZType | DateType):
+    if isinstance(limit, datetime) and isinstance(kind, T.TimestampNTZType | T.DateType):
         # A day is compared as its midnight. As text, so the session's time zone does not matter.
         return F.lit(f"{limit:%Y-%m-%d %H:%M:%S.%f}").cast("timestamp_ntz")
     bound = "a number" if isinstance(limit, Decimal) else "an instant"

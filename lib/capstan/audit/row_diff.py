@@ -8,7 +8,7 @@ an extra row counts as one *changed* row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
@@ -63,16 +63,6 @@ class RowDifferences:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Differing rows of one group: their place, and the values of missing and extra rows."""
-
-    worker: int | None
-    time: tuple[int | None, ...]
-    missing: list[Json]
-    extra: list[Json]
-
-
 def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
     """A row's values as JSON text, from the struct `data` or else from the frame itself."""
 
@@ -109,8 +99,8 @@ def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) 
     finally:
         net.unpersist()
     values = _values(wanted.unionByName(stored), [*missing, *extra])
-    groups = _grouped(group, (missing, extra), values, limit)
-    return RowDifferences(totals, tuple(_findings(groups))[:limit])
+    findings = _findings(group, [*missing, *extra], values, limit)
+    return RowDifferences(totals, tuple(findings)[:limit])
 
 
 def _totals(net: DataFrame, group: list[str]) -> dict[str, int]:
@@ -162,52 +152,41 @@ def _values(rows: DataFrame, sample: list[Row]) -> dict[tuple[object, ...], Json
     return {tuple(row[name] for name in names): json.loads(row["text"]) for row in texts.collect()}
 
 
-def _grouped(
-    group: list[str],
-    sides: tuple[list[Row], list[Row]],
-    values: dict[tuple[object, ...], Json],
-    limit: int,
-) -> Iterable[_Group]:
-    tagged = [(row, side) for side, rows in enumerate(sides) for row in rows]
-    tagged.sort(key=lambda pair: _order(group, pair[0]))
+def _findings(
+    group: list[str], rows: list[Row], values: dict[tuple[object, ...], Json], limit: int
+) -> Iterator[Finding]:
     places = [name for name in group if name not in _GROUP]
-    for _, members in groupby(tagged, key=lambda pair: _order(group, pair[0])):
-        listed = list(members)
-        rows: tuple[list[Json], list[Json]] = ([], [])
-        for row, side in listed:
-            key = (-1 if side else 1, *(row[name] for name in (*places, *_HASHES)))
-            copies = min(abs(row["net"]), limit)
-            rows[side].extend([values.get(key, {})] * copies)
-        first = listed[0][0]
-        yield _Group(first["worker"], time_of(first), *rows)
+
+    def by_group(row: Row) -> tuple[tuple[bool, int], ...]:
+        return _order(group, row)
+
+    for _, members in groupby(sorted(rows, key=by_group), by_group):
+        missing: list[Json] = []
+        extra: list[Json] = []
+        for row in members:
+            sign, side = (1, missing) if row["net"] > 0 else (-1, extra)
+            content = values.get((sign, *(row[name] for name in (*places, *_HASHES))), {})
+            side += [content] * min(abs(row["net"]), limit)
+        where, pairs = (row["worker"], time_of(row)), _pairs(missing, extra)
+        paired = set(pairs.values())
+        yield from (Finding(*where, "changed", missing[i], extra[j]) for i, j in pairs.items())
+        alone = (content for i, content in enumerate(missing) if i not in pairs)
+        yield from (Finding(*where, "missing", content, None) for content in alone)
+        alone = (content for j, content in enumerate(extra) if j not in paired)
+        yield from (Finding(*where, "extra", None, content) for content in alone)
 
 
-def _findings(groups: Iterable[_Group]) -> Iterable[Finding]:
-    for group in groups:
-        pairs = _pairs(group.missing, group.extra)
-        for i, j in pairs:
-            yield Finding(group.worker, group.time, "changed", group.missing[i], group.extra[j])
-        paired = [set(side) for side in zip(*pairs, strict=True)] or [set(), set()]
-        for i, row in enumerate(group.missing):
-            if i not in paired[0]:
-                yield Finding(group.worker, group.time, "missing", row, None)
-        for j, row in enumerate(group.extra):
-            if j not in paired[1]:
-                yield Finding(group.worker, group.time, "extra", None, row)
-
-
-def _pairs(missing: Sequence[Json], extra: Sequence[Json]) -> list[tuple[int, int]]:
+def _pairs(missing: Sequence[Json], extra: Sequence[Json]) -> dict[int, int]:
     """Pairs of missing and extra rows, matched by the most equal values."""
     scored = sorted(
         (-sum(b.get(name) == value for name, value in a.items()), i, j)
         for i, a in enumerate(missing)
         for j, b in enumerate(extra)
     )
-    pairs: list[tuple[int, int]] = []
-    used: tuple[set[int], set[int]] = (set(), set())
+    pairs: dict[int, int] = {}
+    used: set[int] = set()
     for _, i, j in scored:
-        if i not in used[0] and j not in used[1]:
-            pairs.append((i, j))
-            used[0].add(i)
-            used[1].add(j)
+        if i not in pairs and j not in used:
+            pairs[i] = j
+            used.add(j)
     return pairs

@@ -5,24 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from capstan.core.sql_names import quoted
 from capstan.core.times import Kind, TimeType
@@ -30,12 +13,12 @@ from capstan.errors import InvalidRequestError
 
 WORKER = "_worker"
 TIME = "_time"
-_INTEGERS = (ByteType, ShortType, IntegerType, LongType)
+_INTEGERS = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 # Column types that hold a coordinate of this kind without loss.
-_HOLDS: Mapping[Kind, tuple[type[DataType], ...]] = {
+_HOLDS: Mapping[Kind, tuple[type[T.DataType], ...]] = {
     Kind.BIGINT: _INTEGERS,
-    Kind.DATE: (DateType,),
-    Kind.TIMESTAMP: (TimestampType, TimestampNTZType, DateType),
+    Kind.DATE: (T.DateType,),
+    Kind.TIMESTAMP: (T.TimestampType, T.TimestampNTZType, T.DateType),
 }
 
 
@@ -58,13 +41,13 @@ class Shape:
 
 
 def shape_of(
-    schema: StructType,
+    schema: T.StructType,
     time_type: TimeType,
     *,
     worker: str | None = WORKER,
     time: str | None = TIME,
     columns: Sequence[str] | None = None,
-    payload: StructType | None = None,
+    payload: T.StructType | None = None,
 ) -> Shape:
     """The shape of a table with this schema.
 
@@ -83,9 +66,9 @@ def shape_of(
     return Shape(worker, times, tuple(columns))
 
 
-def _time_columns(field: StructField, time_type: TimeType) -> tuple[str | None, ...]:
+def _time_columns(field: T.StructField, time_type: TimeType) -> tuple[str | None, ...]:
     kind = field.dataType
-    if not isinstance(kind, StructType):
+    if not isinstance(kind, T.StructType):
         if len(time_type.coordinates) > 1:
             raise columns_error(
                 f"column {field.name} is a single value, a time has {', '.join(time_type.names)}"
@@ -104,7 +87,7 @@ def _time_columns(field: StructField, time_type: TimeType) -> tuple[str | None, 
     )
 
 
-def check_time(place: str, kind: DataType, wanted: Kind) -> None:
+def check_time(place: str, kind: T.DataType, wanted: Kind) -> None:
     """Check that a column holds a coordinate's values without loss."""
     if not isinstance(kind, _HOLDS[wanted]):
         raise columns_error(
@@ -113,8 +96,8 @@ def check_time(place: str, kind: DataType, wanted: Kind) -> None:
 
 
 def common_fields(
-    names: Sequence[str], promised: StructType, stored: StructType
-) -> list[StructField]:
+    names: Sequence[str], promised: T.StructType, stored: T.StructType
+) -> list[T.StructField]:
     """The fields of `promised` named by `names`, which `stored` must have as well."""
     if not names:
         raise columns_error("the table has none of the expected columns")
@@ -133,7 +116,7 @@ def common_fields(
     return [field for field in promised.fields if field.name in selected]
 
 
-def stored_fields(fields: Iterable[StructField], stored: StructType) -> list[StructField]:
+def stored_fields(fields: Iterable[T.StructField], stored: T.StructType) -> list[T.StructField]:
     """The fields in the same order, with their types in `stored`."""
     return [stored[field.name] for field in fields]
 
@@ -147,20 +130,20 @@ def columns_error(problem: str) -> InvalidRequestError:
     )
 
 
-def _canonical(kind: DataType) -> object:
+def _canonical(kind: T.DataType) -> object:
     """A key that is the same for types whose equal values have equal hashes."""
     if isinstance(kind, _INTEGERS):
         return "integer"
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, T.FloatType | T.DoubleType):
         return "float"
-    if isinstance(kind, DecimalType):
+    if isinstance(kind, T.DecimalType):
         return "decimal", kind.scale
-    if isinstance(kind, StringType):
+    if isinstance(kind, T.StringType):
         return "string"
-    if isinstance(kind, ArrayType):
+    if isinstance(kind, T.ArrayType):
         return "array", _canonical(kind.elementType)
-    if isinstance(kind, MapType):
+    if isinstance(kind, T.MapType):
         return "map", _canonical(kind.keyType), _canonical(kind.valueType)
-    if isinstance(kind, StructType):
+    if isinstance(kind, T.StructType):
         return "struct", tuple((f.name, _canonical(f.dataType)) for f in kind.fields)
     return kind.simpleString()

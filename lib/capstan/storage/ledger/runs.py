@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -41,6 +41,8 @@ class Step(StrEnum):
 
 AGAIN = "repeat the command"
 """The hint for a run that failed with an unknown error."""
+
+_RECORDED = frozenset({Step.DONE, Step.ROLLED_BACK})
 
 # After one of these steps an attempt holds no claim.
 TERMINAL = frozenset({Step.DONE, Step.FAILED, Step.ROLLED_BACK, Step.REJECTED})
@@ -116,7 +118,7 @@ class History:
     @property
     def done(self) -> Row | None:
         """The row of the publish, if there is one."""
-        return next((row for row in reversed(self.rows) if row.step is Step.DONE), None)
+        return self._last(Step.DONE)
 
     @property
     def published(self) -> bool:
@@ -126,7 +128,7 @@ class History:
     @property
     def rolled_back(self) -> bool:
         """Whether its publish was rolled back."""
-        return any(row.step is Step.ROLLED_BACK for row in self.rows)
+        return self._last(Step.ROLLED_BACK) is not None
 
     @property
     def mode(self) -> str | None:
@@ -156,13 +158,16 @@ class History:
 
     def approval(self, attempt: int) -> Json | None:
         """Name, time and reason of an attempt's approval; None without one."""
-        rows = [r for r in self.rows if r.attempt == attempt and r.step is Step.APPROVED]
-        return rows[-1].detail if rows else None
+        row = self._last(Step.APPROVED, attempt)
+        return None if row is None else row.detail
 
     def intent(self, attempt: int) -> Row | None:
         """The intent of an attempt, if it got so far."""
-        rows = [r for r in self.rows if r.attempt == attempt and r.step is Step.INTENT]
-        return rows[-1] if rows else None
+        return self._last(Step.INTENT, attempt)
+
+    def _last(self, step: Step, attempt: int | None = None) -> Row | None:
+        rows = (row for row in reversed(self.rows) if row.step is step)
+        return next((row for row in rows if attempt in (None, row.attempt)), None)
 
     @property
     def effective_intent(self) -> Row | None:
@@ -170,7 +175,7 @@ class History:
         # An attempt that lost its claim may write its intent after its successor has published.
         if self.done is not None:
             return self.intent(self.done.detail.get("attempt", self.done.attempt))
-        return next((row for row in reversed(self.rows) if row.step is Step.INTENT), None)
+        return self._last(Step.INTENT)
 
     @property
     def first_intent(self) -> Row | None:
@@ -233,49 +238,32 @@ def require_unique_name(lake: Lake, run: RunId) -> None:
 
 def read_last(lake: Lake, identity: str) -> History | None:
     """The history of an identity's highest generation; earlier ones are not parsed."""
-    return _newest(lake, _summaries(lake, identity=identity))
+    return _newest(lake, _steps(lake, identity=identity))
 
 
 def read_last_published(lake: Lake, identity: str) -> History | None:
     """The history of the highest generation of an identity whose publish is in effect."""
-    summaries = _summaries(lake, identity=identity)
-    return _newest(lake, {run: s for run, s in summaries.items() if s.in_effect})
+    steps = _steps(lake, identity=identity)
+    return _newest(lake, [run for run in steps if steps[run] & _RECORDED == {Step.DONE}])
 
 
 def read_unrecorded(lake: Lake, target: str) -> dict[str, History]:
     """Histories of runs into a target without a recorded publish."""
-    summaries = _summaries(lake, target=target)
-    names = tuple(run for run, summary in summaries.items() if not summary.recorded)
+    steps = _steps(lake, target=target)
+    names = tuple(run for (_, run), taken in steps.items() if not taken & _RECORDED)
     return read_histories(lake, run=names) if names else {}
 
 
-@dataclass(slots=True)
-class _Summary:
-    """The steps of a run without their details."""
-
-    generation: int
-    steps: set[object]
-
-    @property
-    def recorded(self) -> bool:
-        return not self.steps.isdisjoint({Step.DONE, Step.ROLLED_BACK})
-
-    @property
-    def in_effect(self) -> bool:
-        return Step.DONE in self.steps and Step.ROLLED_BACK not in self.steps
-
-
-def _summaries(lake: Lake, **equal: object) -> dict[str, _Summary]:
-    summaries: dict[str, _Summary] = {}
+def _steps(lake: Lake, **equal: object) -> dict[tuple[int, str], set[str]]:
+    """The steps of runs, by generation and name; their details are not read."""
+    steps: dict[tuple[int, str], set[str]] = {}
     for row in read_rows(lake, "runs", ("run", "generation", "step"), **equal):
-        summary = summaries.setdefault(row["run"], _Summary(0, set()))
-        summary.generation = row["generation"]
-        summary.steps.add(row["step"])
-    return summaries
+        steps.setdefault((row["generation"], row["run"]), set()).add(row["step"])
+    return steps
 
 
-def _newest(lake: Lake, summaries: Mapping[str, _Summary]) -> History | None:
-    run = max(summaries, key=lambda run: summaries[run].generation, default=None)
+def _newest(lake: Lake, runs: Iterable[tuple[int, str]]) -> History | None:
+    _, run = max(runs, default=(0, None))
     return None if run is None else read_histories(lake, run=run).get(run)
 
 

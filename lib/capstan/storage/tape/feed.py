@@ -104,15 +104,21 @@ def _entries_from(tape: Tape, table: OpenedTable, batch: int) -> tuple[BatchEntr
     return _read_entries(tape, table, pa.table(table.get_add_actions(flatten=True)), batch)
 
 
-def synthetic_batches(tape: Tape) -> tuple[BatchEntry, ...]:
-    """Synthetic batches by number; the last one may not be carried out yet."""
-    return _synthetic(tape)
+def synthetic_batches(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
+    """Synthetic batches by number, or at least the last one, which may not be carried out yet."""
+    if not is_table(tape.paths.feed):
+        return ()
+    table = delta.open_table(tape.paths.feed)
+    files, batch = _files(table, captured=False), 0
+    if newest and _ORIGIN in files.column_names:
+        batch = max(delta.stat(files, "max.batch"), default=0)
+    entries = _read_entries(tape, table, files, batch)
+    return tuple(entry for entry in entries if entry.origin is not Origin.CAPTURE)
 
 
 def last_synthetic(tape: Tape) -> BatchEntry | None:
     """The last synthetic batch, which may not be carried out yet; None without one."""
-    batches = _synthetic(tape, newest=True)
-    return batches[-1] if batches else None
+    return next(reversed(synthetic_batches(tape, newest=True)), None)
 
 
 def entry_of(tape: Tape, checkpoint: str, number: int) -> BatchEntry | None:
@@ -230,18 +236,6 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
 def count_reinjected(tape: Tape, cut: Cut) -> int:
     """The number of late records that were re-injected up to a cut."""
     return sum(entry.detail["records"] for entry in reinjections(tape, cut))
-
-
-def _synthetic(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
-    """Synthetic batches; `newest` asks for at least the last one."""
-    if not is_table(tape.paths.feed):
-        return ()
-    table = delta.open_table(tape.paths.feed)
-    files, batch = _files(table, captured=False), 0
-    if newest and _ORIGIN in files.column_names:
-        batch = max(delta.stat(files, "max.batch"), default=0)
-    entries = _read_entries(tape, table, files, batch)
-    return tuple(entry for entry in entries if entry.origin is not Origin.CAPTURE)
 
 
 def _files(table: OpenedTable, *, captured: bool) -> pa.Table:
