@@ -26,11 +26,10 @@ from capstan.jobs import handlers
 from capstan.maintenance import cleanup
 from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import compact_index
+from capstan.maintenance.compaction import compact_index, files_of, index_tables, ledger_tables
 from capstan.maintenance.compaction_policy import INDEX
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
-from capstan.maintenance.table_catalog import files_of, index_tables, ledger_tables
 from capstan.storage.delta import arrow_writer
 from capstan.storage.delta.retention import LOG, retention_of
 from capstan.storage.lake import Lake

@@ -18,8 +18,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
 from capstan.maintenance.cleanup import clear_snapshots
-from capstan.maintenance.compaction import compact_index
-from capstan.maintenance.table_catalog import aside_tables
+from capstan.maintenance.compaction import aside_tables, compact_index
 from capstan.pipeline import KeyedLogic, definition, stateful_map
 from capstan.pipeline.graph.errors import OperatorFailed, StateChanged
 from capstan.pipeline.operators import Deduplicate

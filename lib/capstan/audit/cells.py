@@ -71,7 +71,10 @@ class CellComparison:
 
     cells: int  # with rows on either side
     differing: int
-    sample: tuple[CellDifference, ...]  # the first by worker and time
+    sample: tuple[CellDifference, ...] = ()  # the first by worker and time
+
+
+NO_CELLS = CellComparison(0, 0)
 
 
 def promised_cells(

@@ -63,6 +63,9 @@ class RowDifferences:
     findings: tuple[Finding, ...]
 
 
+NO_ROWS = RowDifferences({"missing": 0, "extra": 0, "changed": 0}, ())
+
+
 def row_text(fields: Iterable[StructField], data: Column | None = None) -> Column:
     """A row's values as JSON text, from the struct `data` or else from the frame itself."""
 

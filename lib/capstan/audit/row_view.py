@@ -13,10 +13,11 @@ from pyspark.sql.types import StringType
 from capstan.audit.result import CellTime
 from capstan.audit.table_shape import Shape, check_time
 from capstan.core.sql_names import quoted
-from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.times import TimeType
 from capstan.core.times.region import Region
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.tape import Cut, Tape, read_records
+from capstan.storage.tape.time_columns import number
 
 _PLACE = re.compile(r"worker|t[0-9]+")
 
@@ -41,7 +42,7 @@ class View:
 
 def tape_view(frame: DataFrame, time_type: TimeType, like: Shape | None = None) -> View:
     """The rows of `records` or `events`, without worker and coordinates that shape `like` lacks."""
-    times = [_number(F.col(f"time.{c.name}"), c) for c in time_type.coordinates]
+    times = [number(F.col(f"time.{c.name}"), c.kind) for c in time_type.coordinates]
     worker = F.col("worker")
     if like is not None:
         columns = like.times_for(time_type)
@@ -60,7 +61,7 @@ def table_view(
             times.append(_no_time())
             continue
         check_time(column, frame.select(F.expr(column)).schema[0].dataType, coordinate.kind)
-        times.append(_number(F.expr(column), coordinate))
+        times.append(number(F.expr(column), coordinate.kind))
     return View(frame, _worker(frame, shape, workers or {}), tuple(times))
 
 
@@ -80,15 +81,6 @@ def _no_worker() -> Column:
 
 def _no_time() -> Column:
     return F.lit(None).cast("bigint")
-
-
-def _number(column: Column, coordinate: Coordinate) -> Column:
-    """A coordinate's column as BIGINT: the value itself, days or microseconds."""
-    if coordinate.kind is Kind.BIGINT:
-        return column.cast("bigint")
-    if coordinate.kind is Kind.DATE:
-        return F.unix_date(column).cast("bigint")
-    return F.unix_micros(column.cast("timestamp"))
 
 
 def place_of(cells: DataFrame) -> list[str]:

@@ -2,27 +2,100 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import cells
-from capstan.audit.cells import CellComparison, is_retired, merge, retired_differences
+from capstan.audit.cells import NO_CELLS, CellComparison, is_retired, merge, retired_differences
 from capstan.audit.float_tolerance import FloatTolerance, exceeding
-from capstan.audit.result import Audit, Near
+from capstan.audit.result import TAPE, Audit, CheckResult, Near, place
 from capstan.audit.row_checks import PreparedCheck, prepare, results
-from capstan.audit.row_diff import RowDifferences, Side, row_differences, within
-from capstan.audit.scope import NO_ROWS, AuditScope, measures
+from capstan.audit.row_diff import NO_ROWS, RowDifferences, Side, row_differences, within
+from capstan.audit.row_view import View, table_view, tape_view
 from capstan.audit.table_shape import Shape, columns_error, common_fields, stored_fields
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.storage.ledger.retirements import retired_error
-from capstan.storage.tape.tape import stored_payload
+from capstan.storage.tape.tape import Cut, Tape, read_records, stored_payload
+
+SAMPLE = 20
+"""The number of findings that an audit returns by default."""
 
 _EXACT = FloatTolerance()
 _SHARED = (("s1", "h1"), ("s2", "h2"))
+
+
+@dataclass(frozen=True, slots=True)
+class AuditScope:
+    """The scope of an audit: workers and times of a tape at a cut."""
+
+    spark: SparkSession
+    tape: Tape
+    cut: Cut
+    workers: Mapping[int, str]
+    region: Region
+    limit: int = SAMPLE
+
+    def promised(self, like: Shape | None = None) -> DataFrame:
+        """The cells that the tape's index promises."""
+        return cells.promised_cells(
+            self.spark, self.tape, self.cut, self.workers, self.region, like
+        )
+
+    def records(self, like: Shape | None = None) -> View:
+        """The tape's records."""
+        frame = read_records(
+            self.spark, self.tape, self.cut, workers=self.workers, region=self.region
+        )
+        return tape_view(frame, self.tape.time_type, like)
+
+    def recorded(self, like: Shape | None = None, among: DataFrame | None = None) -> CellComparison:
+        """The comparison of the tape's records with its index, `among` some cells or in all."""
+        fields = stored_payload(self.tape).fields
+        sides = self.promised(like), cells.view_cells(self.records(like), {"h": fields})
+        if among is not None:
+            sides = within(sides[0], among), within(sides[1], among)
+        return cells.compare(*sides, self.limit)
+
+    def table(self, frame: DataFrame, shape: Shape) -> View:
+        """The rows of the audited table."""
+        return table_view(frame, shape, self.tape.time_type, self.workers)
+
+    def result(
+        self,
+        kind: str,
+        compared: CellComparison,
+        records: int,
+        checks: tuple[CheckResult, ...],
+        rows: RowDifferences = NO_ROWS,
+        tape: CellComparison = NO_CELLS,
+    ) -> Audit:
+        """The result, which is passed if no cell differs and no check failed.
+
+        `tape` compares the tape's records with its index. The sample of `compared` is of the table.
+        """
+        findings = (*(cell.finding(TAPE) for cell in tape.sample), *rows.findings)
+        first = next(iter((*tape.sample, *compared.sample)), None)
+        return Audit(
+            kind,
+            passed=not compared.differing and not any(check.failing for check in checks),
+            cells=compared.cells,
+            differing=compared.differing,
+            findings=findings[: self.limit],
+            records=records,
+            totals={**rows.totals, TAPE: tape.differing},
+            first=place(self.tape.time_type, first.worker, first.time) if first else "",
+            checks=checks,
+        )
+
+
+def _measures(checks: Sequence[PreparedCheck]) -> dict[str, str]:
+    """The columns of gathered cells that count the rows of side `table` failing each check."""
+    return {check.column: f"table_{check.column}" for check in checks}
 
 
 def audit_copy(
@@ -68,34 +141,34 @@ class _CopySides:
 
     def copy(self) -> Audit:
         """Compare the table's cells with the index; records are read only for differing cells."""
-        scope, stored, counted = self.scope, self._stored(), measures(self.checks)
+        scope, stored, counted = self.scope, self._stored(), _measures(self.checks)
         promised = cells.few_promised(
             scope.tape, scope.cut, scope.workers, scope.region, self.shape
         )
         equal = cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
             checks = results(self.checks, self._table.view, equal)
-            return scope.passed("copy", equal["cells"], equal["table"], checks)
+            return scope.result("copy", CellComparison(equal["cells"], 0), equal["table"], checks)
         sides = {"events": scope.promised(self.shape), "table": stored}
         joined = cells.gather(sides).persist()
         try:
             differs = cells.differs("events", "table")
             totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, counted)
             checks = results(self.checks, self._table.view, totals)
-            if not totals["bad"]:
-                return scope.passed("copy", totals["cells"], totals["table"], checks)
+            compared = CellComparison(totals["cells"], totals["bad"])
+            if not compared.differing:
+                return scope.result("copy", compared, totals["table"], checks)
             bad, retired = joined.where(differs), is_retired(self.retired)
             comparable = bad.where(~retired) if self.retired else bad
             rows = self._rows_in(comparable)
             if self.retired:
                 whole = retired_differences(bad.where(retired), "events", "table", scope.limit)
                 rows = merge(rows, whole)
-            first = cells.sample_cells(bad, "events", "table", 1)
-            compared = CellComparison(totals["cells"], totals["bad"], first)
-            tape = self._tape_in(comparable)
+            compared = replace(compared, sample=cells.sample_cells(bad, "events", "table", 1))
+            tape = scope.recorded(self.shape, comparable)
         finally:
             joined.unpersist()
-        return scope.failed("copy", compared, totals["table"], rows, checks, tape)
+        return scope.result("copy", compared, totals["table"], checks, rows, tape)
 
     def shared(self) -> Audit:
         """Compare shared columns; one scan of the records gives full and shared fingerprints."""
@@ -110,19 +183,19 @@ class _CopySides:
             on_tape = cells.differs("events", "tape")
             in_table = cells.differs("tape", "table", _SHARED)
             conditions = {"bad_tape": on_tape, "bad_table": in_table}
-            totals = cells.count_cells(joined, tuple(sides), conditions, measures(self.checks))
+            totals = cells.count_cells(joined, tuple(sides), conditions, _measures(self.checks))
             checks = results(self.checks, self._table.view, totals)
-            if not totals["any"]:
-                return self.scope.passed("shared-columns", totals["cells"], totals["table"], checks)
+            compared = CellComparison(totals["cells"], totals["any"])
+            if not compared.differing:
+                return self.scope.result("shared-columns", compared, totals["table"], checks)
             bad, bad_tape = joined.where(in_table), joined.where(on_tape)
             sample = cells.sample_cells(bad_tape, "events", "tape", self.scope.limit)
             tape = CellComparison(totals["cells"], totals["bad_tape"], sample)
-            first = cells.sample_cells(bad, "tape", "table", 1)
-            compared = CellComparison(totals["cells"], totals["any"], first)
+            compared = replace(compared, sample=cells.sample_cells(bad, "tape", "table", 1))
             rows = self._rows_in(bad) if totals["bad_table"] else NO_ROWS
         finally:
             joined.unpersist()
-        return self.scope.failed("shared-columns", compared, totals["table"], rows, checks, tape)
+        return self.scope.result("shared-columns", compared, totals["table"], checks, rows, tape)
 
     @property
     def _table(self) -> Side:
@@ -136,13 +209,6 @@ class _CopySides:
     def _rows_in(self, bad: DataFrame) -> RowDifferences:
         records = Side(self.scope.records(self.shape), self.fields)
         return row_differences(records, self._table, bad, self.scope.limit)
-
-    def _tape_in(self, bad: DataFrame) -> CellComparison:
-        """Compare the tape's records with its index in some cells."""
-        records = self.scope.records(self.shape)
-        stored = cells.view_cells(records, {"h": self.payload.fields})
-        promised = self.scope.promised(self.shape)
-        return cells.compare(within(promised, bad), within(stored, bad), self.scope.limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,38 +245,32 @@ def audit_computed(
     }
     joined = cells.gather(sides).persist()
     try:
-        by_stream = [_compared_with_index(each) for each in scopes]
+        by_stream = [each.recorded() for each in scopes]
         on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
-        totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, measures(prepared))
+        totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, _measures(prepared))
         check_results = results(prepared, actual.view, totals)
-        count = on_tape.cells + totals["cells"]
         differing = joined.where(differs), totals["bad"]
         with exceeding(expected, actual, *differing, tolerance) as bad:
             within_tolerance = totals["bad"] - bad.count
             near = Near(tolerance.columns, tolerance.tolerance, within_tolerance)
-            if not on_tape.differing and not bad.count:
-                passed = scope.passed(kind, count, totals["table"], check_results)
+            both = on_tape.cells + totals["cells"], on_tape.differing + bad.count
+            compared = CellComparison(*both)
+            if not compared.differing:
+                passed = scope.result(kind, compared, totals["table"], check_results)
                 return replace(passed, near=near)
             rows = NO_ROWS
             if bad.count:
                 rows = row_differences(bad.expected, bad.actual, bad.cells, limit)
             first = cells.sample_cells(bad.cells, "computed", "table", 1)
-            compared = CellComparison(count, on_tape.differing + bad.count, first)
+            compared = replace(compared, sample=first)
     finally:
         joined.unpersist()
-    failed = scope.failed(kind, compared, totals["table"], rows, check_results, on_tape)
+    failed = scope.result(kind, compared, totals["table"], check_results, rows, on_tape)
     if on_tape.differing and len(scopes) > 1:
         wrong = next(s for s, found in zip(scopes, by_stream, strict=True) if found.differing)
         failed = replace(failed, first=f"stream {wrong.tape.name}, {failed.first}")
     return replace(failed, near=near)
-
-
-def _compared_with_index(scope: AuditScope) -> CellComparison:
-    """The comparison of a tape's records with its index."""
-    fields = stored_payload(scope.tape).fields
-    records = cells.view_cells(scope.records(), {"h": fields})
-    return cells.compare(scope.promised(), records, scope.limit)
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

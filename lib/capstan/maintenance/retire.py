@@ -27,6 +27,7 @@ from capstan.maintenance.expected_content import records_in
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import read_files
 from capstan.storage.delta.file_rewrite import exchange
+from capstan.storage.keyed_lookup import with_values
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.retirements import RetirementState, read_retired, write_retired
@@ -171,10 +172,9 @@ def _without(spark: SparkSession, tape: Tape, box: Box, files: Mapping[str, int]
     """The remaining rows of some files, one file each, in their former order."""
     inside = region_sql(tape.time_type, Region(box), tape.columns)
     rows = read_files(spark, tape.paths.records, files)
-    pairs = [F.lit(part) for pair in zip(files, range(len(files)), strict=True) for part in pair]
-    number = F.element_at(F.create_map(*pairs), F.col("_metadata.file_name"))
+    numbers = {name: number for number, name in enumerate(files)}
     return (
-        rows.withColumn("_file", number)
+        with_values(rows, "_file", F.col("_metadata.file_name"), numbers)
         .where(f"NOT ({inside})")
         .repartitionById(len(files), F.col("_file"))
         .sortWithinPartitions("worker", "time", "batch", "pos")

@@ -19,15 +19,16 @@ from capstan.errors.shell_command import command
 from capstan.errors.translation import to_capstan_error, translate, with_path
 from capstan.maintenance.cleanup import checkpoint, clear_snapshots, clear_staging, vacuum
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import TableResult, compact_index
-from capstan.maintenance.compaction_policy import Sizes
-from capstan.maintenance.retire import finish_retirements
-from capstan.maintenance.table_catalog import (
+from capstan.maintenance.compaction import (
     GrowingTable,
+    TableResult,
     aside_tables,
+    compact_index,
     index_tables,
     ledger_tables,
 )
+from capstan.maintenance.compaction_policy import Sizes
+from capstan.maintenance.retire import finish_retirements
 from capstan.replay.execution.staging import KEEP
 from capstan.replay.planning.target_places import find_all_moved
 from capstan.storage.job_attempts import clear_attempts

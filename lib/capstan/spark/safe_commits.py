@@ -114,19 +114,26 @@ def _of_bucket(hadoop: Get, rest: str) -> Get:
 
 
 def _require_class(scheme: str, spark: Get) -> None:
-    store, jvm = _store(scheme, spark), SparkContext._jvm
-    assert jvm is not None
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        jvm.java.lang.Class.forName(store, False, loader)
-    except Py4JJavaError as error:
+    store = _store(scheme, spark) or ""
+    if not has_class(store):
         raise InvalidRequestError(
             "CAP-LAKE",
             f"Spark has no class {store}, the log store for {scheme}://",
             f"give {shell_line('spark-submit', '--jars', LOG_STORE_JAR)}"
             if store == LOG_STORE
             else f"give Spark its jar, or set spark.delta.logStore.{scheme}.impl to {LOG_STORE}",
-        ) from error
+        )
+
+
+def has_class(name: str) -> bool:
+    """Whether the JVM of this process finds a class."""
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    try:
+        return bool(jvm.java.lang.Class.forName(name, False, loader))
+    except Py4JJavaError:
+        return False
 
 
 def require_one_creator(session: SparkSession, place: str) -> None:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 
-from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -14,6 +13,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import process_folder
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
+from capstan.spark.safe_commits import has_class
 from capstan.spark.setup import jvm
 from capstan.spark.setup.class_archive import archive_options, local_settings
 from capstan.spark.setup.code_archive import code_archive
@@ -167,18 +167,13 @@ def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
 
 def _require_delta() -> None:
     """Check that the JVM of `spark-submit` has Delta; Spark itself would only warn."""
-    jvm = SparkContext._jvm
-    assert jvm is not None
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    try:
-        jvm.java.lang.Class.forName(SETTINGS["spark.sql.extensions"], False, loader)
-    except Py4JJavaError as error:
+    if not has_class(SETTINGS["spark.sql.extensions"]):
         jars = ",".join(str(jar) for jar in (*delta_jars(), LOG_STORE_JAR))
         raise SystemFailureError(
             "CAP-JARS",
             "Spark was submitted without Delta's jars",
             f"give {shell_line('spark-submit', '--jars', jars)}",
-        ) from error
+        )
 
 
 def _start(conf: SparkConf, settings: Mapping[str, str]) -> SparkSession:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 from capstan.audit import Finding, FloatTolerance, Shape, cells
 from capstan.audit.float_tolerance import exceeding
 from capstan.audit.result import render
-from capstan.audit.row_diff import RowDifferences, Side, row_differences
+from capstan.audit.row_diff import NO_ROWS, RowDifferences, Side, row_differences
 from capstan.audit.row_view import View, table_view
-from capstan.audit.scope import NO_ROWS
 from capstan.audit.table_shape import common_fields, stored_fields
 from capstan.core.config import Mode
 from capstan.replay.order.order_dependence import close_of, require_comparable

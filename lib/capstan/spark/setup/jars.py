@@ -16,8 +16,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -204,26 +203,26 @@ def _digest(path: Path) -> str:
 
 def fetch(jars: Jars = DELTA) -> tuple[Path, ...]:
     """Fetch missing jars and remove all other files from their folder."""
-    with _alone(jars):
-        return _fetch(jars)
-
-
-@contextmanager
-def _alone(jars: Jars) -> Iterator[None]:
-    """Keep other processes from fetching the same jars meanwhile: the resolver does not."""
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with (cache_folder() / f"{jars.name}.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _fetch(jars: Jars) -> tuple[Path, ...]:
-    folder = jars.folder
     # The resolver collects all its downloads in one folder, so each group has a cache of its own.
-    ivy = cache_folder() / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
-    if not _wrong(jars, folder):
-        _drop_others(jars, folder)
+    cache, folder = cache_folder(), jars.folder
+    ivy = cache / ("ivy" if jars.name == DELTA.name else f"ivy-{jars.name}")
+    cache.mkdir(parents=True, exist_ok=True)
+    # Other processes must not fetch the same jars meanwhile, which the resolver does not prevent.
+    with (cache / f"{jars.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _wrong(jars, folder):
+            _download(jars, ivy)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in jars.files:
+                with replacing(folder / name) as unfinished:
+                    shutil.copyfile(ivy / "jars" / name, unfinished)
+        for path in folder.iterdir():
+            if path.name not in jars.files:
+                path.unlink()
         return jars.there()
+
+
+def _download(jars: Jars, ivy: Path) -> None:
     if _wrong(jars, ivy / "jars"):
         # A cache left incomplete by an interrupted fetch may be used instead of the repository.
         shutil.rmtree(ivy, ignore_errors=True)
@@ -235,12 +234,6 @@ def _fetch(jars: Jars) -> tuple[Path, ...]:
             f"files from Spark's resolver differ from the published ones: {', '.join(wrong)}",
             f"check the repository that Spark fetches from, then run {set_up(jars.connector)}",
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in jars.files:
-        with replacing(folder / name) as unfinished:
-            shutil.copyfile(ivy / "jars" / name, unfinished)
-    _drop_others(jars, folder)
-    return jars.there()
 
 
 def _wrong(jars: Jars, folder: Path) -> list[str]:
@@ -256,12 +249,6 @@ def sha256(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _drop_others(jars: Jars, folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.name not in jars.files:
-            path.unlink()
 
 
 def _resolve(jars: Jars, ivy: Path) -> None:

@@ -26,6 +26,11 @@ def coordinate(value: Column, declared: Coordinate) -> Column:
 
 def integers(time: Column, time_type: TimeType) -> Column:
     """A time as ARRAY<BIGINT> in the order of its coordinates; nulls stay null."""
-    casts = {Kind.BIGINT: lambda c: c, Kind.DATE: F.unix_date, Kind.TIMESTAMP: F.unix_micros}
-    values = [casts[c.kind](time.getField(c.name)).cast("bigint") for c in time_type.coordinates]
-    return F.array(*values)
+    return F.array(*(number(time.getField(c.name), c.kind) for c in time_type.coordinates))
+
+
+def number(value: Column, kind: Kind) -> Column:
+    """A coordinate as BIGINT: the value itself, days or microseconds; a day as its midnight."""
+    if kind is Kind.TIMESTAMP:
+        return F.unix_micros(value.cast("timestamp"))
+    return (F.unix_date(value) if kind is Kind.DATE else value).cast("bigint")
