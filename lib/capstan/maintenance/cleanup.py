@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
 from capstan.replay.publish.snapshot_gc import clear_old
@@ -15,9 +16,6 @@ from capstan.storage.lake import Lake, exists, read_text
 from capstan.storage.ledger.claims import LEASE
 from capstan.storage.ledger.tables import read_rows
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def clear_staging(lake: Lake, now: datetime, keep: timedelta = KEEP) -> list[str]:

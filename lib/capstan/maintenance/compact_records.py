@@ -10,9 +10,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, Observation
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.core.times import Box
@@ -36,9 +35,6 @@ from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.index import worker_states
 from capstan.storage.tape.region_sql import integer_ranges, literal, region_sql
 from capstan.storage.tape.tape import Tape, newest_cut
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import RangeLockedError
 from capstan.maintenance.compaction_policy import INDEX, Sizes, TapeFile, runs_of, worth_writing
@@ -21,9 +21,6 @@ from capstan.storage.lake import LEDGERS, Lake, is_table
 from capstan.storage.tape.bounds import interval
 from capstan.storage.tape.tape import Tape
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 TRIES = 12
 """How often to retry when another writer has replaced files of a table."""

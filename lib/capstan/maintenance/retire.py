@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.core.config import split_streams
@@ -37,9 +37,6 @@ from capstan.storage.tape.grains import require_whole_steps
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(slots=True)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
+
+from pyspark.sql import SparkSession
 
 from capstan.errors import CapstanError, CheckFailedError, RangeLockedError
 from capstan.errors.redaction import print_exception
@@ -40,9 +42,6 @@ from capstan.storage.tape.index import worker_states
 from capstan.storage.tape.index_totals import store_totals
 from capstan.storage.tape.tape import Tape, newest_cut, open_tape, require_streams
 from capstan.verify import verify
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 _LAKE_WIDE = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})

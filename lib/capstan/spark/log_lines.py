@@ -8,7 +8,7 @@ import re
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -17,10 +17,6 @@ from capstan.spark.own_session import set_all
 from capstan.spark.session import is_ours
 from capstan.telemetry.instrumentation import Facts, subscribe_call
 from capstan.telemetry.structured_logging import LogContext
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 
 _OPTIONS = "spark.sql.redaction.options.regex"
 # They log the commands to the JVM at the level DEBUG.

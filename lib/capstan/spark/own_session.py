@@ -11,12 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from py4j.java_gateway import JavaObject
 from pyspark.sql import DataFrame, SparkSession
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
 
 # For a plan that runs once over few rows, interpretation is faster than generating and compiling
 # Java code, and adaptive execution has no use.

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from capstan.core.config import check_target
 from capstan.core.sql_names import text_literal
 from capstan.errors import InvalidRequestError
 from capstan.errors.translation import root_message
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _PARTS = re.compile(r"`[^`]+`|[^.`]+")
 _IMPLEMENTATION = "spark.sql.catalogImplementation"

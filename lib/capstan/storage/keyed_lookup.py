@@ -6,13 +6,10 @@ A map is searched linearly for each row, and each entry is an expression of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 MAX_MAPPED = 64
 """The maximum size of a map."""

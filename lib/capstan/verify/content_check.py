@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.core.times import Box, Time
@@ -21,10 +20,6 @@ from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.tape import Cut, Tape, read_events, read_records
 from capstan.storage.tape.time_columns import integers
 from capstan.verify.event_columns import NO_WORKER
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 
 _CELL = ["worker", "batch", "time"]
 _LAST = 2**63 - 1

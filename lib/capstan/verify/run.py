@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.core.protocol import Rule, Violation
 from capstan.core.times import Box, TimeType
@@ -22,9 +23,6 @@ from capstan.verify.content_check import find_mismatches, require_whole
 from capstan.verify.event_fold import OUTCOME_SCHEMA, FoldResult, ResumePoint, fold
 from capstan.verify.result import Verification, WorkerVerdict
 from capstan.verify.violations_ledger import record_violations
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from capstan.core.sql_names import quoted
@@ -20,9 +20,6 @@ from capstan.errors.translation import DAMAGED_FILE_HINT
 from capstan.storage.delta import delta
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import sizes_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 MAX_DIRECT = 32
 """Up to this many files Spark lists on the driver; beyond it starts a job."""

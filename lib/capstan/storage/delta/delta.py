@@ -11,13 +11,14 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 from delta.tables import DeltaTable
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
 
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError, SystemFailureError, translation
@@ -28,9 +29,6 @@ from capstan.storage.delta.idempotent_write import Txn, write_once
 from capstan.storage.delta.opened_table import OpenedTable, missing_table
 from capstan.storage.delta.table_cache import cached, keep
 from capstan.storage.lake import is_table, read_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 # Set on every table. Defaults of a site cannot lock out other Delta readers. The log is listed on
 # each access, so it is kept no longer than the versions it describes: deleted files are kept for a

@@ -11,10 +11,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from py4j.java_gateway import JavaObject
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.errors import SystemFailureError
@@ -23,10 +24,6 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.commits import Note, is_conflict
 from capstan.storage.delta.idempotent_write import DeltaWriter, added_files, list_of
-
-if TYPE_CHECKING:
-    from py4j.java_gateway import JavaObject
-    from pyspark.sql import DataFrame, SparkSession
 
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 _METRICS = "spark.databricks.delta.history.metricsEnabled"

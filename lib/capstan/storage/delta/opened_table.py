@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
+from arro3.core import Table
 from deltalake.exceptions import TableNotFoundError
 
 from capstan.errors import CapstanError, SystemFailureError, translation
 from capstan.storage.s3_access import storage_options
-
-if TYPE_CHECKING:
-    from arro3.core import Table
 
 _CHECK_LOG = "check that its _delta_log is complete; restore missing files from a backup"
 # Reader features that leave the rows of a table exactly those of its files.

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.data_files import MAX_DIRECT, read_files
 from capstan.storage.delta.idempotent_write import write_files
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from capstan.storage.delta.opened_table import OpenedTable
 
 
 def can_stage(path: str, *, replaces: bool) -> bool:

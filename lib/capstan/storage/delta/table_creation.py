@@ -10,20 +10,17 @@ import json
 import re
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from delta.tables import DeltaTable, DeltaTableBuilder
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 from pyspark.sql import types as T
 
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commit_lock import making
 from capstan.storage.delta.commits import is_any
 from capstan.storage.lake import delete_folder, is_table, read_text, write_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _COMMON_TYPES = (
     T.BinaryType, T.BooleanType, T.ByteType, T.DateType, T.DecimalType, T.DoubleType, T.FloatType,

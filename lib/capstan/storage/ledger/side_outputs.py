@@ -8,8 +8,8 @@ ignored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.storage.delta import delta
@@ -18,9 +18,6 @@ from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.tables import PROPERTIES, LedgerRow, append_rows, now
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 SIDE_OUTPUTS = struct(
     run="string", attempt="integer", at="timestamp", stream="string", target="string",

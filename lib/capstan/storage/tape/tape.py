@@ -6,9 +6,10 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
@@ -17,18 +18,13 @@ from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commits import Note
 from capstan.storage.delta.data_files import columns_of, read_with
 from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.tape import schema
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.region_sql import region_sql, workers_sql
 from capstan.storage.tape.settings import TapeSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
-    from capstan.storage.delta.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)
