@@ -53,13 +53,14 @@ def guest_session(spark: SparkSession) -> SparkSession:
     """
     require_delta(spark)
     session = new_session(spark)
-    set_all(session, {key: None for key in session.conf.getAll if _changes_results(session, key)})
-    set_all(session, _own_settings(session))
+    is_modifiable = session.conf.isModifiable
+    read = [key for key in session.conf.getAll if key.startswith(_READ)]
+    changing = [key for key in read if not key.startswith(_KEPT) and is_modifiable(key)]
+    set_all(session, dict.fromkeys(changing))
+    # As far as a running session can take them.
+    own = {k: v for k, v in SETTINGS.items() if k.startswith(_PREFIX) or is_modifiable(k)}
+    set_all(session, {key.removeprefix(_PREFIX): value for key, value in own.items()})
     return session
-
-
-def _changes_results(session: SparkSession, key: str) -> bool:
-    return key.startswith(_READ) and not key.startswith(_KEPT) and session.conf.isModifiable(key)
 
 
 def require_delta(spark: SparkSession) -> None:
@@ -75,15 +76,6 @@ def require_delta(spark: SparkSession) -> None:
             f"the package io.delta:delta-spark_{SPARK_SERIES}_2.13:{DELTA_VERSION}; or pass no "
             "session, and Capstan starts one",
         )
-
-
-def _own_settings(session: SparkSession) -> dict[str, str]:
-    """The settings that Capstan needs, as far as a running session can take them."""
-    return {
-        key.removeprefix(_PREFIX): value
-        for key, value in SETTINGS.items()
-        if key.startswith(_PREFIX) or session.conf.isModifiable(key)
-    }
 
 
 def _require_classic(session: object) -> None:

@@ -38,7 +38,8 @@ def masked_logs(spark: SparkSession, options: Collection[str]) -> Iterator[None]
     Spark's structured logs are not covered.
     """
     _mask_lines(spark)
-    _mask_gateway()
+    for name in _GATEWAY_LOGGERS:
+        logging.getLogger(name).addFilter(_MASK)
     before = str(spark.conf.get(_OPTIONS))
     names = "|".join(map(re.escape, sorted(options)))
     set_all(spark, {_OPTIONS: f"{before}|(?i)^({names})$"})
@@ -83,11 +84,6 @@ class _Mask(logging.Filter):
 
 
 _MASK = _Mask()
-
-
-def _mask_gateway() -> None:
-    for name in _GATEWAY_LOGGERS:
-        logging.getLogger(name).addFilter(_MASK)
 
 
 @contextmanager
