@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -173,7 +174,7 @@ def differs(
     """Whether two sides of gathered cells differ; a cell without rows equals an absent one."""
     counts = _count(expected), _count(actual)
     same = [F.col(f"{expected}_{a}").eqNullSafe(F.col(f"{actual}_{b}")) for a, b in pairs]
-    unequal = ~reduce(lambda a, b: a & b, same)
+    unequal = ~reduce(and_, same)
     return (counts[0] != counts[1]) | ((counts[0] > 0) & unequal)
 
 
@@ -194,18 +195,14 @@ def count_cells(
     """
     counts = [_count(side) for side in sides]
     totals = joined.agg(
-        F.count_if(reduce(_or, [count > 0 for count in counts])).alias("cells"),
+        F.count_if(reduce(or_, [count > 0 for count in counts])).alias("cells"),
         *(F.sum(count).alias(side) for side, count in zip(sides, counts, strict=True)),
         *(F.count_if(condition).alias(name) for name, condition in checks.items()),
         *(F.sum(column).alias(name) for name, column in (sums or {}).items()),
-        F.count_if(reduce(_or, checks.values())).alias("any"),
+        F.count_if(reduce(or_, checks.values())).alias("any"),
     ).first()
     assert totals is not None
     return {name: value or 0 for name, value in totals.asDict().items()}
-
-
-def _or(a: Column, b: Column) -> Column:
-    return a | b
 
 
 def sample_cells(
@@ -225,7 +222,7 @@ def _side(row: Row, side: str) -> tuple[int, ...]:
 
 def is_retired(boxes: Sequence[Box]) -> Column:
     """Whether a cell lies in one of the boxes; a coordinate that the table lacks always matches."""
-    return reduce(lambda a, b: a | b, [_inside(box) for box in boxes], F.lit(False))
+    return reduce(or_, map(_inside, boxes), F.lit(False))
 
 
 def _inside(box: Box) -> Column:
@@ -234,7 +231,7 @@ def _inside(box: Box) -> Column:
         for index, until in enumerate(box.until)
         if until is not None
     ]
-    return reduce(lambda a, b: a & b, parts, F.lit(True))
+    return reduce(and_, parts, F.lit(True))
 
 
 def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) -> RowDifferences:
@@ -243,7 +240,7 @@ def retired_differences(bad: DataFrame, expected: str, actual: str, limit: int) 
     Missing and extra rows by the numbers of rows, and one changed row for each differing cell with
     the expected number; findings have a cell's count and fingerprint.
     """
-    wanted, stored = (F.coalesce(F.col(f"{side}_records"), F.lit(0)) for side in (expected, actual))
+    wanted, stored = _count(expected), _count(actual)
     totals = bad.agg(
         F.sum(F.greatest(wanted - stored, F.lit(0))).alias("missing"),
         F.sum(F.greatest(stored - wanted, F.lit(0))).alias("extra"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -125,5 +126,5 @@ def _restrict(side: Side, groups: DataFrame, tolerance: FloatTolerance) -> Side:
         column.eqNullSafe(F.col(f"_group_{name}"))
         for name, column in zip(names, columns, strict=True)
     ]
-    frame = side.view.frame.join(keys, reduce(lambda a, b: a & b, same), "left_semi")
+    frame = side.view.frame.join(keys, reduce(and_, same), "left_semi")
     return replace(side, view=replace(side.view, frame=frame))

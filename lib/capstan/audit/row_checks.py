@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import reduce
+from operator import and_, or_
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
@@ -80,7 +81,7 @@ def _prepare(check: Check, column: str, frame: DataFrame) -> PreparedCheck:
         return PreparedCheck(check, column, None, keys)
     if check.not_null is not None:
         nulls = [F.col(quoted(name)).isNull() for name in check.not_null]
-        return PreparedCheck(check, column, reduce(lambda a, b: a | b, nulls))
+        return PreparedCheck(check, column, reduce(or_, nulls))
     if check.range is not None:
         return PreparedCheck(check, column, _outside(check, check.range, frame.schema))
     met = F.expr(check.sql or "")
@@ -106,7 +107,7 @@ def _outside(check: Check, declared: Range, schema: T.StructType) -> Column:
         parts.append(column < _literal(check, declared.min, kind))
     if declared.max is not None:
         parts.append(column > _literal(check, declared.max, kind))
-    return F.coalesce(reduce(lambda a, b: a | b, parts), F.lit(False))
+    return F.coalesce(reduce(or_, parts), F.lit(False))
 
 
 def _literal(check: Check, limit: Limit, kind: T.DataType) -> Column:
@@ -155,7 +156,7 @@ def _fold(
     grouped: DataFrame, place: list[str], measures: Iterable[str], unique: Sequence[PreparedCheck]
 ) -> DataFrame:
     """Keep the groups of cells, and fold the groups of keys to one count per check."""
-    is_cell = reduce(lambda a, b: a & b, [F.col(f"{check.column}g") == 1 for check in unique])
+    is_cell = reduce(and_, [F.col(f"{check.column}g") == 1 for check in unique])
     duplicates = [
         F.sum(
             F.when((F.col(f"{check.column}g") == 0) & (F.col("records") > 1), F.col("records"))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import groupby
+from operator import and_
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -81,7 +82,7 @@ def row_text(fields: Iterable[StructField], data: Column | None = None) -> Colum
 def within(rows: DataFrame, cells: DataFrame, names: Iterable[str] = ()) -> DataFrame:
     """The rows whose place, or whose `names`, is among `cells`; NULL matches NULL."""
     same = [F.col(f"r.{n}").eqNullSafe(F.col(f"c.{n}")) for n in names or place_of(cells)]
-    return rows.alias("r").join(cells.alias("c"), reduce(lambda a, b: a & b, same), "left_semi")
+    return rows.alias("r").join(cells.alias("c"), reduce(and_, same), "left_semi")
 
 
 def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) -> RowDifferences:

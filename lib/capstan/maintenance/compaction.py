@@ -17,7 +17,8 @@ from capstan.maintenance.compaction_policy import INDEX, Sizes, TapeFile, runs_o
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import read_files
 from capstan.storage.delta.file_rewrite import exchange
-from capstan.storage.lake import LEDGERS, Lake, is_table
+from capstan.storage.lake import Lake, is_table
+from capstan.storage.ledger.tables import SCHEMAS
 from capstan.storage.tape.bounds import interval
 from capstan.storage.tape.tape import Tape
 from capstan.telemetry.instrumentation import emit
@@ -71,7 +72,7 @@ def index_tables(tape: Tape) -> list[GrowingTable]:
 
 def ledger_tables(lake: Lake) -> list[GrowingTable]:
     """The existing ledgers of a lake."""
-    tables = [GrowingTable(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in LEDGERS]
+    tables = [GrowingTable(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in SCHEMAS]
     return [table for table in tables if is_table(table.path)]
 
 

@@ -29,11 +29,6 @@ from capstan.errors.translation import root_message
 from capstan.storage import s3_access
 from capstan.storage.stored_log import is_log, newest_commit
 
-LEDGERS = (
-    "runs", "coverage", "claims", "verified", "findings", "metrics", "snapshots", "retired",
-    "changes", "tables",
-)  # fmt: skip
-
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
 _RESERVED = frozenset({"streams", "ledger", "staging", "state", "aside", "jobs", "kept"})
@@ -145,10 +140,8 @@ class Lake:
         return f"{self.root}/jobs/{check_attempt(attempt)}"
 
     def ledger(self, name: str) -> str:
-        """The path of a ledger in `LEDGERS`."""
-        if name not in LEDGERS:
-            raise ValueError(name)
-        return f"{self.root}/ledger/{name}"
+        """The path of a ledger."""
+        return f"{self.root}/ledger/{check_name('ledger', name)}"
 
     def streams(self) -> list[str]:
         """Names of the streams that have a tape here, sorted."""

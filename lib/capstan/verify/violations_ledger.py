@@ -91,13 +91,5 @@ def _number(verdict: WorkerVerdict) -> int | None:
 
 def _known(row: Mapping[str, Any]) -> KnownViolation:
     facts = json.loads(str(row["actual"] if row["actual"] is not None else row["expected"]))
-    return KnownViolation(
-        row["stream"],
-        facts["tape"],
-        row["worker"],
-        row["cut"],
-        row["at"],
-        facts["seq"],
-        facts["rule"],
-        facts["about"],
-    )
+    place = row["stream"], facts["tape"], row["worker"], row["cut"], row["at"]
+    return KnownViolation(*place, facts["seq"], facts["rule"], facts["about"])

@@ -14,6 +14,8 @@ from capstan.storage.ledger.region_json import parse_region, region_text, render
 from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows
 
 PUBLISHED, COMPARED, ROLLED_BACK, GONE = "published", "compared", "rolled-back", "gone"
+_ALIKE = ("run", "generation", "stream", "transform", "code", "cut", "target_version")
+"""What the ledger has as `Covered` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +50,11 @@ class Covered:
 def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str) -> None:
     """Append one row per worker, or one with a null worker if the target has no worker column."""
     bounds = render_bounds(time_type, covered.scope.region)
-    row = {
+    row = {name: getattr(covered, name) for name in _ALIKE} | {
         "target": covered.scope.target,
-        "stream": covered.stream,
         "since": _shown(bounds["since"]),
         "until": _shown(bounds["until"]),
         "region": region_text(covered.scope.region),
-        "run": covered.run,
-        "generation": covered.generation,
-        "transform": covered.transform,
-        "code": covered.code,
-        "cut": covered.cut,
-        "target_version": covered.target_version,
         "table": covered.table or None,
         "state": state,
     }
@@ -142,18 +137,9 @@ def parse_covered(rows: list[LedgerRow]) -> Covered:
     """One publish, or what one audit compared, from its rows: one per worker."""
     row = rows[0]
     workers = {row["worker"] for row in rows} - {None}
-    region = parse_region(row["region"])
-    return Covered(
-        run=row["run"],
-        generation=row["generation"],
-        stream=row["stream"],
-        scope=Scope(row["target"], tuple(sorted(workers)) or None, region),
-        transform=row["transform"],
-        code=row["code"],
-        cut=row["cut"],
-        target_version=row["target_version"],
-        table=row.get("table") or "",
-    )
+    scope = Scope(row["target"], tuple(sorted(workers)) or None, parse_region(row["region"]))
+    alike = {name: row[name] for name in _ALIKE}
+    return Covered(**alike, scope=scope, table=row.get("table") or "")
 
 
 def _shown(value: object) -> str | None:

@@ -55,6 +55,12 @@ SCHEMAS: Final = {
         target_version=_LONG, audit=_TEXT, kind=_TEXT, code=_TEXT, check_name=_TEXT,
         total=_LONG, worker=_INT, time=_TEXT, expected=_TEXT, actual=_TEXT, sample=_TEXT,
     ),
+    "metrics": struct(
+        run=_TEXT, attempt=_INT, at=_MOMENT, pipeline=_TEXT, stage=_INT, replay_worker=_INT,
+        node=_TEXT, events_in=_LONG, events_out=_LONG, invocations=_LONG,
+        total_time_ns=_LONG, rows_in=_LONG, rows_out=_LONG, late_rows=_LONG,
+        side_rows=_LONG, timers_fired=_LONG,
+    ),
     "snapshots": struct(
         pipeline=_TEXT, snapshot=_TEXT, at=_MOMENT, event=_TEXT, peers=_INT, detail=_TEXT,
     ),
@@ -67,12 +73,6 @@ SCHEMAS: Final = {
         files=_TEXT, at=_MOMENT,
     ),
     "tables": struct(target=_TEXT, path=_TEXT, table=_TEXT, name=_TEXT, at=_MOMENT),
-    "metrics": struct(
-        run=_TEXT, attempt=_INT, at=_MOMENT, pipeline=_TEXT, stage=_INT, replay_worker=_INT,
-        node=_TEXT, events_in=_LONG, events_out=_LONG, invocations=_LONG,
-        total_time_ns=_LONG, rows_in=_LONG, rows_out=_LONG, late_rows=_LONG,
-        side_rows=_LONG, timers_fired=_LONG,
-    ),
 }  # fmt: skip
 """The columns of each ledger, by name."""
 
