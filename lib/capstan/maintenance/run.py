@@ -50,25 +50,17 @@ _LAKE_WIDE = frozenset({"CAP-DISK-FULL", "CAP-NO-ACCESS"})
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceResult:
-    """The result of maintenance.
-
-    Attributes:
-        tables: The tables of each stream; the shared tables under an empty name.
-        staging: Deleted staged output of replays.
-        jobs: Attempts of jobs whose requests and results were deleted.
-        retired: The number of records whose retirement was completed, by stream.
-        failed: The errors of streams whose tapes could not be maintained.
-        violations: The errors of streams whose recordings break a rule.
-    """
+    """The result of maintenance."""
 
     streams: list[str] = field(default_factory=list)
+    # Of each stream; the shared tables under an empty name.
     tables: dict[str, list[TableResult]] = field(default_factory=dict)
-    staging: list[str] = field(default_factory=list)
+    staging: list[str] = field(default_factory=list)  # deleted staged output of replays
     snapshots: list[str] = field(default_factory=list)
-    jobs: list[str] = field(default_factory=list)
-    retired: dict[str, int] = field(default_factory=dict)
-    failed: list[CapstanError] = field(default_factory=list)
-    violations: list[CapstanError] = field(default_factory=list)
+    jobs: list[str] = field(default_factory=list)  # deleted attempts, with request and result
+    retired: dict[str, int] = field(default_factory=dict)  # deleted records, by stream
+    failed: list[CapstanError] = field(default_factory=list)  # of tapes that were not maintained
+    violations: list[CapstanError] = field(default_factory=list)  # of recordings that break a rule
     busy: list[CapstanError] = field(default_factory=list)
 
     def to_json(self) -> dict[str, object]:

@@ -32,6 +32,7 @@ _ANY = "spark.delta.logStore.class"
 _SAFE = (LOG_STORE, "io.delta.storage.S3LogStore")
 _DELTA = ("io.delta.storage.", "org.apache.spark.sql.delta.storage.")
 _CONDITION = "fs.option.create.conditional.overwrite"
+# Settings of S3A that switch off conditional puts, or the check before a file is created.
 _DEFEATING = {
     "fs.s3a.create.conditional.enabled": {"false"},
     "fs.s3a.create.performance": {"true"},
@@ -56,7 +57,10 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
             place, session.sparkContext.getConf().get, _of_bucket(hadoop.get, rest)
         )
         _require_class(scheme, session.sparkContext.getConf().get)
-    if _is_empty(session, place):
+    with _reaching(session, place) as (system, path):
+        # S3A leaves a mark there when a file is deleted.
+        is_empty = not system.exists(path) or not system.listStatusIterator(path).hasNext()
+    if is_empty:
         require_one_creator(session, place)
 
 
@@ -81,25 +85,19 @@ def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
             f"set {key} to {LOG_STORE}",
             lake=place,
         )
-    for name, value in _defeating(hadoop):
-        raise InvalidRequestError(
-            "CAP-LAKE",
-            f"{name}={value} lets concurrent commits to {place} overwrite each other",
-            f"remove {name} from Spark's and Hadoop's settings",
-            lake=place,
-        )
+    for name, defeats in _DEFEATING.items():
+        value = hadoop(name) or ""
+        if defeats & {part.strip() for part in value.lower().split(",")}:
+            raise InvalidRequestError(
+                "CAP-LAKE",
+                f"{name}={value} lets concurrent commits to {place} overwrite each other",
+                f"remove {name} from Spark's and Hadoop's settings",
+                lake=place,
+            )
 
 
 def _store(scheme: str, spark: Get) -> str | None:
     return spark(f"spark.delta.logStore.{scheme}.impl") or spark(_ANY) or None
-
-
-def _defeating(hadoop: Get) -> Iterator[tuple[str, str]]:
-    """Settings of S3A that switch off conditional puts, or the check before a file is created."""
-    for name, defeats in _DEFEATING.items():
-        value = hadoop(name) or ""
-        if defeats & {part.strip() for part in value.lower().split(",")}:
-            yield name, value
 
 
 def _of_bucket(hadoop: Get, rest: str) -> Get:
@@ -175,12 +173,6 @@ def _attempt(failures: list[Py4JJavaError], action: Callable[[], JavaObject]) ->
     except Py4JJavaError as error:
         failures.append(error)
         return None
-
-
-def _is_empty(session: SparkSession, place: str) -> bool:
-    """Whether nothing is at a place; S3A leaves a mark there when a file is deleted."""
-    with _reaching(session, place) as (system, path):
-        return not system.exists(path) or not system.listStatusIterator(path).hasNext()
 
 
 @contextmanager

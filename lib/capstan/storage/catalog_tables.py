@@ -30,7 +30,9 @@ def find_table(spark: SparkSession, name: str) -> CatalogTable | None:
     """The Delta table that a catalog has under a name; None if there is none."""
     try:
         if not spark.catalog.tableExists(name):
-            _require_schema(spark, name)
+            schema = ".".join(_PARTS.findall(name)[:-1])
+            if schema and not spark.catalog.databaseExists(schema):
+                raise _refused(name, f"cannot be created: there is no schema {schema}")
             return None
         [row] = spark.sql(f"DESCRIBE DETAIL {name}").select("format", "id", "location").collect()
     except (Py4JJavaError, PySparkException) as error:
@@ -56,12 +58,6 @@ def is_lasting(spark: SparkSession, name: str) -> bool:
     parts = _PARTS.findall(name)
     own = len(parts) < 3 or parts[0].strip("`").lower() == "spark_catalog"
     return not own or spark.conf.get(_IMPLEMENTATION, "in-memory") != "in-memory"
-
-
-def _require_schema(spark: SparkSession, name: str) -> None:
-    schema = ".".join(_PARTS.findall(name)[:-1])
-    if schema and not spark.catalog.databaseExists(schema):
-        raise _refused(name, f"cannot be created: there is no schema {schema}")
 
 
 def _refused(name: str, problem: str) -> InvalidRequestError:

