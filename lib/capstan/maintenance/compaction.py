@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import RangeLockedError
@@ -89,7 +88,7 @@ def aside_tables(lake: Lake) -> list[GrowingTable]:
 def files_of(path: str, key: str, *, by_worker: bool = False) -> list[TapeFile] | None:
     """The files of a table, from its log alone; None if a file has no bounds of `key`."""
     files, partitions = [], dict[tuple[object, ...], int]()
-    for row in pa.table(delta.open_table(path).get_add_actions(flatten=True)).to_pylist():
+    for row in delta.open_table(path).files().to_pylist():
         low, end = interval(row, key)
         count = row.get("num_records")
         workers = (row.get("min.worker"), row.get("max.worker")) if by_worker else (0, 0)

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -194,8 +193,7 @@ def _require_idle(lake: Lake, tape: Tape) -> None:
 
 def _files_with(tape: Tape, box: Box) -> RetiredFiles:
     files = RetiredFiles()
-    actions = delta.open_table(tape.paths.records).get_add_actions(flatten=True)
-    for row in pa.table(actions).to_pylist():
+    for row in delta.open_table(tape.paths.records).files().to_pylist():
         inside = fit(box_of(row, tape.time_type), Region(box))
         if not row["num_records"] or inside is False:
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -198,7 +197,7 @@ def find_damage(tape: Tape) -> list[FileDamage]:
     for table in (paths.workers, paths.events, paths.records, paths.late, paths.feed):
         if not is_table(table):
             continue  # Only captured tapes have a feed.
-        files = pa.table(delta.open_table(table).get_add_actions(flatten=True))
+        files = delta.open_table(table).files()
         # Delta stores paths relative to the table, unless the file belongs to another table.
         locations = [delta.resolve_path(table, path) for path in files["path"].to_pylist()]
         expected = dict(zip(locations, files["size_bytes"].to_pylist(), strict=True))

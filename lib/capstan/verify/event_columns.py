@@ -149,7 +149,7 @@ def _nulls(*columns: pa.Array) -> Mask:
 
 def _are_few(tape: Tape, after: int) -> bool:
     """Whether the commits after an ordinal have few events, by the log of the index alone."""
-    actions = pa.table(delta.open_table(tape.paths.events).get_add_actions(flatten=True))
+    actions = delta.open_table(tape.paths.events).files()
     if not {"max.commit", "num_records"} <= set(actions.column_names):
         return len(actions) == 0
     last, rows = (actions[name].to_pylist() for name in ("max.commit", "num_records"))

@@ -80,7 +80,7 @@ def newest_rows(
     if not is_table(path):
         return {}
     table = delta.open_table(path)
-    bounds = pa.table(table.get_add_actions(flatten=True))
+    bounds = table.files()
     for name, value in (("stream", tape.name), ("tape", identity)):
         bounds = prune(bounds, name, value, value)
     bounds = prune(bounds, "commit", None, commit)

@@ -29,14 +29,14 @@ def files_between(
     path: str, table: OpenedTable, column: str, first: int, last: int | None = None
 ) -> list[str]:
     """Full paths of the files that can have a row with `column` from `first` to `last`."""
-    files = prune(pa.table(table.get_add_actions(flatten=True)), column, first, last)
+    files = prune(table.files(), column, first, last)
     return [delta.resolve_path(path, file) for file in files["path"].to_pylist()]
 
 
 def prune(files: pa.Table, column: str, least: object, most: object = None) -> pa.Table:
     """The files that can have a row with `column` from `least` to `most`; None is unbounded.
 
-    `files` come with their bounds, from `get_add_actions(flatten=True)`.
+    `files` come with their bounds, from `OpenedTable.files`.
     """
     low, high = f"min.{column}", f"max.{column}"
     if least is not None and high in files.column_names:
@@ -49,7 +49,7 @@ def prune(files: pa.Table, column: str, least: object, most: object = None) -> p
 def read_all(spark: SparkSession, path: str) -> DataFrame:
     """Rows of the newest version of a table, in no order."""
     table = delta.open_table(path)
-    return read_with(spark, path, table, pa.table(table.get_add_actions())["path"].to_pylist())
+    return read_with(spark, path, table, table.files()["path"].to_pylist())
 
 
 def read_with(
@@ -68,7 +68,7 @@ def is_empty(path: str) -> bool:
 
 def count_rows(path: str) -> int:
     """The number of rows in the newest version of a table, from its log alone."""
-    return sum(delta.stat(delta.open_table(path).get_add_actions(flatten=True), "num_records"))
+    return sum(delta.stat(delta.open_table(path).files(), "num_records"))
 
 
 def columns_of(table: OpenedTable) -> StructType:

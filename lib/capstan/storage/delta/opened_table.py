@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import deltalake
+import pyarrow as pa
 from arro3.core import Table
 from deltalake.exceptions import TableNotFoundError
 
@@ -50,6 +51,10 @@ class OpenedTable(deltalake.DeltaTable):
                 translation.UNKNOWN_FEATURE_HINT,
                 path=self.path,
             )
+
+    def files(self) -> pa.Table:
+        """The files of the table, with the bounds of their columns: `min.x`, `max.x`, ..."""
+        return pa.table(self.get_add_actions(flatten=True))
 
     def get_add_actions(self, flatten: bool = False) -> Table:
         """The files of the table, with their statistics."""

@@ -12,7 +12,6 @@ import posixpath
 from typing import Any
 from urllib.parse import quote
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from capstan.storage.delta import delta
@@ -83,7 +82,7 @@ def discard(path: str, listing: str) -> None:
     """Delete the listed files of a writer that has ended, but for those that the table has."""
     if not is_table(path):
         return
-    committed = set(pa.table(delta.open_table(path).get_add_actions())["path"].to_pylist())
+    committed = set(delta.open_table(path).files()["path"].to_pylist())
     for file in _listed(path, listing):
         if file["path"] not in committed:
             delete_file(delta.resolve_path(path, file["path"]))

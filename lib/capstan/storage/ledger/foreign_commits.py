@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from urllib.parse import unquote
 
-import pyarrow as pa
-
 from capstan.errors import SystemFailureError
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
@@ -112,14 +110,14 @@ def _file_bounds(path: str, version: int) -> tuple[Bounds, ...]:
 
 
 def _version_bounds(path: str, version: int, files: set[str]) -> list[Bounds]:
-    """Bounds of files in a version of a table, as flattened by `get_add_actions`."""
+    """Bounds of files in a version of a table."""
     if not files:
         return []
     try:
-        actions = delta.open_table(path, version).get_add_actions(flatten=True)
+        listed = delta.open_table(path, version).files().to_pylist()
     except SystemFailureError:
         return []  # The log no longer goes back to that version.
-    return [row for row in pa.table(actions).to_pylist() if unquote(str(row["path"])) in files]
+    return [row for row in listed if unquote(str(row["path"])) in files]
 
 
 def _files_json(files: Iterable[Bounds]) -> str:

@@ -196,7 +196,7 @@ def _matching_files(
     table: OpenedTable, ranges: Mapping[str, tuple[object, object]], /, **equal: object
 ) -> list[str]:
     """Files of a ledger that may have matching rows, by their column bounds."""
-    files = pa.table(table.get_add_actions(flatten=True))
+    files = table.files()
     bounds = {column: _value_bounds(value) for column, value in equal.items()}
     for column, (least, most) in {**bounds, **ranges}.items():
         files = prune(files, column, least, most)

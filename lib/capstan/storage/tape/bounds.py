@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime, timedelta
 
-import pyarrow as pa
-
 from capstan.core.times import Box, Kind, TimeType
 from capstan.core.times.region import Region
 from capstan.storage.delta.opened_table import OpenedTable
@@ -88,7 +86,7 @@ def files_of(
             return False
         return region is None or fit(box_of(row, time_type), region) is not False
 
-    rows = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    rows = table.files().to_pylist()
     return [row["path"] for row in rows if may_match(row)]
 
 

@@ -101,7 +101,7 @@ def entries_from(tape: Tape, batch: int) -> tuple[BatchEntry, ...]:
 
 def _entries_from(tape: Tape, table: OpenedTable, batch: int) -> tuple[BatchEntry, ...]:
     # Usually there are none, and no file is opened.
-    return _read_entries(tape, table, pa.table(table.get_add_actions(flatten=True)), batch)
+    return _read_entries(tape, table, table.files(), batch)
 
 
 def synthetic_batches(tape: Tape, *, newest: bool = False) -> tuple[BatchEntry, ...]:
@@ -215,7 +215,7 @@ def count_late(tape: Tape, cut: Cut) -> dict[str, int]:
     """The number of records up to a cut that are not on tape by reason, most frequent first."""
     # For a file with only one reason the log has the count; only other files are read.
     table = delta.open_table(tape.paths.late)
-    files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    files = table.files().to_pylist()
     reasons = [only_value(file, "reason") for file in files]
     before = reinjected_before(tape, cut) if {None, "late"} & set(reasons) else 0
     counts: Counter[str] = Counter()
@@ -242,7 +242,7 @@ def _files(table: OpenedTable, *, captured: bool) -> pa.Table:
     """The log's actions for files with micro-batches, or for those with synthetic batches."""
     # The table is partitioned by origin, so files with others need not be opened. A feed of an
     # older format is not, and all of its files are returned.
-    files = pa.table(table.get_add_actions(flatten=True))
+    files = table.files()
     if _ORIGIN not in files.column_names:
         return files
     of_capture = pc.equal(files[_ORIGIN], str(Origin.CAPTURE))

@@ -86,7 +86,7 @@ def _last_batch(tape: Tape, commit: int) -> int:
     """The last batch of the commits up to this one; read from file bounds where possible."""
     path = tape.paths.events
     table = delta.open_table(path)
-    files = pa.table(table.get_add_actions(flatten=True))
+    files = table.files()
     batches, straddling = [-1], files_between(path, table, "commit", commit + 1)
     bounds = {"max.commit", "max.batch"}
     if bounds <= set(files.column_names):

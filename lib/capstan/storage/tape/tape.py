@@ -233,9 +233,8 @@ def fenced(tape: Tape, commit: int) -> FencedError:
 
 def newest_cut(tape: Tape) -> Cut:
     """The newest cut, from the file statistics of `events` alone."""
-    actions = delta.open_table(tape.paths.events).get_add_actions(flatten=True)
-    commits = delta.stat(actions, "max.commit")
-    batches = delta.stat(actions, "max.batch")
+    files = delta.open_table(tape.paths.events).files()
+    commits, batches = (delta.stat(files, f"max.{name}") for name in ("commit", "batch"))
     return Cut(max(commits, default=-1), max(batches, default=-1))
 
 
