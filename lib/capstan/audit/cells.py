@@ -25,6 +25,7 @@ from capstan.audit.row_view import View, place_of, tape_view, time_of
 from capstan.audit.table_shape import Shape
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.spark.session import persisted
 from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import row_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
@@ -127,15 +128,12 @@ def _summed(
 
 def compare(expected: DataFrame, actual: DataFrame, limit: int) -> CellComparison:
     """Compare two frames of cells."""
-    joined = gather({"expected": expected, "actual": actual}).persist()
-    try:
+    with persisted(gather({"expected": expected, "actual": actual})) as joined:
         differing = differs("expected", "actual")
         totals = count_cells(joined, ("expected", "actual"), {"differing": differing})
         sample: tuple[CellDifference, ...] = ()
         if totals["differing"]:
             sample = sample_cells(joined.where(differing), "expected", "actual", limit)
-    finally:
-        joined.unpersist()
     return CellComparison(totals["cells"], totals["differing"], sample)
 
 

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from capstan.audit.row_diff import Side, within
 from capstan.audit.row_view import place_of
 from capstan.core.sql_names import quoted
+from capstan.spark.session import persisted
 from capstan.storage.tape.fingerprint import row_hashes
 
 _GROUP = ("x1", "x2")
@@ -61,19 +62,13 @@ def exceeding(
         yield Exceeding(cells, count, expected, actual)
         return
     tolerance = replace(tolerance, columns=tuple(columns))
-    groups = _groups(expected, actual, cells, tolerance).persist()
-    try:
+    with persisted(_groups(expected, actual, cells, tolerance)) as groups:
         places = groups.select(*place_of(groups)).distinct()
         remaining = places.count()
         sides = [_restrict(side, groups, tolerance) for side in (expected, actual)]
         # Persisted: computed again, its last digits and thus its hashes may change.
-        computed = sides[0].view.frame.persist()
-        try:
+        with persisted(sides[0].view.frame):
             yield Exceeding(within(cells, places), remaining, *sides)
-        finally:
-            computed.unpersist()
-    finally:
-        groups.unpersist()
 
 
 def _groups(expected: Side, actual: Side, cells: DataFrame, tolerance: FloatTolerance) -> DataFrame:

@@ -22,6 +22,7 @@ from capstan.audit.result import Finding
 from capstan.audit.row_view import View, place_of, time_of
 from capstan.core.json_object import Json
 from capstan.core.sql_names import quoted
+from capstan.spark.session import persisted
 from capstan.storage.tape.fingerprint import row_hashes
 
 _GROUP = ("k1", "k2")
@@ -89,19 +90,11 @@ def row_differences(expected: Side, actual: Side, cells: DataFrame, limit: int) 
     """The rows that differ in some cells."""
     wanted, stored = expected.rows(cells, 1), actual.rows(cells, -1)
     group = [*place_of(cells), *_GROUP]
-    net = (
-        wanted.drop("text")
-        .unionByName(stored.drop("text"))
-        .groupBy(*group, *_HASHES)
-        .agg(F.sum("sign").alias("net"))
-        .where("net <> 0")
-        .persist()
-    )
-    try:
+    signed = wanted.drop("text").unionByName(stored.drop("text"))
+    sums = signed.groupBy(*group, *_HASHES).agg(F.sum("sign").alias("net"))
+    with persisted(sums.where("net <> 0")) as net:
         totals = _totals(net, group)
         missing, extra = _sample(net, group, limit)
-    finally:
-        net.unpersist()
     values = _values(wanted.unionByName(stored), [*missing, *extra])
     findings = _findings(group, [*missing, *extra], values, limit)
     return RowDifferences(totals, tuple(findings)[:limit])

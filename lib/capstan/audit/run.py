@@ -19,6 +19,7 @@ from capstan.audit.table_shape import Shape, columns_error, common_fields, store
 from capstan.core.config.row_checks import Check
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.spark.session import persisted
 from capstan.storage.ledger.retirements import retired_error
 from capstan.storage.tape.tape import Cut, Tape, read_records, stored_payload
 
@@ -150,8 +151,7 @@ class _CopySides:
             checks = results(self.checks, self._table.view, equal)
             return scope.result("copy", CellComparison(equal["cells"], 0), equal["table"], checks)
         sides = {"events": scope.promised(self.shape), "table": stored}
-        joined = cells.gather(sides).persist()
-        try:
+        with persisted(cells.gather(sides)) as joined:
             differs = cells.differs("events", "table")
             totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, counted)
             checks = results(self.checks, self._table.view, totals)
@@ -166,8 +166,6 @@ class _CopySides:
                 rows = merge(rows, whole)
             compared = replace(compared, sample=cells.sample_cells(bad, "events", "table", 1))
             tape = scope.recorded(self.shape, comparable)
-        finally:
-            joined.unpersist()
         return scope.result("copy", compared, totals["table"], checks, rows, tape)
 
     def shared(self) -> Audit:
@@ -178,8 +176,7 @@ class _CopySides:
             "tape": cells.view_cells(records, {"h": self.payload.fields, "s": self.fields}),
             "table": self._stored(),
         }
-        joined = cells.gather(sides).persist()
-        try:
+        with persisted(cells.gather(sides)) as joined:
             on_tape = cells.differs("events", "tape")
             in_table = cells.differs("tape", "table", _SHARED)
             conditions = {"bad_tape": on_tape, "bad_table": in_table}
@@ -193,8 +190,6 @@ class _CopySides:
             tape = CellComparison(totals["cells"], totals["bad_tape"], sample)
             compared = replace(compared, sample=cells.sample_cells(bad, "tape", "table", 1))
             rows = self._rows_in(bad) if totals["bad_table"] else NO_ROWS
-        finally:
-            joined.unpersist()
         return self.scope.result("shared-columns", compared, totals["table"], checks, rows, tape)
 
     @property
@@ -243,8 +238,7 @@ def audit_computed(
         "computed": cells.view_cells(expected.view, {"h": expected.fields}),
         "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),
     }
-    joined = cells.gather(sides).persist()
-    try:
+    with persisted(cells.gather(sides)) as joined:
         by_stream = [each.recorded() for each in scopes]
         on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
@@ -264,8 +258,6 @@ def audit_computed(
                 rows = row_differences(bad.expected, bad.actual, bad.cells, limit)
             first = cells.sample_cells(bad.cells, "computed", "table", 1)
             compared = replace(compared, sample=first)
-    finally:
-        joined.unpersist()
     failed = scope.result(kind, compared, totals["table"], check_results, rows, on_tape)
     if on_tape.differing and len(scopes) > 1:
         wrong = next(s for s, found in zip(scopes, by_stream, strict=True) if found.differing)

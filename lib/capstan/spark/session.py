@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.shell_command import shell_line
@@ -142,6 +143,16 @@ def is_ours(session: SparkSession) -> bool:
 
 Later = Callable[[], SparkSession]
 """Builds a session on the first call, for work that may need none."""
+
+
+@contextmanager
+def persisted(frame: DataFrame) -> Iterator[DataFrame]:
+    """Keep the rows of a frame, once they are computed, until the `with` block ends."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def session_of(spark: SparkSession | Later) -> SparkSession:
