@@ -99,7 +99,26 @@ def start_tape(
     stored, as are the totals of its index. `payload` None takes the columns on tape; `rescale` must
     be the declared number of workers.
     """
-    tape = _opened(spark, lake, stream, payload, rescale)
+    settings = settings_of(stream)
+    rescaling.require_declared(stream.name, settings.count, rescale)
+    if payload is not None:
+        require_types(payload.fields)
+    if payload is not None and not is_table(lake.stream(stream.name).events):
+        time_type = classify.time_type_of(stream)
+        tape = create_tape(spark, lake, stream.name, time_type, payload, settings)
+    else:
+        tape = open_tape(lake, stream.name)
+        if payload is not None:
+            check_payload(stream.name, stored_payload(tape), payload)
+        tape = upgrade(tape)
+        if synthetic_batch.finish(spark, tape):
+            tape = open_tape(lake, stream.name)
+        count = rescaling.target_count(tape, settings, rescale)
+        if count is not None:
+            detail = rescaling.detail_of(tape, count)
+            synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
+            tape = open_tape(lake, stream.name)
+        tape = update_settings(tape, settings)
     # Idle workers and a stalled frontier are detected from the times of commits.
     idle_after = stream.time.idle_after if isinstance(stream.time, EventTime) else None
     spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
@@ -107,27 +126,3 @@ def start_tape(
         extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
     store_totals(tape, newest_cut(tape).commit)
     return tape
-
-
-def _opened(
-    spark: SparkSession, lake: Lake, stream: Stream, payload: StructType | None, rescale: int | None
-) -> Tape:
-    settings = settings_of(stream)
-    rescaling.require_declared(stream.name, settings.count, rescale)
-    if payload is not None:
-        require_types(payload.fields)
-    if payload is not None and not is_table(lake.stream(stream.name).events):
-        time_type = classify.time_type_of(stream)
-        return create_tape(spark, lake, stream.name, time_type, payload, settings)
-    tape = open_tape(lake, stream.name)
-    if payload is not None:
-        check_payload(stream.name, stored_payload(tape), payload)
-    tape = upgrade(tape)
-    if synthetic_batch.finish(spark, tape):
-        tape = open_tape(lake, stream.name)
-    count = rescaling.target_count(tape, settings, rescale)
-    if count is not None:
-        detail = rescaling.detail_of(tape, count)
-        synthetic_batch.insert(spark, tape, Origin.RESCALE, lambda _: detail, "rescaling it")
-        tape = open_tape(lake, stream.name)
-    return update_settings(tape, settings)

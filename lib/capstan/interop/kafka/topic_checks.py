@@ -154,11 +154,10 @@ def require_all(batch: TopicBatch, topics: Topics) -> int:
     )
     absent = F.col("kind").isNull()
     fault = F.when(absent | (present < expected), "gap").when((present > expected) | ~same, "wrong")
-    columns = [*_EVENT, "fault", "present", "expected"]
     checked = both.select(
         *_EVENT, fault.alias("fault"), present.alias("present"), expected.alias("expected")
     )
-    first = F.min(F.when(F.col("fault").isNotNull(), F.struct(*columns)))
+    first = F.min(F.when(F.col("fault").isNotNull(), F.struct(*checked.columns)))
     row = checked.agg(first.alias("first"), F.sum("present").alias("records")).collect()[0]
     if row["first"] is None:
         return int(row["records"] or 0)
