@@ -286,8 +286,8 @@ def _summed(rows: DataFrame, name: str, *more: Column) -> DataFrame:
 
 
 def _drops_malformed(source: Source) -> bool:
-    modes = [value.upper() for name, value in source.options.items() if name.lower() == "mode"]
-    return source.format.lower() in ("csv", "json", "xml") and modes[-1:] == ["DROPMALFORMED"]
+    mode = source.options_by_name.get("mode", "")
+    return source.format.lower() in ("csv", "json", "xml") and mode.upper() == "DROPMALFORMED"
 
 
 def _uri(path: str | Column) -> Column:

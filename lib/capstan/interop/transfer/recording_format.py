@@ -46,6 +46,9 @@ class Form:
     types: EventTypes | None  # None for transcripts with arbitrary JSON records
     minimum: object  # JSON: an integer, or a list of integers
 
+    def __post_init__(self) -> None:
+        transcript_minimum(self.minimum)
+
     @classmethod
     def of_folder(
         cls,
@@ -61,8 +64,9 @@ class Form:
         case = case_beside(place)
         known = (time_type or case.get("time_type")) and (record_type or case.get("record_type"))
         if known or form is Format.TIMELY:
-            return cls._typed(form, types_of(place, time_type, record_type, minimum))
-        return cls._untyped(form, case.get("minimum", 0) if minimum is None else minimum)
+            types = types_of(place, time_type, record_type, minimum)
+            return cls(form, types, types.minimum_json)
+        return cls(form, None, case.get("minimum", 0) if minimum is None else minimum)
 
     @classmethod
     def from_options(
@@ -75,36 +79,29 @@ class Form:
     ) -> Form:
         """The form of recordings without files: from the arguments alone."""
         if time_type is not None and record_type is not None:
-            return cls._typed(form, EventTypes.of(time_type, record_type, minimum))
+            types = EventTypes.of(time_type, record_type, minimum)
+            return cls(form, types, types.minimum_json)
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: their bytes do not state them",
                 "give --time-type and --record-type, for example u64 and string",
             )
-        return cls._untyped(form, 0 if minimum is None else minimum)
+        return cls(form, None, 0 if minimum is None else minimum)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
         """The form stored in the settings of an imported stream."""
         if value.get("time_type") is not None:
-            return cls._typed(form, EventTypes.from_json(value))
+            types = EventTypes.from_json(value)
+            return cls(form, types, types.minimum_json)
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: the stream was imported without types",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
             )
-        return cls._untyped(form, value.get("minimum", 0))
-
-    @classmethod
-    def _typed(cls, form: Format, types: EventTypes) -> Form:
-        return cls(form, types, types.minimum_json)
-
-    @classmethod
-    def _untyped(cls, form: Format, minimum: object) -> Form:
-        transcript_minimum(minimum)
-        return cls(form, None, minimum)
+        return cls(form, None, value.get("minimum", 0))
 
     def to_json(self) -> dict[str, object]:
         """The types and the minimum, as in `case.json`."""
