@@ -300,10 +300,8 @@ def ahead_from(
 ) -> int | None:
     """The first time of a batch that lies more than `max_ahead` after all times before it.
 
-    Only times behind such a gap are ahead, however far they are from the start of the batch. So a
-    backlog of a year in one micro-batch gives the same result as day by day. Times up to
-    `max_ahead` after the clock are never ahead, because a source may resume after a long silence.
-    `seen`, the greatest time on tape, and `started`, the batch's start, are in microseconds.
+    Nothing up to `max_ahead` after the clock is ahead; `docs/decisions/0003` says why. `seen`, the
+    greatest time on tape, and `started`, the batch's start, are in microseconds.
     """
     if time.max_ahead is None:
         return None

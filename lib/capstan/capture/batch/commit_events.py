@@ -31,8 +31,8 @@ POSITION, OPENING, MESSAGES, CLOSING = -1, 0, 1, 2
 Updates = Sequence[tuple[Time, int]]
 Statement = tuple[int, int, Updates]
 """A worker, the rank of its statement, and the updates."""
-Event = tuple[int, int, tuple[int, ...], Updates | None, int | None, Mapping[str, int] | None]
-"""Worker, rank, time (empty for progress), updates, records and fingerprint."""
+Event = tuple[int, int, tuple[int, ...], Mapping[str, object]]
+"""Worker, rank, time (empty for progress), and further columns of `events`."""
 
 
 def moved(before: Time, after: Time) -> Updates:
@@ -138,7 +138,10 @@ class Cells:
             self.rows["fingerprint"].to_pylist(),
             strict=True,
         )
-        return [(w, MESSAGES, time, None, n, content) for w, time, n, content in cells]
+        return [
+            (w, MESSAGES, time, {"kind": "messages", "records": n, "fingerprint": content})
+            for w, time, n, content in cells
+        ]
 
 
 def numbered(
@@ -152,23 +155,14 @@ def numbered(
 ) -> pa.Table:
     """The same as `numbered_events`, by worker and `seq`, with the messages of `Cells`."""
     progress: list[Event] = [
-        (worker, rank, (), moves, None, None) for worker, rank, moves in statements
+        (worker, rank, (), {"kind": "progress", "updates": updates})
+        for worker, rank, updates in statements
     ]
     next_seq, rows = dict(positions), []
     for event in sorted([*progress, *messages], key=lambda event: event[:3]):
-        worker, rank, time, updates, records, content = event
-        row = {
-            "worker": worker,
-            "seq": next_seq[worker],
-            "kind": "messages" if rank == MESSAGES else "progress",
-            "time": time or None,
-            "updates": updates,
-            "batch": batch,
-            "commit": commit,
-            "records": records,
-            "fingerprint": content,
-        }
-        rows.append(row)
+        worker, _, time, columns = event
+        place = {"worker": worker, "seq": next_seq[worker], "batch": batch, "commit": commit}
+        rows.append({**place, "time": time or None, **columns})
         next_seq[worker] += 1
     return pa.Table.from_pylist(rows, schema=arrow_schema(events_schema(time_type)))
 
