@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import dataset
 
-from capstan.core.times import Antichain, Box, ChangeBatch, TimeType
+from capstan.core.times import Antichain, Box, ChangeBatch
 from capstan.replay.execution.approval import waiting
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
@@ -27,6 +27,7 @@ from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
+from capstan.storage.tape.index_totals import integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +88,9 @@ def _attempts(
     steps = {
         (run, row.attempt): row.step for run, history in histories.items() for row in history.rows
     }
-    published = {
-        run: row.attempt
-        for run, history in histories.items()
-        for row in history.rows
-        if row.step is Step.DONE
-    }
-    last = {run: waiting(history) for run, history in histories.items()}
-    waits = {(run, row.attempt) for run, row in last.items() if row is not None}
+    published = {run: h.done.attempt for run, h in histories.items() if h.done is not None}
+    audited = {run: waiting(history) for run, history in histories.items()}
+    waits = {(run, row.attempt) for run, row in audited.items() if row is not None}
     rows = read_rows(lake, "claims", target=plan.target, stream=plan.request.stream, kind="claim")
     # An attempt that gave up has recorded no step: the releases of all others are not read.
     names = tuple({row["run"] for row in rows if (row["run"], row["attempt"]) not in steps})
@@ -118,18 +114,14 @@ def recorded_extent(plan: Plan) -> tuple[int, int] | None:
 
     Both are integers of the coordinate's kind, and of all streams together.
     """
-    coordinate = plan.inputs.tape.time_type.coordinates[-1]
-    last_only = TimeType((coordinate,))
+    last = [plan.inputs.tape.time_type.names[-1]]
     bounds: list[int] = []
     messages = dataset.field("kind") == "messages"
     by_stream = (_events(stream, ["worker", "time"], messages) for stream in plan.inputs)
     for batch in chain.from_iterable(by_stream):
         if batch.num_rows:
-            values = pc.struct_field(batch.column("time"), [coordinate.name])
-            ends = pc.min_max(values)
-            pair = pa.array([ends["min"].as_py(), ends["max"].as_py()], values.type)
-            struct = pa.StructArray.from_arrays([pair], [coordinate.name])
-            bounds += [time[0] for time in index.arrow_times(struct, last_only)]
+            times = integers(pc.struct_field(batch.column("time"), last))
+            bounds += pc.min_max(times).as_py().values()
     return (min(bounds), max(bounds)) if bounds else None
 
 

@@ -26,6 +26,7 @@ from capstan.pipeline.spark.row_transport import Notes, Reader, Rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.task_errors import in_task
 from capstan.pipeline.spark.wire_format import AT, KIND, NOTE, NodeMetrics, NoteKind, part
+from capstan.storage.tape.index_totals import integers
 from capstan.storage.tape.time_columns import coordinate
 
 if TYPE_CHECKING:
@@ -271,5 +272,4 @@ def _integers(times: pa.ChunkedArray, coordinate: Coordinate) -> pa.ChunkedArray
     stored = _STORED[coordinate.kind]
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
         stored = pa.timestamp("us", tz="UTC")
-    typed = pc.cast(times, stored)
-    return pc.cast(pc.cast(typed, pa.int32()) if pa.types.is_date32(stored) else typed, pa.int64())
+    return integers(pc.cast(times, stored))
