@@ -62,12 +62,8 @@ class AggregateTable:
         names = dict.fromkeys([*by, *used, *(ties if self._sorting else ()), TIME])
         self.rows = pa.schema([field_of(schema, name) for name in names])
         # Columns with distinct counts each need a table of their own.
-        distinct = [
-            a.column
-            for a in aggregates
-            if a.kind is AggregateKind.COUNT_DISTINCT and a.column is not None
-        ]
-        self._values = list(dict.fromkeys(distinct))
+        distinct = [a for a in aggregates if a.kind is AggregateKind.COUNT_DISTINCT]
+        self._values = list(dict.fromkeys(a.column for a in distinct if a.column is not None))
         self.tables = 1 + len(self._values)
         forms = sum_forms(self._aggregates, schema)
         self._forms = {f"#sum:{name}": form for name, form in forms.items()}
