@@ -32,8 +32,7 @@ from capstan.pipeline.spark.runner import play
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateRow, batch_of, final_state
 from capstan.pipeline.state.chunks import assemble, split
-from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.state_tables import owners_of
+from capstan.pipeline.state.key_hash import key_hashes, owners_of
 from capstan.replay.snapshots.ledger import Snapshot, parts_of, read_parts, write_parts
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost

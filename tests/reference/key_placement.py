@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from capstan.pipeline.state.key_hash import _hash_words
-from capstan.pipeline.state.state_tables import owners_of
+from capstan.pipeline.state.key_hash import _hash_words, owners_of
 from tests.reference.key_hash import hash_long, key_hash, signed
 
 _SEED: Final = 42

@@ -22,8 +22,7 @@ from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.state_rows import StateRow
 from capstan.pipeline.spark.wire_format import AT, BLOB, KIND, NoteKind, part
 from capstan.pipeline.state.errors import NoHash
-from capstan.pipeline.state.key_hash import key_hashes
-from capstan.pipeline.state.state_tables import owners_of
+from capstan.pipeline.state.key_hash import key_hashes, owners_of
 
 _TASK = "#seat"
 

@@ -9,7 +9,7 @@ from capstan.pipeline.engine.checkpoint import NodeCheckpoint as NodeCheckpoint
 from capstan.pipeline.engine.executor import DagExecutor as DagExecutor
 from capstan.pipeline.engine.metrics import DagExecutorMetrics as DagExecutorMetrics
 from capstan.pipeline.engine.metrics import OperatorNodeMetrics as OperatorNodeMetrics
-from capstan.pipeline.engine.watermarks import WatermarkTracker as WatermarkTracker
+from capstan.pipeline.engine.scheduler import WatermarkTracker as WatermarkTracker
 from capstan.pipeline.graph.builder import DagBuilder as DagBuilder
 from capstan.pipeline.graph.changelog import Change as Change
 from capstan.pipeline.graph.changelog import Changelog as Changelog

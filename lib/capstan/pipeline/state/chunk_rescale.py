@@ -21,6 +21,7 @@ from capstan.pipeline.graph.stage_planner import Stage
 from capstan.pipeline.state.chunks import (
     Chunk,
     StateHeader,
+    StateTables,
     Total,
     count_keys,
     is_common,
@@ -28,7 +29,6 @@ from capstan.pipeline.state.chunks import (
     total_of,
 )
 from capstan.pipeline.state.errors import Misplaced, NotKeyed, NotWhole
-from capstan.pipeline.state.state_tables import StateTables
 
 
 def rescale_chunk(stage: Stage, chunk: Chunk, before: int, after: int) -> Iterator[Chunk]:

@@ -48,6 +48,15 @@ def key_hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> pa.Array:
     return pa.array(seeds.view(np.int64))
 
 
+def owners_of(hashes: pa.Array, peers: int) -> pa.Array:
+    """Return which of `peers` workers (int64) owns the keys with these hashes (int64).
+
+    In Spark SQL that is `pmod(hash, peers)`. Follows Malstrom's `index_select`, whose hash changes
+    with releases.
+    """
+    return pa.array(hashes.to_numpy(zero_copy_only=False) % peers)
+
+
 def _digits(value: Decimal) -> bytes:
     sign, digits, _ = value.as_tuple()
     number = int("".join(map(str, digits)))
