@@ -152,9 +152,10 @@ class NodeContext:
 
     def check(self, batch: pa.RecordBatch) -> None:
         """Refuse rows without the columns that the node declares."""
-        reason = "" if self._schema is None else mismatch(batch.schema, self._schema)
-        if reason or (self._schema is not None and not batch.schema.names):
-            reason = reason or "no columns"
+        if self._schema is None:
+            return
+        reason = mismatch(batch.schema, self._schema) if batch.schema.names else "no columns"
+        if reason:
             message = f"rows at {self.node} have {reason}"
             raise SchemaMismatch.create(message, source=self.node, target=self.node, reason=reason)
 

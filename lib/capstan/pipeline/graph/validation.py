@@ -130,19 +130,17 @@ def mismatch(actual: pa.Schema, expected: pa.Schema) -> str:
 
 
 def _key(declared: DeclaredNode) -> Key | None:
-    operator_key = None if declared.operator is None else declared.operator.key
-    name = declared.name
-    if declared.kind is NodeKind.STATELESS and (operator_key or declared.key) is not None:
-        message = f"{name} is declared stateless, but its operator has state by {operator_key}"
-        raise KeyNotDeclared.create(message, name=name)
-    if operator_key is not None and declared.key is not None and operator_key != declared.key:
-        message = f"{name} has the key {declared.key}, but its operator has the key {operator_key}"
-        raise KeyNotDeclared.create(message, name=name)
-    key = declared.key if operator_key is None else operator_key
-    if key is None and declared.kind is NodeKind.OPERATOR:
-        message = f"stateful operator {name} has no key"
-        raise KeyNotDeclared.create(message, name=name)
-    return key
+    name, own = declared.name, None if declared.operator is None else declared.operator.key
+    key = declared.key if own is None else own
+    if declared.kind is NodeKind.STATELESS and key is not None:
+        problem = f"{name} is declared stateless, but its operator has state by {own}"
+    elif declared.key is not None and key != declared.key:
+        problem = f"{name} has the key {declared.key}, but its operator has the key {own}"
+    elif declared.kind is NodeKind.OPERATOR and key is None:
+        problem = f"stateful operator {name} has no key"
+    else:
+        return key
+    raise KeyNotDeclared.create(problem, name=name)
 
 
 def _check_key(name: str, key: Key, inputs: Sequence[Node]) -> None:
