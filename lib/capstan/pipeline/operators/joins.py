@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,33 +37,20 @@ _BUCKET = "#bucket"
 class Sides:
     """Columns of a join's inputs and output; both inputs include `_time`."""
 
+    join: _Join
     left: pa.Schema
     right: pa.Schema
-    left_on: tuple[str, ...]
-    right_on: tuple[str, ...]
-    prefix: str  # of the right columns' names in the output
     timed: bool  # whether output rows have times of their own
 
     @classmethod
-    def of(
-        cls,
-        inputs: Sequence[pa.Schema],
-        left_on: Sequence[str],
-        right_on: Sequence[str],
-        prefix: str,
-    ) -> Sides:
+    def of(cls, join: _Join, inputs: Sequence[pa.Schema]) -> Sides:
         """Create the columns of a join of two inputs."""
         left, right = input_schemas(inputs, 2)
-        for left_key, right_key in zip(left_on, right_on, strict=True):
+        for left_key, right_key in join.pairs_of_keys():
             types = field_of(left, left_key).type, field_of(right, right_key).type
-            if types[0] != types[1]:
-                message = (
-                    f"the keys {left_key} {types[0]} and {right_key} {types[1]} differ in type"
-                )
-                raise ValueError(message)
-        timed = is_timed(left) or is_timed(right)
-        on = tuple(left_on), tuple(right_on)
-        return cls(with_time(left), with_time(right), *on, prefix, timed)
+            problem = f"the keys {left_key} {types[0]} and {right_key} {types[1]} differ in type"
+            require(types[0] == types[1], problem)
+        return cls(join, with_time(left), with_time(right), is_timed(left) or is_timed(right))
 
     def schema(self) -> pa.Schema:
         """Return the output columns: left columns, right columns, and `_time` if timed.
@@ -71,28 +58,25 @@ class Sides:
         A right key column with the output name of its left column is left out: they are equal.
         """
         names = self.output_names()
-        right = [self.right.field(name).with_name(self.prefix + name) for name in names]
+        right = [self.right.field(name).with_name(self.join.prefix + name) for name in names]
         schema = pa.schema([*without_time(self.left), *right])
         return unique(with_time(schema) if self.timed else schema)
 
     def output_names(self) -> list[str]:
         """Return the names of the right columns in the output, without the prefix."""
-        keys = {
-            right
-            for left, right in zip(self.left_on, self.right_on, strict=True)
-            if self.prefix + right == left
-        }
+        prefix, pairs = self.join.prefix, self.join.pairs_of_keys()
+        keys = {right for left, right in pairs if prefix + right == left}
         return [name for name in self.right.names if name not in keys and name != TIME]
 
-    def pairs(self, left: pa.Table, right: pa.Table, extra: Sequence[str]) -> pa.Table:
-        """Return positions `l` and `r` of all pairs of rows with equal keys and `extra` columns.
+    def pairs(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        """Return positions `l` and `r` of all pairs of rows with equal keys in the same bucket.
 
         Nulls match nothing.
         """
-        names = [str(number) for number in range(len(self.left_on) + len(extra))]
+        names = [str(number) for number in range(1 + len(self.join.left_on))]
         sides = []
-        for rows, on, at in ((left, self.left_on, "l"), (right, self.right_on, "r")):
-            columns = [rows.column(name) for name in (*on, *extra)]
+        for rows, on, at in ((left, self.join.left_on, "l"), (right, self.join.right_on, "r")):
+            columns = [rows.column(name) for name in (*on, _BUCKET)]
             sides.append(pa.table([*columns, positions(rows.num_rows)], [*names, at]))
         pairs = sides[0].join(sides[1], names, join_type="inner", use_threads=False)
         return pairs.select(["l", "r"]).combine_chunks()
@@ -102,7 +86,7 @@ class Sides:
         names = without_time(self.left).names
         columns = [left.column(name).take(pairs.column("l")) for name in names]
         columns += [right.column(name).take(pairs.column("r")) for name in self.output_names()]
-        names += [self.prefix + name for name in self.output_names()]
+        names += [self.join.prefix + name for name in self.output_names()]
         rows = pa.table([*columns, time], [*names, TIME])
         return rows.select(with_time(self.schema()).names)
 
@@ -118,20 +102,23 @@ def _unpaired(rows: pa.Array) -> pa.Table:
     return pa.table({"l": rows, "r": pa.nulls(len(rows), pa.int64())})
 
 
-def _check_join(how: str, left_on: Sequence[str], right_on: Sequence[str]) -> None:
-    require(how in ("inner", "left"), f"a join is inner or left, not {how}")
-    require(
-        len(left_on) == len(right_on),
-        f"keys of {len(left_on)} and {len(right_on)} columns cannot match",
-    )
-
-
 class _Join:
     """Base of joins: rows of two inputs, matched by equal key columns."""
 
     left_on: tuple[str, ...]
     right_on: tuple[str, ...]
+    how: How
     prefix: str
+
+    def check(self) -> None:
+        """Check what all joins declare."""
+        require(self.how in ("inner", "left"), f"a join is inner or left, not {self.how}")
+        left, right = len(self.left_on), len(self.right_on)
+        require(left == right, f"keys of {left} and {right} columns cannot match")
+
+    def pairs_of_keys(self) -> Iterator[tuple[str, str]]:
+        """Return the left and the right name of each key column."""
+        return zip(self.left_on, self.right_on, strict=True)
 
     @property
     def key(self) -> Key:
@@ -140,13 +127,9 @@ class _Join:
 
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the left columns, then the right ones."""
-        schema = self.sides(inputs).schema()
+        schema = Sides.of(self, inputs).schema()
         check_sortable(schema, schema.names)
         return schema
-
-    def sides(self, inputs: Sequence[pa.Schema]) -> Sides:
-        """Return the columns of both sides."""
-        return Sides.of(inputs, self.left_on, self.right_on, self.prefix)
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:
         """The left key columns."""
@@ -178,7 +161,7 @@ class IntervalJoin(_Join):
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        _check_join(self.how, self.left_on, self.right_on)
+        self.check()
         require(
             units(self.lower) <= units(self.upper),
             f"the interval from {self.lower} to {self.upper} is empty",
@@ -217,7 +200,7 @@ class WindowJoin(_Join):
     offset: Length = 0
 
     def __post_init__(self) -> None:
-        _check_join(self.how, self.left_on, self.right_on)
+        self.check()
         require_unit(self.size, "a window needs a size of")
 
     def create(self, inputs: Sequence[pa.Schema]) -> Operator:
@@ -250,7 +233,7 @@ class _IntervalJoinOperator(_JoinOperator):
 
     def __init__(self, spec: IntervalJoin, inputs: Sequence[pa.Schema]) -> None:
         self._lower, self._upper = units(spec.lower), units(spec.upper)
-        super().__init__(spec.sides(inputs), abs(self._lower) + abs(self._upper) + 1)
+        super().__init__(Sides.of(spec, inputs), abs(self._lower) + abs(self._upper) + 1)
         self._outer = spec.how == "left"
         # Left rows with and without a match so far, and all right rows.
         self._matched = RowBuffer(self._sides.left)
@@ -313,7 +296,7 @@ class _IntervalJoinOperator(_JoinOperator):
             ]
         )
         buckets = floor_to(right.column(TIME), width)
-        pairs = self._sides.pairs(both, right.append_column(_BUCKET, buckets), [_BUCKET])
+        pairs = self._sides.pairs(both, right.append_column(_BUCKET, buckets))
         rows = pa.table({"l": at.take(pairs.column("l")), "r": pairs.column("r")})
         distance = pc.subtract_checked(
             right.column(TIME).take(rows.column("r")), left.column(TIME).take(rows.column("l"))
@@ -330,7 +313,7 @@ class _WindowJoinOperator(_JoinOperator):
     state_ports = (0, 1)
 
     def __init__(self, spec: WindowJoin, inputs: Sequence[pa.Schema]) -> None:
-        super().__init__(spec.sides(inputs), units(spec.size))
+        super().__init__(Sides.of(spec, inputs), units(spec.size))
         self._size, self._offset = units(spec.size), units(spec.offset)
         self._outer = spec.how == "left"
 
@@ -339,7 +322,7 @@ class _WindowJoinOperator(_JoinOperator):
         left, right = (self._closed(buffer, edge) for buffer in self._waiting)
         if not left.num_rows:
             return
-        pairs = self._sides.pairs(left, right, [_BUCKET])
+        pairs = self._sides.pairs(left, right)
         if self._outer:
             pairs = pa.concat_tables(
                 [pairs, _unpaired(_unmatched(left.num_rows, pairs.column("l")))]
