@@ -84,7 +84,7 @@ class SinkRecorder:
                         node=self.sink,
                         time=time,
                     )
-                yield Recorded(Messages(Time.of(time), rows.num_rows), rows)
+                yield Recorded(Messages((Time.of(time),), rows.num_rows), rows)
         held, self.held = self.held, self._after(watermark)
         if held != self.held and held is not None:
             raised = [] if self.held is None else [((self.held,), 1)]

@@ -90,7 +90,7 @@ def items_of(rows):
         elif row.seq != position:
             yield Fault(Rule.SEQ, "")
         elif row.kind == "messages":
-            yield Messages(Time(row.time), row.records)
+            yield Messages((Time(row.time),), row.records)
         else:
             yield Progress.of(row.updates)
 
@@ -281,7 +281,7 @@ def one_of_each(width):
     return [
         [step, Progress.of([(zero, 1)])],
         [step, Progress.of([(one, -2), (two, 1)])],
-        [step, Messages(zero, 0)],
+        [step, Messages((zero,), 0)],
     ]
 
 
@@ -404,7 +404,7 @@ def test_times_reach_from_one_end_to_the_other(spark, lake):
     kinds = TimeType.of(n=Kind.BIGINT, day=Kind.DATE, at=Kind.TIMESTAMP)
     least = kinds.minimum
     greatest = kinds.parse([2**63 - 1, "9999-12-31", "9999-12-31T23:59:59.999999Z"])
-    events = [Progress.of([(least, -1), (greatest, 2**62)]), Messages(greatest, 1)]
+    events = [Progress.of([(least, -1), (greatest, 2**62)]), Messages((greatest,), 1)]
     verification = verify(spark, lake, tape_of(spark, lake, kinds, [rows_of(events)]))
     assert_as_reference(verification, [events], least)
     assert verification.valid
@@ -450,14 +450,14 @@ def two_workers(spark, lake):
     """One worker that went on and one without events; commit 0."""
     tape = new_tape(spark, lake, TYPES[1])
     open_workers(spark, tape, {0: "EWR", 1: "LGA"})
-    events = [Messages(Time.of(5), 3), Progress.of([((0,), -1), ((7_000_000,), 1)])]
+    events = [Messages((Time.of(5),), 3), Progress.of([((0,), -1), ((7_000_000,), 1)])]
     append(spark, tape, 0, [(0, row) for row in rows_of(events)])
     return tape
 
 
 def test_the_answer_as_json(spark, lake):
     tape = two_workers(spark, lake)
-    append(spark, tape, 1, [(0, row_of(2, Messages(Time.of(6_999_999), 1)))])
+    append(spark, tape, 1, [(0, row_of(2, Messages((Time.of(6_999_999),), 1)))])
     verification = verify(spark, lake, tape)
     answer = json.loads(json.dumps(verification.to_json()))
     moment = "1970-01-01T00:00:07.000000Z"
@@ -672,9 +672,9 @@ def test_only_newer_events_are_read(spark, lake, spy):
 def test_each_worker_goes_on_from_its_own_place(spark, lake, spy):
     tape = two_workers(spark, lake)
     verify(spark, lake, tape, workers=[1])
-    append(spark, tape, 1, [(1, row_of(0, Messages(Time.of(3), 2)))])
+    append(spark, tape, 1, [(1, row_of(0, Messages((Time.of(3),), 2)))])
     verify(spark, lake, tape, workers=[1])
-    append(spark, tape, 2, [(1, row_of(1, Messages(Time.of(3), 2)))])
+    append(spark, tape, 2, [(1, row_of(1, Messages((Time.of(3),), 2)))])
     verification = verify(spark, lake, tape)
     assert [(v.valid, v.events, v.records) for v in verification.workers] == [
         (True, 2, 3),
@@ -691,7 +691,7 @@ def test_a_worker_opened_later_does_not_make_all_be_read_again(spark, lake, spy)
     tape = two_workers(spark, lake)
     verify(spark, lake, tape)
     open_workers(spark, tape, {2: "JFK"}, commit=1)
-    append(spark, tape, 1, [(2, row_of(0, Messages(Time.of(3), 2)))])
+    append(spark, tape, 1, [(2, row_of(0, Messages((Time.of(3),), 2)))])
     assert verify(spark, lake, tape).workers[2].records == 2
     assert spy[-1] == (None, 0, 1)
     # At the cut before it was opened it is not a worker of the stream.

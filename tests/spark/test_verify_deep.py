@@ -59,7 +59,7 @@ def recorded(worker):
     """The events of each worker: messages, then the step to the next time, three times."""
     events = []
     for time in TIMES:
-        events.append(Messages(Time.of(time), 0 if worker == EMPTY else 2))
+        events.append(Messages((Time.of(time),), 0 if worker == EMPTY else 2))
         events.append(Progress.of([((time,), -1), ((time + 1,), 1)]))
     return events
 

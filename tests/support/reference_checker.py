@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from capstan.core.protocol import Fault, Item, Messages, Progress, Rule, Verdict, Violation
-from capstan.core.times import Antichain, Time
+from capstan.core.protocol.events import unsorted
+from capstan.core.times import PRODUCT, Antichain, Time, TimeOrder
 
 
-def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdict:
+def check(
+    items: Iterable[Item], minimum: Time, capabilities: int = 1, order: TimeOrder = PRODUCT
+) -> Verdict:
     """Check a recording from its beginning, up to its first violation.
 
     Args:
@@ -20,12 +23,13 @@ def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdic
         minimum: The time at which every recording starts.
         capabilities: The number held at `minimum` before the first event: the number of recordings
             interleaved in `items`.
+        order: The order of times.
     """
     held = {minimum: capabilities} if capabilities else {}
     events = records = 0
     violation = None
     for item in items:
-        violation = _violation(events, item, held, minimum)
+        violation = _violation(events, item, held, minimum, order)
         if violation is not None:
             break
         events += 1
@@ -39,25 +43,29 @@ def check(items: Iterable[Item], minimum: Time, capabilities: int = 1) -> Verdic
         records=records,
         violation=violation,
         holdings=_listed(held),
-        frontier=Antichain.of(held),
+        frontier=Antichain.of(held, order),
         closed=not held,
     )
 
 
-def _violation(seq: int, item: Item, held: Mapping[Time, int], minimum: Time) -> Violation | None:
+def _violation(
+    seq: int, item: Item, held: Mapping[Time, int], minimum: Time, order: TimeOrder
+) -> Violation | None:
     listed = _listed(held)
     if isinstance(item, Fault):
         return Violation(seq, item.rule, None, listed, detail=item.detail)
-    times = [time for time, _ in item.updates] if isinstance(item, Progress) else [item.time]
+    times = [time for time, _ in item.updates] if isinstance(item, Progress) else item.stamp
     for time in times:
         if len(time) != len(minimum):
             detail = f"{len(time)} coordinates where times have {len(minimum)}: {tuple(time)}"
             return Violation(seq, Rule.SHAPE, None, listed, detail=detail)
     if isinstance(item, Messages):
-        supported = _supported(held, item.time)
-        return None if supported else Violation(seq, Rule.MESSAGE, item.time, listed)
+        if list(item.stamp) != sorted(item.stamp):
+            return Violation(seq, Rule.SHAPE, None, listed, detail=unsorted(item.stamp))
+        late = [time for time in item.stamp if not _supported(held, time, order)]
+        return Violation(seq, Rule.MESSAGE, late[0], listed) if late else None
     for time, rise in sorted(_net(item).items()):
-        if rise > 0 and not _supported(held, time):
+        if rise > 0 and not _supported(held, time, order):
             return Violation(seq, Rule.INCREMENT, time, listed, count=rise)
     for time, count in sorted(_after(held, item).items()):
         if count < 0:
@@ -65,8 +73,8 @@ def _violation(seq: int, item: Item, held: Mapping[Time, int], minimum: Time) ->
     return None
 
 
-def _supported(held: Mapping[Time, int], time: Time) -> bool:
-    return any(count > 0 and element.less_equal(time) for element, count in held.items())
+def _supported(held: Mapping[Time, int], time: Time, order: TimeOrder) -> bool:
+    return any(count > 0 and order.less_equal(element, time) for element, count in held.items())
 
 
 def _net(event: Progress) -> dict[Time, int]:

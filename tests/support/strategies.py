@@ -83,14 +83,22 @@ def rewritten_updates(
 
 
 @st.composite
-def recordings(draw: st.DrawFn, width: int, max_size: int = 12) -> list[Event]:
-    """Valid recordings from `{minimum: 1}`, the minimum all zeros, valid by construction."""
+def recordings(
+    draw: st.DrawFn, width: int, max_size: int = 12, *, stamped: bool = False
+) -> list[Event]:
+    """Valid recordings from `{minimum: 1}`, the minimum all zeros, valid by construction.
+
+    If `stamped`, messages have stamps of several elements and of none, and may follow the close.
+    """
     held = {Time([0] * width): 1}
     events: list[Event] = []
     for _ in range(draw(st.integers(0, max_size))):
         if bool(held) and draw(st.booleans()):
-            time = draw(_later(held, width))
-            events.append(Messages(time, draw(st.integers(0, 3))))
+            most = 3 if stamped else 1
+            stamp = draw(st.lists(_later(held, width), min_size=1, max_size=most))
+            events.append(Messages(tuple(sorted(stamp)), draw(st.integers(0, 3))))
+        elif stamped and draw(st.integers(0, 3)) == 0:
+            events.append(Messages((), draw(st.integers(0, 3))))
         else:
             net = draw(_supported_change(held, width))
             for time, diff in net.items():
@@ -101,8 +109,10 @@ def recordings(draw: st.DrawFn, width: int, max_size: int = 12) -> list[Event]:
 
 
 def any_events(width: int, max_size: int = 12) -> st.SearchStrategy[list[Event]]:
-    """Recordings that obey a rule only by chance."""
-    messages = st.builds(Messages, times(width), st.integers(0, 3))
+    """Recordings that obey a rule only by chance; a few stamps are not in order."""
+    stamps = st.lists(times(width), max_size=3)
+    ordered = stamps.map(sorted) | stamps.map(sorted) | stamps
+    messages = st.builds(Messages, ordered.map(tuple), st.integers(0, 3))
     progress = changes(width, max_size=4).map(Progress.of)
     return st.lists(messages | progress, max_size=max_size)
 

@@ -124,7 +124,7 @@ class _Recording:
             elif columns.progress[row]:
                 violation = checker.progress(updates[offsets[row] : offsets[row + 1]])
             else:
-                violation = checker.messages(columns.times[row], columns.records[row])
+                violation = checker.messages((columns.times[row],), columns.records[row])
             if violation is not None:
                 self._end(violation)
                 return

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,16 +17,19 @@ from capstan.core.config import load_sound
 from capstan.core.config.loading.secret_references import literal_secrets
 from capstan.core.environment import lake_of
 from capstan.core.json_object import Json
-from capstan.core.protocol import StreamChecker, check_all, transcript_minimum
-from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.protocol import Release, StreamChecker, check_all, transcript_minimum
+from capstan.core.times import PRODUCT, Coordinate, Kind, TimeOrder, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     Encoding,
     Frames,
     Lines,
+    TimeCodec,
+    assumed_of_frames,
     case_beside,
     open_recording,
     recordings_in,
+    release_of,
     types_of,
     worker_of,
 )
@@ -42,6 +46,18 @@ class _Options:
     minimum: object
     time_type: str | None
     record_type: str | None
+    timely: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _FileForm:
+    """How a file is read."""
+
+    encoding: Encoding
+    minimum: object  # as JSON
+    order: TimeOrder
+    release: Release | None  # None for a transcript, whose messages show it
+    assumed: bool = False  # no release was declared
 
 
 def check(
@@ -77,18 +93,30 @@ def check(
             metavar="TYPE",
         ),
     ] = None,
+    timely: Annotated[
+        str | None,
+        typer.Option(
+            help="The release of timely whose form the recordings have: 0.31 or 0.32; default: "
+            "from case.json, else from the recordings of a folder, if they show it.",
+            metavar="RELEASE",
+        ),
+    ] = None,
 ) -> int:
     """Check transcripts and timely's files against the protocol's rules; or declarations."""
     files = [path for path in paths if path.suffix in _YAML and path.is_file()]
     if files:
         return _check_declarations(shell_of(context), files, paths)
-    options = _Options(minimum_of(minimum), time_type, record_type)
-    recordings = [_checked(path, options) for path in _files(paths)]
+    options = _Options(minimum_of(minimum), time_type, record_type, timely)
+    found = list(_files(paths))
+    recordings = [
+        _checked(path, form) for path, form in zip(found, _forms(found, options), strict=True)
+    ]
     valid = all(recording["valid"] for recording in recordings)
     shell_of(context).output.result(
         {"valid": valid, "streams": recordings},
         row_table("", {**same(*_SHOWN), "violation": _about}, recordings),
         *_tails(recordings),
+        *_assumptions(recordings),
         f"{len(recordings)} recordings: " + ("all valid" if valid else "not all are valid"),
     )  # fmt: skip
     return 0 if valid else 1
@@ -129,6 +157,12 @@ def _tails(recordings: Sequence[dict[str, object]]) -> Iterator[str]:
             yield f"{recording['file']}: {torn['about']}; the complete part was checked"
 
 
+def _assumptions(recordings: Sequence[dict[str, object]]) -> Iterator[str]:
+    assumed = Counter(str(item["timely"]) for item in recordings if item["assumed"])
+    for release, count in sorted(assumed.items()):
+        yield f"{count} read as recordings of timely {release}; --timely declares it"
+
+
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
     for path in paths:
         if not path.exists():
@@ -141,11 +175,11 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         yield from recordings_in(path) if path.is_dir() else (path,)
 
 
-def _checked(path: Path, options: _Options) -> dict[str, object]:
-    encoding, minimum = _encoding(path, options)
+def _checked(path: Path, form: _FileForm) -> dict[str, object]:
+    minimum = form.minimum
     start = transcript_minimum(minimum)
-    with open_recording(path, encoding) as reader:
-        verdict = check_all(StreamChecker(start), reader.items())
+    with open_recording(path, form.encoding) as reader:
+        verdict = check_all(StreamChecker(start, order=form.order), reader.items())
         torn = reader.torn
     time_type = TimeType(tuple(Coordinate.of(f"t{i}", Kind.BIGINT) for i in range(len(start))))
     result = verdict.to_json(time_type)
@@ -155,21 +189,52 @@ def _checked(path: Path, options: _Options) -> dict[str, object]:
     named = worker_of(path)
     worker = named if named is not None or path.suffix == _BIN else _worker(path)
     tail = None if torn is None else torn.to_json()
-    return {"file": str(path), "worker": worker, **result, "torn": tail}
+    release = None if form.release is None else str(form.release)
+    read = {"timely": release, "assumed": form.assumed}
+    return {"file": str(path), "worker": worker, **result, "torn": tail, **read}
 
 
-def _encoding(path: Path, options: _Options) -> tuple[Encoding, object]:
-    """The encoding of a file, and its minimum time as JSON."""
+def _forms(paths: Sequence[Path], options: _Options) -> Iterator[_FileForm]:
+    """The form of each file; the frames of a folder are of one release."""
+    assumed: dict[Path, Release] = {}
+    for path in paths:
+        form = _form(path, options)
+        if not isinstance(form.encoding, Frames) or form.release is not None:
+            yield form
+            continue
+        if path.parent not in assumed:
+            run = [one for one in paths if one.parent == path.parent and one.suffix == _BIN]
+            assumed[path.parent] = assumed_of_frames(run, form.encoding.types)
+        release = assumed[path.parent]
+        frames = replace(form.encoding, release=release)
+        yield replace(form, encoding=frames, release=release, assumed=True)
+
+
+def _form(path: Path, options: _Options) -> _FileForm:
+    """The form of a file as it is declared."""
+    release = release_of(path, options.timely)
     # A transcript named after a worker must have that worker's events, as in an import; for any
     # other, the first line names the worker.
     worker = worker_of(path)
     typed = options.time_type is not None or options.record_type is not None
     if path.suffix == _BIN or typed:
         types = types_of(path, options.time_type, options.record_type, options.minimum)
-        frames = path.suffix == _BIN
-        return Frames(types) if frames else Lines.of(types, worker), types.minimum_json
-    minimum = case_beside(path).get("minimum", 0) if options.minimum is None else options.minimum
-    return Lines(minimum, worker=worker), minimum
+        encoding: Encoding = Lines.of(types, worker, release)
+        if path.suffix == _BIN:
+            encoding = Frames(types, release=release or Release.V031)
+        return _FileForm(encoding, types.minimum_json, types.time.order, release)
+    case = case_beside(path)
+    minimum = case.get("minimum", 0) if options.minimum is None else options.minimum
+    lines = Lines(minimum, worker=worker, release=release)
+    return _FileForm(lines, minimum, _order_of(case.get("time_type")), release)
+
+
+def _order_of(time_type: object) -> TimeOrder:
+    """The order of the times of a transcript, whose type need not be known."""
+    try:
+        return TimeCodec.of(time_type).order if isinstance(time_type, str) else PRODUCT
+    except InvalidRequestError:
+        return PRODUCT
 
 
 def _listed(key: str, value: object) -> object:

@@ -39,6 +39,15 @@ RecordTypeOption = Annotated[
     str | None,
     typer.Option("--record-type", help="The type of records, such as string.", metavar="TYPE"),
 ]
+TimelyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--timely",
+        help="The release of timely whose form the recordings have: 0.31 or 0.32; default: as "
+        "imported, else 0.31.",
+        metavar="RELEASE",
+    ),
+]
 
 
 def import_(
@@ -57,6 +66,14 @@ def import_(
     ] = None,
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
+    timely: Annotated[
+        str | None,
+        typer.Option(
+            help="The release of timely whose form the recordings have: 0.31 or 0.32; default: "
+            "from case.json, else from the recordings, if they show it.",
+            metavar="RELEASE",
+        ),
+    ] = None,
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Also accept recordings that break rules.")
     ] = False,
@@ -73,10 +90,11 @@ def import_(
     shell = shell_of(context)
     check_name("stream", stream)
     if Topics.is_url(place):
+        _require_files(timely)
         return _import_topics(shell, stream, Topics.parse(place))
     folder = Path(place)
     format_ = _format_of(form)
-    types = {"time_type": time_type, "record_type": record_type}
+    types = {"time_type": time_type, "record_type": record_type, "timely": timely}
     encoding = Form.of_folder(folder, format_, minimum=minimum_of(minimum), **types)
     # Invalid types are refused before a JVM starts.
     _ = encoding.time_type
@@ -106,6 +124,7 @@ def export(
     as_of: AsOf = None,
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
+    timely: TimelyOption = None,
 ) -> int:
     """Export the recordings of a stream to files or Kafka topics, for other systems.
 
@@ -117,6 +136,7 @@ def export(
     shell = shell_of(context)
     tape, cut, chosen = _selected(shell, stream, workers, as_of)
     if Topics.is_url(place):
+        _require_files(timely)
         topics = Topics.parse(place)
         with shell.spark(Work(f"export {stream}")) as spark:
             from capstan.interop.kafka.export_topics import export_topics
@@ -126,7 +146,7 @@ def export(
         shell.output.result(done.to_json(), f"{stream} is in {done.url}: {count}")
         return 0
     folder = Path(place)
-    encoding = form_of(tape, _format_of(form), time_type, record_type)
+    encoding = form_of(tape, _format_of(form), time_type, record_type, timely)
     require_new_folder(folder)
     with shell.spark(Work(f"export {stream}")) as spark:
         from capstan.interop.transfer.export_files import export_recordings
@@ -150,6 +170,7 @@ def listen(
     form: FormatOption = "timely",
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
+    timely: TimelyOption = None,
     minimum: Annotated[
         str | None, typer.Option(help="The minimum time as JSON; default: 0.", metavar="JSON")
     ] = None,
@@ -175,7 +196,7 @@ def listen(
     from capstan.storage.tape.tape import open_tape
 
     shell = shell_of(context)
-    types = {"time_type": time_type, "record_type": record_type}
+    types = {"time_type": time_type, "record_type": record_type, "timely": timely}
     encoding = Form.from_options(_format_of(form), minimum=minimum_of(minimum), **types)
     _ = encoding.time_type
     request = ListenRequest(stream, workers, encoding, port, host, every, idle)
@@ -205,6 +226,7 @@ def serve(
     as_of: AsOf = None,
     time_type: TimeTypeOption = None,
     record_type: RecordTypeOption = None,
+    timely: TimelyOption = None,
 ) -> int:  # fmt: skip
     """Send a stream's recordings to timely workers: peer i listens on PORT + i."""
     from capstan.interop.transfer.export_files import form_of
@@ -214,7 +236,7 @@ def serve(
     shell = shell_of(context)
     address = Address.of(to)
     tape, cut, chosen = _selected(shell, stream, workers, as_of)
-    encoding = form_of(tape, _format_of(form), time_type, record_type)
+    encoding = form_of(tape, _format_of(form), time_type, record_type, timely)
     with shell.spark(Work(f"serve {stream}")) as spark:
         result = send(
             spark, shell.lake, tape, encoding, address, workers=chosen, peers=peers, cut=cut
@@ -261,12 +283,23 @@ def _format_of(text: str | None) -> Format:
         ) from error
 
 
+def _require_files(timely: str | None) -> None:
+    if timely is not None:
+        raise InvalidRequestError(
+            "CAP-USAGE",
+            "topics hold recordings in a form of their own, not in that of a release of timely",
+            "leave out --timely",
+        )
+
+
 def _imported(result: ImportResult) -> list[str]:
     files = result.surveys
     events, records = sum(file.events for file in files), sum(file.records for file in files)
     done = "is already on tape" if result.unchanged else "is on tape"
     count = f"{events:,} events with {records:,} records, {len(files):,} workers"
     lines = [f"{result.stream} {done}: {count}"]
+    if result.form.assumed:
+        lines.append(f"read as recordings of timely {result.form.release}; --timely declares it")
     lines += [f"{file.path}: {file.torn}" for file in files if file.torn]
     lines += [f"{file.path}: {file.violation.text}" for file in files if file.violation]
     return lines

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from capstan.core.protocol.checker import StreamChecker, Verdict, check_all
 from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.core.protocol.release import Release
 from capstan.core.protocol.rules import Rule, Violation
 from capstan.core.protocol.transcript import (
     json_text,
     read_transcript,
     transcript_line,
     transcript_minimum,
+    transcript_release,
 )
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "Item",
     "Messages",
     "Progress",
+    "Release",
     "Rule",
     "StreamChecker",
     "Verdict",
@@ -27,4 +30,5 @@ __all__ = [
     "read_transcript",
     "transcript_line",
     "transcript_minimum",
+    "transcript_release",
 ]

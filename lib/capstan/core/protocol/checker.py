@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from capstan.core.protocol.events import Item, Messages, Progress
+from capstan.core.protocol.events import Item, Messages, Progress, in_order, unsorted
 from capstan.core.protocol.rules import Rule, Violation, holdings_json
-from capstan.core.times import Antichain, MutableAntichain, Time, TimeType
+from capstan.core.times import PRODUCT, Antichain, MutableAntichain, Time, TimeOrder, TimeType
 
 _PAIR: Final = 2
 
@@ -59,12 +59,13 @@ class StreamChecker:
         *,
         seq: int = 0,
         records: int = 0,
+        order: TimeOrder = PRODUCT,
     ) -> None:
         """Start at the beginning, or where an earlier run stopped, with what was held there.
 
         By default `{minimum: 1}` is held; `n` interleaved recordings start with `{minimum: n}`.
         """
-        held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings)
+        held = MutableAntichain.from_items([(minimum, 1)] if holdings is None else holdings, order)
         for time, count in held.items():
             if count < 0 or len(time) != len(minimum):
                 message = f"cannot be held: {time} x{count}"
@@ -94,7 +95,7 @@ class StreamChecker:
         if isinstance(item, Progress):
             return self.progress(item.updates)
         if isinstance(item, Messages):
-            return self.messages(item.time, item.records)
+            return self.messages(item.stamp, item.records)
         return self.refuse(item.rule, item.detail)
 
     def expect(self, seq: int) -> Violation | None:
@@ -126,12 +127,15 @@ class StreamChecker:
         self.seq += 1
         return None
 
-    def messages(self, time: tuple[int, ...], records: int) -> Violation | None:
-        """Check a messages event by its time, and count its records."""
-        if len(time) != self._width:
-            return self._misshapen(time)
-        if not self._held.less_equal(time):
-            return Violation(self.seq, Rule.MESSAGE, Time(time), self.holdings)
+    def messages(self, stamp: Sequence[tuple[int, ...]], records: int) -> Violation | None:
+        """Check a messages event by the times of its stamp, and count its records."""
+        if len(stamp) == 1:
+            # Nearly all messages have one time.
+            time = stamp[0]
+            if len(time) != self._width or not self._held.less_equal(time):
+                return self._uncovered(stamp)
+        elif not self._covers(stamp):
+            return self._uncovered(stamp)
         self.seq += 1
         self.records += records
         return None
@@ -162,6 +166,21 @@ class StreamChecker:
             if count < 0:
                 return Violation(self.seq, Rule.NEGATIVE, Time(time), self.holdings, count=count)
         return None
+
+    def _covers(self, stamp: Sequence[tuple[int, ...]]) -> bool:
+        width, held = self._width, self._held
+        sized = all(len(time) == width for time in stamp)
+        return sized and in_order(stamp) and all(held.less_equal(time) for time in stamp)
+
+    def _uncovered(self, stamp: Sequence[tuple[int, ...]]) -> Violation:
+        """The first rule that a stamp breaks, by the order of the rules."""
+        for time in stamp:
+            if len(time) != self._width:
+                return self._misshapen(time)
+        if not in_order(stamp):
+            return self.refuse(Rule.SHAPE, unsorted(stamp))
+        time = next(time for time in stamp if not self._held.less_equal(time))
+        return Violation(self.seq, Rule.MESSAGE, Time(time), self.holdings)
 
     def _misshapen(self, time: tuple[int, ...]) -> Violation:
         return self.refuse(

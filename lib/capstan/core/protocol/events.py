@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from capstan.core.protocol.rules import Rule
 from capstan.core.times import Time
+from capstan.errors import InvalidRequestError
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,17 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """A batch of records at one time, perhaps of none.
+    """A batch of records, perhaps of none, under one stamp.
+
+    A stamp is a sorted multiset of times, nearly always of one: the records may cause work at or
+    after any of its elements. Without elements they bear on no time at all. A `stamp` that is not
+    sorted is refused wherever it is checked, written or read; `under` sorts.
 
     On a tape an event has only the number of its records, which are stored elsewhere, and `data` is
     None; in a program or a transcript it has the records themselves, in recorded order.
     """
 
-    time: Time
+    stamp: tuple[Time, ...]
     records: int
     data: tuple[object, ...] | None = None
 
@@ -41,9 +49,45 @@ class Messages:
 
     @classmethod
     def of(cls, time: tuple[int, ...], data: Iterable[object]) -> Messages:
-        """The messages event that carries these records."""
+        """The messages event that carries these records at one time."""
         records = tuple(data)
-        return cls(Time(time), len(records), records)
+        return cls((Time(time),), len(records), records)
+
+    @classmethod
+    def under(cls, times: Iterable[tuple[int, ...]], data: Iterable[object]) -> Messages:
+        """The messages event that carries these records under a stamp of times in any order."""
+        records = tuple(data)
+        return cls(tuple(sorted(map(Time, times))), len(records), records)
+
+    @property
+    def time(self) -> Time:
+        """The only element of the stamp; `CAP-STAMP` if there are several, or none."""
+        if len(self.stamp) != 1:
+            raise InvalidRequestError(
+                "CAP-STAMP",
+                f"messages have {stamp_text(self.stamp)}, where one time is needed",
+                "use the stamp of the messages, or a recording whose stamps have one element each",
+            )
+        return self.stamp[0]
+
+
+def in_order(stamp: Sequence[tuple[int, ...]]) -> bool:
+    """Whether the elements of a stamp are sorted, as timely writes them."""
+    return all(before <= after for before, after in pairwise(stamp))
+
+
+def unsorted(stamp: Sequence[tuple[int, ...]]) -> str:
+    """The words about a stamp whose elements are not in order."""
+    return f"elements not in order: {stamp_text(stamp)}"
+
+
+def stamp_text(stamp: Sequence[tuple[int, ...]]) -> str:
+    """A stamp in words: its first elements."""
+    if not stamp:
+        return "a stamp without elements"
+    first = ", ".join(str(time[0] if len(time) == 1 else tuple(time)) for time in stamp[:_SHOWN])
+    more = f" and {len(stamp) - _SHOWN} more" if len(stamp) > _SHOWN else ""
+    return f"a stamp of {len(stamp)} elements: {first}{more}"
 
 
 Event = Progress | Messages

@@ -9,12 +9,13 @@ each time. A recording is valid when every event obeys, against `H` as it was be
     a.  For each time `t` whose net count goes up, some held `s` is less or equal to `t`
         (`increment`).
     b.  After the change no count is below zero (`negative`).
-2.  *Messages.* For their time `t`, some held `s` is less or equal to `t`, also when there are no
-    records (`message`).
+2.  *Messages.* For each element `t` of their stamp, some held `s` is less or equal to `t`, also
+    when there are no records (`message`). One held time is enough for several elements, and one
+    capability for equal ones. Messages without elements need nothing.
 
-The rules of the medium come on top. Each item is an event of this recording (`shape`), and numbers
-have no gap or repeat (`seq`). If the payload is read too, each event has exactly the records it
-counted (`content`).
+The rules of the medium come on top. Each item is an event of this recording, with the elements of a
+stamp in order (`shape`), and numbers have no gap or repeat (`seq`). If the payload is read too,
+each event has exactly the records it counted (`content`).
 
 An event that breaks several rules is reported under the first of `shape`, `seq`, `increment`,
 `negative`, `message`. The check stops there, with holdings and counts as they were before it.
@@ -25,7 +26,8 @@ Consequences of the rules:
     capability at or below a message must not be dropped before it.
 -   Support needs no order inside a batch: a new time that supports another must itself be supported
     by a capability held before.
--   Once `H` is empty the worker is *closed*: only events that change nothing can follow.
+-   Once `H` is empty the worker is *closed*: only events that change nothing, and messages without
+    elements, can follow.
 -   Every prefix is valid. A missing tail looks the same as a worker that is still open.
 -   Any interleaving of `n` valid recordings is valid from `{minimum: n}`.
 -   A repeated or missing batch of messages breaks no rule. Only counts and hashes reveal it.

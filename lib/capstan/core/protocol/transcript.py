@@ -2,6 +2,11 @@
 
     {"worker":0,"seq":0,"event":"progress","updates":[[time,diff],...]}
     {"worker":0,"seq":1,"event":"messages","time":time,"data":[...]}
+    {"worker":0,"seq":1,"event":"messages","stamp":[time,...],"data":[...]}
+
+Messages under one time state it as `time` or as a `stamp` of one element: those of timely 0.31 the
+first, those of 0.32 the second, and a recording never both, so that it can be written back. Any
+other stamp is a `stamp`, with its elements in order.
 
 A time is an integer, or a list of integers for several coordinates, outermost first: all times are
 written like the minimum. Coordinates range from -2^63 to 2^64-1, because some producers have
@@ -17,7 +22,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NoReturn, TypeGuard
 
-from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress
+from capstan.core.protocol.events import Event, Fault, Item, Messages, Progress, in_order, unsorted
+from capstan.core.protocol.release import Release
 from capstan.core.protocol.rules import Rule
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
@@ -33,14 +39,19 @@ class _MisshapenError(Exception):
 
 
 def read_transcript(
-    lines: Iterable[bytes], minimum: object, worker: int | None = None
+    lines: Iterable[bytes],
+    minimum: object,
+    worker: int | None = None,
+    release: Release | None = None,
 ) -> Iterator[Item]:
     """Read a transcript for `check` or a `StreamChecker`: the event of each line, or a `Fault`.
 
     Lines after a fault are numbered as if the line had been valid. `minimum` is JSON: an integer or
-    a list of integers. `worker` is by default that of the first line.
+    a list of integers. `worker` is by default that of the first line. Without a release, the first
+    messages under one time show how all of them state it.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
+    form = release
     for position, line in enumerate(lines):
         try:
             fields = _fields(line)
@@ -51,6 +62,8 @@ def read_transcript(
                 continue
             seq = _natural(fields, "seq")
             event = _event(fields, width)
+            if isinstance(event, Messages) and (form is None or form is not _form_of(fields)):
+                form = _form(fields, form, declared=release is not None)
         except _MisshapenError as error:
             yield Fault(Rule.SHAPE, str(error))
             continue
@@ -60,10 +73,33 @@ def read_transcript(
         yield event
 
 
-def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> bytes:
+def transcript_release(lines: Iterable[bytes], minimum: object) -> Release | None:
+    """The release whose form a transcript has: by its first messages under one time.
+
+    Without any, that of a stamp of several elements, or of none; and without messages None.
+    """
+    width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
+    release: Release | None = None
+    for line in lines:
+        try:
+            fields = _fields(line)
+            event = _event(fields, width)
+        except _MisshapenError:
+            continue
+        if isinstance(event, Messages):
+            release = _form_of(fields)
+            if len(event.stamp) == 1:
+                break
+    return release
+
+
+def transcript_line(
+    event: Event, worker: int, seq: int, minimum: object, release: Release | None = None
+) -> bytes:
     """The line of an event with its newline, compact and in UTF-8: what is read is written back.
 
     Data are JSON values, with tuples for lists. Times are written like `minimum`, which is JSON.
+    Without a release, the time of messages is a `time` if it is one, else a `stamp`.
     """
     width = None if _is_integer(minimum, _COORDINATE) else len(transcript_minimum(minimum))
     fields: dict[str, object] = {"worker": worker, "seq": seq}
@@ -75,7 +111,13 @@ def transcript_line(event: Event, worker: int, seq: int, minimum: object) -> byt
         ]
     else:
         fields["event"] = "messages"
-        fields["time"] = _written(event.time, width)
+        if release is Release.V031 or (release is None and len(event.stamp) == 1):
+            time = event.stamp[0] if len(event.stamp) == 1 else event.time
+            fields["time"] = _written(time, width)
+        else:
+            if not in_order(event.stamp):
+                raise _not_written(unsorted(event.stamp))
+            fields["stamp"] = [_written(time, width) for time in event.stamp]
         fields["data"] = _unwritten(event) if event.data is None else event.data
     try:
         return json_text(fields, allow_nan=False).encode() + b"\n"
@@ -131,7 +173,7 @@ def _fields(line: bytes) -> Mapping[str, object]:
 def _event(fields: Mapping[str, object], width: int | None) -> Event:
     kind = fields.get("event")
     if kind == "progress":
-        _absent(fields, "time", "data")
+        _absent(fields, "time", "stamp", "data")
         updates = fields.get("updates")
         if not isinstance(updates, list):
             _refuse("progress needs a list of updates")
@@ -139,10 +181,41 @@ def _event(fields: Mapping[str, object], width: int | None) -> Event:
     if kind == "messages":
         _absent(fields, "updates")
         data = fields.get("data")
-        if "time" not in fields or not isinstance(data, list):
-            _refuse("messages need a time and a list of data")
-        return Messages.of(_time(fields["time"], width), data)
+        if ("time" not in fields and "stamp" not in fields) or not isinstance(data, list):
+            _refuse("messages need a time or a stamp, and a list of data")
+        return Messages(_stamp(fields, width), len(data), tuple(data))
     return _refuse(f"not a kind of event: {_shown(kind)}")
+
+
+def _stamp(fields: Mapping[str, object], width: int | None) -> tuple[Time, ...]:
+    if "stamp" not in fields:
+        return (_time(fields["time"], width),)
+    if "time" in fields:
+        _refuse("messages have a time or a stamp, not both")
+    listed = fields["stamp"]
+    if not isinstance(listed, list):
+        _refuse(f"a stamp is a list of times: {_shown(listed)}")
+    stamp = tuple(_time(value, width) for value in listed)
+    if not in_order(stamp):
+        _refuse(unsorted(stamp))
+    return stamp
+
+
+def _form_of(fields: Mapping[str, object]) -> Release:
+    """How a line of messages states their times."""
+    return Release.V031 if "time" in fields else Release.V032
+
+
+def _form(fields: Mapping[str, object], form: Release | None, *, declared: bool) -> Release | None:
+    """How a transcript states the time of messages, after a line of them in another form."""
+    found, stamp = _form_of(fields), fields.get("stamp")
+    if not declared and isinstance(stamp, list) and len(stamp) != 1:
+        # Such a stamp has no other way: it tells nothing about messages under one time.
+        return form
+    if form is not None:
+        kind = "a time" if found is Release.V031 else "a stamp"
+        _refuse(f"messages have {kind}, as those of timely {found}, in a recording of {form}")
+    return found
 
 
 def _update(value: object, width: int | None) -> tuple[Time, int]:

@@ -7,10 +7,13 @@ from capstan.core.times.box import Bound, Box
 from capstan.core.times.change_batch import ChangeBatch
 from capstan.core.times.coordinate import Coordinate, Kind
 from capstan.core.times.mutable_antichain import MutableAntichain
+from capstan.core.times.order import PAIR, PRODUCT, TimeOrder
 from capstan.core.times.time import Time, less_equal
 from capstan.core.times.time_type import TimeType
 
 __all__ = [
+    "PAIR",
+    "PRODUCT",
     "Antichain",
     "Bound",
     "Box",
@@ -19,6 +22,7 @@ __all__ = [
     "Kind",
     "MutableAntichain",
     "Time",
+    "TimeOrder",
     "TimeType",
     "complete",
     "less_equal",

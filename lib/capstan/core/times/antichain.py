@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from capstan.core.times.time import Time, less_equal
+from capstan.core.times.order import PRODUCT, TimeOrder
+from capstan.core.times.time import Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +22,15 @@ class Antichain:
     """
 
     elements: tuple[Time, ...] = ()
+    order: TimeOrder = field(default=PRODUCT, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "elements", _minimal(self.elements))
+        object.__setattr__(self, "elements", _minimal(self.elements, self.order))
 
     @classmethod
-    def of(cls, times: Iterable[tuple[int, ...]]) -> Antichain:
+    def of(cls, times: Iterable[tuple[int, ...]], order: TimeOrder = PRODUCT) -> Antichain:
         """The minimal elements of `times`."""
-        return cls(tuple(Time(time) for time in times))
+        return cls(tuple(Time(time) for time in times), order)
 
     @property
     def is_empty(self) -> bool:
@@ -37,7 +39,8 @@ class Antichain:
 
     def less_equal(self, time: tuple[int, ...]) -> bool:
         """Whether some element is less or equal to `time`."""
-        return any(less_equal(element, time) for element in self.elements)
+        before = self.order.comparison
+        return any(before(element, time) for element in self.elements)
 
     def dominates(self, other: Antichain) -> bool:
         """Whether `other` has come at least as far: each of its elements is past one of these.
@@ -59,10 +62,13 @@ def complete(frontier: Antichain, time: tuple[int, ...]) -> bool:
     return not frontier.less_equal(time)
 
 
-def _minimal(times: tuple[Time, ...]) -> tuple[Time, ...]:
+def _minimal(times: tuple[Time, ...], order: TimeOrder) -> tuple[Time, ...]:
+    if len(times) <= 1:
+        return times
     kept: list[Time] = []
+    before = order.comparison
     # In listing order a time can only be covered by one listed before it.
     for time in sorted(times):
-        if not any(less_equal(element, time) for element in kept):
+        if not any(before(element, time) for element in kept):
             kept.append(time)
     return tuple(kept)

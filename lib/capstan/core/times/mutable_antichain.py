@@ -7,7 +7,8 @@ from heapq import heappop, heappush
 
 from capstan.core.times.antichain import Antichain
 from capstan.core.times.change_batch import ChangeBatch
-from capstan.core.times.time import Time, less_equal
+from capstan.core.times.order import PRODUCT, TimeOrder
+from capstan.core.times.time import Time
 
 # Removed times stay in the heap until they reach its top. It is rebuilt when it has twice the times
 # held plus this many, so that its size and the cost of each change stay bounded.
@@ -17,37 +18,43 @@ _SLACK = 64
 class MutableAntichain:
     """Counts per time, and the antichain of the minimal times with a positive count.
 
-    With one coordinate a change costs the logarithm of the number of times held. With more, a
-    change costs a pass over the frontier, and a removal from it a pass over all times held.
+    In a total order, as that of one coordinate, a change costs the logarithm of the number of times
+    held. In others, a change costs a pass over the frontier, and a removal from it a pass over all
+    times held.
 
     Counts may fall below zero, which happens in passing when several senders are added up. Such
     times are not in the frontier. All times have the same number of coordinates, and may be plain
     tuples.
     """
 
-    __slots__ = ("_counts", "_heap", "_minimal", "_width")
+    __slots__ = ("_before", "_counts", "_heap", "_minimal", "_order", "_total", "_width")
 
-    def __init__(self) -> None:
+    def __init__(self, order: TimeOrder = PRODUCT) -> None:
+        self._order = order
+        self._before = order.comparison
         # Never zero.
         self._counts: dict[tuple[int, ...], int] = {}
-        # One coordinate: all held times, and perhaps some that are gone, but never at the top.
+        # Total orders: all held times, and perhaps some that are gone, but never at the top.
         self._heap: list[tuple[int, ...]] = []
-        # More coordinates: the frontier, in no order.
+        # Other orders: the frontier, in no order.
         self._minimal: list[tuple[int, ...]] = []
         # Number of coordinates; 0 until the first time is seen.
         self._width = 0
+        self._total = False
 
     @classmethod
-    def from_items(cls, items: Iterable[tuple[tuple[int, ...], int]]) -> MutableAntichain:
+    def from_items(
+        cls, items: Iterable[tuple[tuple[int, ...], int]], order: TimeOrder = PRODUCT
+    ) -> MutableAntichain:
         """The multiset with these `(time, count)`; counts at one time are added up."""
-        made = cls()
+        made = cls(order)
         made.update(items)
         return made
 
     @property
     def frontier(self) -> Antichain:
         """The minimal times with a positive count."""
-        return Antichain.of(self._heap[:1] if self._width == 1 else self._minimal)
+        return Antichain.of(self._heap[:1] if self._total else self._minimal, self._order)
 
     @property
     def is_empty(self) -> bool:
@@ -64,11 +71,11 @@ class MutableAntichain:
 
     def less_equal(self, time: tuple[int, ...]) -> bool:
         """Whether some time with a positive count is less or equal to `time`."""
-        if self._width == 1:
+        if self._total:
             return bool(self._heap) and self._heap[0] <= time
         # A loop, not any(): see times.time.
         for element in self._minimal:  # noqa: SIM110
-            if less_equal(element, time):
+            if self._before(element, time):
                 return True
         return False
 
@@ -80,7 +87,8 @@ class MutableAntichain:
         """Apply net changes in one step: `(time, diff)`, each time at most once, zeros ignored."""
         if not self._width and net:
             self._width = len(net[0][0])
-        if self._width == 1:
+            self._total = self._order.is_total(self._width)
+        if self._total:
             self._apply_total(net)
         else:
             self._apply_partial(net)
@@ -129,10 +137,10 @@ class MutableAntichain:
         return [
             time
             for time, count in self._counts.items()
-            if count > 0 and any(less_equal(element, time) for element in elements)
+            if count > 0 and any(self._before(element, time) for element in elements)
         ]
 
     def _insert(self, time: tuple[int, ...]) -> None:
         if not self.less_equal(time):
-            kept = [element for element in self._minimal if not less_equal(time, element)]
+            kept = [element for element in self._minimal if not self._before(time, element)]
             self._minimal = [*kept, time]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capstan.interop.timely.assumed_release import assumed_of_frames, assumed_of_lines
 from capstan.interop.timely.capture import Capture, Captured, Output, capture_into
 from capstan.interop.timely.encoding import Encoding, Frames, Lines
 from capstan.interop.timely.event_link import EventLink, EventPusher, EventSource, source_of
@@ -11,6 +12,7 @@ from capstan.interop.timely.recording_files import (
     case_beside,
     open_recording,
     recordings_in,
+    release_of,
     types_of,
     worker_of,
 )
@@ -70,6 +72,8 @@ __all__ = [
     "Torn",
     "TypeCodec",
     "TypeShape",
+    "assumed_of_frames",
+    "assumed_of_lines",
     "capture_into",
     "case_beside",
     "codec_of",
@@ -79,6 +83,7 @@ __all__ = [
     "open_recording",
     "recordings_in",
     "register_type",
+    "release_of",
     "replay_into",
     "source_of",
     "types_of",

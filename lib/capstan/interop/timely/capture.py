@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from capstan.core.protocol import Event, Messages, Progress, StreamChecker, Violation
-from capstan.core.times import Antichain, ChangeBatch, Coordinate, Kind, TimeType
+from capstan.core.times import (
+    PRODUCT,
+    Antichain,
+    ChangeBatch,
+    Coordinate,
+    Kind,
+    TimeOrder,
+    TimeType,
+)
 from capstan.errors import CheckFailedError
 from capstan.interop.timely.event_link import EventPusher
 
@@ -37,10 +45,12 @@ class Capture:
     order, and an event without changes is not written.
     """
 
-    def __init__(self, pusher: EventPusher, minimum: tuple[int, ...]) -> None:
-        """Start a recording whose times begin at `minimum`."""
+    def __init__(
+        self, pusher: EventPusher, minimum: tuple[int, ...], order: TimeOrder = PRODUCT
+    ) -> None:
+        """Start a recording whose times begin at `minimum`, and are in `order`."""
         self._pusher = pusher
-        self._checker = StreamChecker(minimum)
+        self._checker = StreamChecker(minimum, order=order)
         self._width = len(minimum)
 
     @property
@@ -55,6 +65,14 @@ class Capture:
             CheckFailedError: `CAP-VIOLATION`, the time is already complete; nothing was pushed.
         """
         self._push(Messages.of(time, data))
+
+    def stamped(self, times: Iterable[tuple[int, ...]], data: Iterable[object]) -> None:
+        """Record a batch under a stamp of any number of times, in any order.
+
+        Raises:
+            CheckFailedError: `CAP-VIOLATION`, one of them is complete; nothing was pushed.
+        """
+        self._push(Messages.under(times, data))
 
     def advance(self, frontier: Antichain) -> None:
         """Hold one capability for each element of `frontier`: all later records are at or after it.
@@ -90,7 +108,10 @@ class Capture:
 
 
 def capture_into(
-    sink: Iterable[Output], pusher: EventPusher, minimum: tuple[int, ...] = (0,)
+    sink: Iterable[Output],
+    pusher: EventPusher,
+    minimum: tuple[int, ...] = (0,),
+    order: TimeOrder = PRODUCT,
 ) -> Captured:
     """Record the whole output of a sink, in order; after timely's `capture_into`.
 
@@ -111,12 +132,13 @@ def capture_into(
         sink: Consumed as it comes.
         pusher: An `EventLink`, an `EventWriter`, or a connection.
         minimum: Minimum time of the recording.
+        order: Order of its times; `PAIR` for pairs.
 
     Raises:
         CheckFailedError: `CAP-VIOLATION`, the output breaks a rule. The events before it are
             recorded, and form a valid recording.
     """
-    capture = Capture(pusher, minimum)
+    capture = Capture(pusher, minimum, order)
     for output in sink:
         capture.output(output)
     return capture.captured

@@ -13,6 +13,7 @@ from capstan.core.protocol import (
     Event,
     Fault,
     Item,
+    Release,
     Rule,
     read_transcript,
     transcript_line,
@@ -44,6 +45,7 @@ class LineDecoder(Decoder):
         types: EventTypes | None = None,
         worker: int | None = None,
         longest: int = MAX_FRAME,
+        release: Release | None = None,
         *,
         connected: bool = False,
     ) -> None:
@@ -54,7 +56,7 @@ class LineDecoder(Decoder):
         self._types = types
         self._lines: deque[bytes] = deque()
         self._rest: list[bytes] = []
-        self._items = read_transcript(self._next_lines(), minimum, worker)
+        self._items = read_transcript(self._next_lines(), minimum, worker, release)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
@@ -128,7 +130,8 @@ class Encoding(ABC):
 
         Raises:
             InvalidRequestError: `CAP-VALUE`, a value is not of its type; `CAP-FRAME-LENGTH`, the
-                event is longer than readers accept.
+                event is longer than readers accept; `CAP-STAMP`, the form has no place for its
+                stamp.
         """
         try:
             data, size = self._encoded(event, seq)
@@ -137,6 +140,15 @@ class Encoding(ABC):
                 "CAP-VALUE",
                 f"event {seq} cannot be written: {error}",
                 "records and times must be of the given types",
+                seq=seq,
+            ) from error
+        except InvalidRequestError as error:
+            if error.code != "CAP-STAMP":
+                raise
+            raise InvalidRequestError(
+                error.code,
+                f"event {seq} cannot be written as timely {Release.V031} does: {error.message}",
+                f"write the recording in the form of timely {Release.V032}",
                 seq=seq,
             ) from error
         if size > self.longest:
@@ -165,13 +177,14 @@ class Frames(Encoding):
 
     types: EventTypes
     longest: int = MAX_FRAME
+    release: Release = Release.V031
 
     def decoder(self, *, connected: bool = False) -> FrameDecoder:
         """A decoder from the first frame on; both files and connections may be cut off."""
-        return FrameDecoder(self.types, self.longest)
+        return FrameDecoder(self.types, self.longest, self.release)
 
     def _encoded(self, event: Event, seq: int) -> tuple[bytes, int]:
-        frame = encode_event(self.types, event)
+        frame = encode_event(self.types, event, self.release)
         return frame, len(frame) - PREFIX
 
 
@@ -184,17 +197,21 @@ class Lines(Encoding):
     types: EventTypes | None = None
     worker: int | None = 0  # of the recording; a reader with None takes it from the first line
     longest: int = MAX_FRAME
+    # None: messages under one time have a `time`, unless the first that are read have a `stamp`.
+    release: Release | None = None
 
     @classmethod
-    def of(cls, types: EventTypes, worker: int | None = 0) -> Lines:
+    def of(cls, types: EventTypes, worker: int | None = 0, release: Release | None = None) -> Lines:
         """Transcripts with these types."""
-        return cls(types.minimum_json, types, worker)
+        return cls(types.minimum_json, types, worker, release=release)
 
     def decoder(self, *, connected: bool = False) -> LineDecoder:
         """A decoder that starts at the first line."""
-        return LineDecoder(self.minimum, self.types, self.worker, self.longest, connected=connected)
+        return LineDecoder(
+            self.minimum, self.types, self.worker, self.longest, self.release, connected=connected
+        )
 
     def _encoded(self, event: Event, seq: int) -> tuple[bytes, int]:
         written = event if self.types is None else self.types.to_transcript(event)
-        line = transcript_line(written, self.worker or 0, seq, self.minimum)
+        line = transcript_line(written, self.worker or 0, seq, self.minimum, self.release)
         return line, len(line)

@@ -3,12 +3,14 @@
     length   u64 little-endian   the remaining bytes of this frame
     tag      u32 little-endian   0 = progress, 1 = messages
     progress: u64 count, then per update the time and an i64
-    messages: the time, then u64 count, then the records
+    messages: the time, then u64 count, then the records                                   0.31
+    messages: u64 count, then the times of the stamp, then u64 count, then the records     0.32
 
 Frames follow one another with nothing before, between or after them. There is no header, no
-version and no end mark. So the types must be given, and a wrong type is noticed only when the bytes
-do not fit it. A last frame that is cut short is a torn tail: everything before it counts. Anything
-else that is not a frame is damage, and nothing after it can be trusted.
+version and no end mark. So the types and the release of timely must be given, and wrong ones are
+noticed only when the bytes do not fit them, which they sometimes do. A last frame that is cut short
+is a torn tail: everything before it counts. Anything else that is not a frame is damage, and
+nothing after it can be trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import struct
 from abc import ABC, abstractmethod
 from typing import Final, Self
 
-from capstan.core.protocol import Event, Item, Messages, Progress
+from capstan.core.protocol import Event, Item, Messages, Progress, Release
 from capstan.core.times import Time
 from capstan.interop.timely.types.codec import (
     MisfitError,
@@ -39,6 +41,7 @@ _PROGRESS, _MESSAGES = 0, 1
 _LEAST_PROGRESS: Final = _TAG.size + _LENGTH.size
 # Records without bytes: a count alone could otherwise demand any amount of memory.
 _MOST_EMPTY: Final = 2**20
+_STAMPED: Final = Release.V032
 _DIFFS: Final = (-(2**63), 2**63 - 1)
 
 
@@ -46,8 +49,11 @@ class _TagError(MisfitError):
     """Raised inside this module for a frame with an unknown tag."""
 
 
-def encode_event(types: EventTypes, event: Event) -> bytes:
-    """The frame of an event, including its length; `MisfitError` if it does not fit the types."""
+def encode_event(types: EventTypes, event: Event, release: Release = Release.V031) -> bytes:
+    """The frame of an event, including its length; `MisfitError` if it does not fit the types.
+
+    Messages that do not have one time raise `CAP-STAMP` in the form of timely 0.31.
+    """
     body = bytearray(_LENGTH.size)
     if isinstance(event, Progress):
         body += _TAG.pack(_PROGRESS)
@@ -63,7 +69,11 @@ def encode_event(types: EventTypes, event: Event) -> bytes:
         if types.record.least == 0:
             _require_count(len(data))
         body += _TAG.pack(_MESSAGES)
-        types.time.encode(event.time, body)
+        if release is _STAMPED:
+            types.time.encode_stamp(event.stamp, body)
+        else:
+            stamp = event.stamp
+            types.time.encode(stamp[0] if len(stamp) == 1 else event.time, body)
         write_count(len(data), body)
         types.record.encode_many(data, body)
     _LENGTH.pack_into(body, 0, len(body) - _LENGTH.size)
@@ -73,11 +83,14 @@ def encode_event(types: EventTypes, event: Event) -> bytes:
 class FrameDecoder(Decoder):
     """Decoder of frames; it holds at most one frame and one chunk of input."""
 
-    __slots__ = ("_at", "_buffer", "_types")
+    __slots__ = ("_at", "_buffer", "_release", "_types")
 
-    def __init__(self, types: EventTypes, longest: int = MAX_FRAME) -> None:
+    def __init__(
+        self, types: EventTypes, longest: int = MAX_FRAME, release: Release = Release.V031
+    ) -> None:
         super().__init__(longest)
         self._types = types
+        self._release = release
         self._buffer = bytearray()
         self._at = 0
 
@@ -128,22 +141,32 @@ class FrameDecoder(Decoder):
         """The event of a frame, complete or cut short; None if it may be the start of one."""
         torn = len(body) < length
         try:
-            return _event(self._types, body, length)
+            return _event(self._types, body, length, self._release)
         except ShortError as error:
             if torn:
                 return None
             reason = f"its contents do not fit into its {length} bytes: {error}"
-            return self._not_a_frame("CAP-FRAME-TYPES", reason)
+            return self._misfit(reason, body, length)
         except _TagError as error:
             return self._not_a_frame("CAP-FRAME-TAG", str(error))
         except MisfitError as error:
-            return self._not_a_frame("CAP-FRAME-TYPES", str(error))
+            return self._misfit(str(error), body, length)
+
+    def _misfit(self, reason: str, body: bytes, length: int) -> Damage:
+        """The damage of a frame that does not fit, which names the other form if that one does."""
+        other = self._release.other
+        try:
+            _event(self._types, body, length, other)
+        except MisfitError:
+            return self._not_a_frame("CAP-FRAME-TYPES", reason)
+        words = f"{reason} (read as timely {self._release}; it fits timely {other})"
+        return self._not_a_frame("CAP-FRAME-TYPES", words)
 
     def _not_a_frame(self, code: str, reason: str) -> Damage:
         return self._damaged(code, f"the frame at byte {self.offset}: {reason}")
 
 
-def _event(types: EventTypes, body: bytes, length: int) -> Event:
+def _event(types: EventTypes, body: bytes, length: int, release: Release) -> Event:
     """The event of a frame of `length` bytes, given the bytes present."""
     at = end_of(body, 0, _TAG.size)
     (tag,) = _TAG.unpack_from(body, 0)
@@ -152,7 +175,11 @@ def _event(types: EventTypes, body: bytes, length: int) -> Event:
     if tag != _MESSAGES:
         message = f"its tag is {tag}; 0 or 1 expected"
         raise _TagError(message)
-    time, at = types.time.decode(body, at)
+    if release is _STAMPED:
+        stamp, at = types.time.decode_stamp(body, at, length - at - _LENGTH.size)
+    else:
+        time, at = types.time.decode(body, at)
+        stamp = (time,)
     count, at = read_count(body, at)
     if types.record.least == 0:
         _require_count(count)
@@ -163,7 +190,7 @@ def _event(types: EventTypes, body: bytes, length: int) -> Event:
     if at != length:
         message = f"{length - at} bytes are left over after its {count} records"
         raise MisfitError(message)
-    return Messages(time, count, data)
+    return Messages(stamp, count, data)
 
 
 def _updates(types: EventTypes, body: bytes, at: int, length: int) -> tuple[tuple[Time, int], ...]:

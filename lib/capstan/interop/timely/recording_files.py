@@ -1,8 +1,9 @@
 """Recordings in a folder: `worker-<i>.jsonl`, `worker-<i>.bin`, and `case.json` with their types.
 
-    {"minimum": 0, "record_type": "u64", "time_type": "u64", "workers": 5}
+    {"minimum": 0, "record_type": "u64", "time_type": "u64", "timely": "0.32", "workers": 5}
 
-`minimum` and the types are read; all other fields are informative.
+`minimum`, the types and `timely` are read; all other fields are informative. `timely` is the
+release whose form the recordings have: see `core.protocol.release`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from capstan.core.protocol import Release
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding
 from capstan.interop.timely.reader import EventReader
@@ -86,6 +88,16 @@ def types_of(
     if minimum is None and time_type is None:
         minimum = case.get("minimum")
     return EventTypes.of(times, records, minimum)
+
+
+def release_of(path: Path, timely: str | None = None) -> Release | None:
+    """The declared form of a recording: the given one, else that of `case.json`; None without.
+
+    Raises:
+        InvalidRequestError: `CAP-TIMELY`, it is not one of a known release.
+    """
+    declared = case_beside(path).get("timely") if timely is None else timely
+    return None if declared is None else Release.of(declared)
 
 
 def open_recording(path: Path, encoding: Encoding) -> EventReader:

@@ -3,8 +3,9 @@
 Recording `i` goes to replay worker `i % peers`. A replay worker with `n` recordings starts with the
 capabilities `{minimum: n}`, and its counts are the sum of theirs. So it stays at its minimum until
 every recording has dropped it, and its frontier only advances. Without recordings it holds nothing
-and is closed at once. A record is emitted at a time only while the worker holds something at or
-before that time. The combined output and the final frontier do not depend on the number of workers.
+and is closed at once. A record is emitted only while the worker holds something at or before each
+element of its stamp; without elements, at any time. The combined output and the final frontier do
+not depend on the number of workers.
 
 Timely checks nothing here: a recording that drops a capability it never held takes it from another
 recording, whose records are then late. So each recording is checked on its own before it counts.
@@ -20,7 +21,7 @@ from typing import Final, Protocol
 
 from capstan.core.parallelism import check_parallelism
 from capstan.core.protocol import Event, Messages, Progress, StreamChecker
-from capstan.core.times import Antichain, MutableAntichain, Time
+from capstan.core.times import PRODUCT, Antichain, MutableAntichain, Time, TimeOrder
 from capstan.interop.timely.capture import violation_error
 from capstan.interop.timely.event_link import EventSource, source_of
 from capstan.interop.timely.types.event_types import records_of
@@ -59,7 +60,8 @@ class Replayed:
     @property
     def frontier(self) -> Antichain:
         """The frontier of the whole replay."""
-        return Antichain(tuple(time for frontier in self.frontiers for time in frontier))
+        order = self.frontiers[0].order
+        return Antichain(tuple(time for frontier in self.frontiers for time in frontier), order)
 
     @property
     def closed(self) -> bool:
@@ -70,10 +72,12 @@ class Replayed:
 class ReplayWorker:
     """One replay worker: its capabilities and its output."""
 
-    def __init__(self, minimum: tuple[int, ...], recordings: int) -> None:
+    def __init__(
+        self, minimum: tuple[int, ...], recordings: int, order: TimeOrder = PRODUCT
+    ) -> None:
         """Start with the capabilities `{minimum: recordings}`, or none without recordings."""
-        self._checkers = [StreamChecker(minimum) for _ in range(recordings)]
-        self._held = MutableAntichain.from_items([(minimum, recordings)])
+        self._checkers = [StreamChecker(minimum, order=order) for _ in range(recordings)]
+        self._held = MutableAntichain.from_items([(minimum, recordings)], order)
         self._width = len(minimum)
         self.records = 0
 
@@ -120,6 +124,7 @@ class Replayer:
         minimum: tuple[int, ...] = (0,),
         peers: int = 1,
         batch: int | None = 1,
+        order: TimeOrder = PRODUCT,
     ) -> None:
         """Assign the recordings to the workers.
 
@@ -127,6 +132,7 @@ class Replayer:
             sources: The recordings, in order: readers, links, or any events.
             peers: Number of replay workers, at least one.
             batch: Maximum number of events per recording and turn; None takes all available now.
+            order: Order of all times; `PAIR` for pairs.
         """
         check_parallelism(peers, most=None)
         if batch is not None:
@@ -134,7 +140,7 @@ class Replayer:
         self._sources = [source_of(source) for source in sources]
         self._batch = batch
         shares = [range(worker, len(self._sources), peers) for worker in range(peers)]
-        self.workers = tuple(ReplayWorker(minimum, len(share)) for share in shares)
+        self.workers = tuple(ReplayWorker(minimum, len(share), order) for share in shares)
         self.events = 0
         self._emitted_frontiers: list[Antichain | None] = [None] * peers
 
@@ -211,12 +217,14 @@ def replay_into(
     minimum: tuple[int, ...] = (0,),
     peers: int = 1,
     batch: int | None = 1,
+    order: TimeOrder = PRODUCT,
     idle: Callable[[], None] | None = None,
 ) -> Replayed:
     """Play recordings to their end; after timely's `replay_into`, which never ends by itself.
 
     A recording that ends without being closed leaves its replay worker open; the result has its
-    frontier. See `Replayer` for `sources`, `peers` and `batch`.
+    frontier. See `Replayer` for `sources`, `peers`, `batch`
+    and `order`.
 
     Args:
         consumer: Receiver of the records and frontiers of all replay workers.
@@ -228,7 +236,7 @@ def replay_into(
         InvalidRequestError: `CAP-PEERS`, fewer than one replay worker, or less than one event per
             turn.
     """
-    replayer = Replayer(sources, minimum, peers, batch)
+    replayer = Replayer(sources, minimum, peers, batch, order)
     pause = idle or (lambda: time.sleep(_PAUSE))
     while True:
         events_before = replayer.events
@@ -251,6 +259,7 @@ def extract(events: Iterable[Event]) -> list[tuple[Time, tuple[object, ...]]]:
     onwards, None before everything else.
 
     Raises:
+        InvalidRequestError: `CAP-STAMP`, a stamp does not have one element.
         MisfitError: An event counts records but does not carry them.
     """
     by_time: dict[Time, list[object]] = {}

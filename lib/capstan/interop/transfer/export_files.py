@@ -55,13 +55,17 @@ class ExportResult:
 
 
 def form_of(
-    tape: Tape, form: Format, time_type: str | None = None, record_type: str | None = None
+    tape: Tape,
+    form: Format,
+    time_type: str | None = None,
+    record_type: str | None = None,
+    timely: str | None = None,
 ) -> Form:
-    """The form of a stream's recordings: with the given types, else those of its import."""
+    """The form of a stream's recordings: as given, else that of its import."""
     start = list(tape.time_type.minimum)
     known: dict[str, object] = {"minimum": start if len(start) > 1 else start[0]}
     known |= tape.settings.fixed.get("import", {})
-    options = {"time_type": time_type, "record_type": record_type}
+    options = {"time_type": time_type, "record_type": record_type, "timely": timely}
     known |= {name: text for name, text in options.items() if text is not None}
     return Form.from_json(known, form)
 

@@ -41,6 +41,7 @@ class ImportResult:
 
     stream: str
     surveys: tuple[FileSurvey, ...]
+    form: Form
     unchanged: bool = False
 
     def to_json(self) -> dict[str, object]:
@@ -48,6 +49,7 @@ class ImportResult:
         return {
             "stream": self.stream,
             "unchanged": self.unchanged,
+            "timely": {"release": str(self.form.release), "assumed": self.form.assumed},
             "events": sum(survey.events for survey in self.surveys),
             "records": sum(survey.records for survey in self.surveys),
             "valid": all(survey.violation is None for survey in self.surveys),
@@ -80,6 +82,7 @@ def import_recordings(
     interruption it finishes the work. With `unchecked`, recordings that break a rule are imported
     unchanged; a verification of the stream then reports them.
     """
+    form.require_tape()
     files = _files(spark, recordings)
     surveys = _surveyed(files, form)
     emit("import.survey", stream=name, files=len(surveys), events=sum(s.events for s in surveys))
@@ -90,9 +93,9 @@ def import_recordings(
     settings = _settings(form, surveys)
     tape = open_or_create_tape(spark, lake, name, form, settings, _exists_error(name))
     if newest_cut(tape).commit >= 0:
-        return ImportResult(name, surveys, unchanged=True)
+        return ImportResult(name, surveys, form, unchanged=True)
     _write(spark, tape, files, form, surveys)
-    return ImportResult(name, surveys)
+    return ImportResult(name, surveys, form)
 
 
 def _files(spark: SparkSession, recordings: Sequence[Recording]) -> DataFrame:
@@ -137,6 +140,16 @@ def _require_storable(surveys: Iterable[FileSurvey]) -> None:
                 file=survey.path,
                 seq=position,
                 value=number,
+            )
+        if survey.stamped is not None:
+            position, stamp = survey.stamped
+            raise InvalidRequestError(
+                "CAP-STAMP",
+                f"{survey.path}, event {position}: messages have {stamp}; a tape holds messages "
+                "under one time each",
+                "nothing was written; `capstan check` checks the files as they are",
+                file=survey.path,
+                seq=position,
             )
 
 

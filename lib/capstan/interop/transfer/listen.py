@@ -65,6 +65,7 @@ class ListenRequest:
 
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
+        self.form.require_tape()
         check_parallelism(self.workers, most=_MAX_WORKERS)
         if self.every <= 0 or (self.idle is not None and self.idle <= 0):
             raise InvalidRequestError(

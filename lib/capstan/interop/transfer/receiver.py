@@ -14,7 +14,7 @@ from capstan.core.protocol import Event, StreamChecker
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
-from capstan.interop.transfer.recording_reader import first_oversized_number, weight
+from capstan.interop.transfer.recording_reader import first_oversized_number, several_times, weight
 from capstan.telemetry.instrumentation import emit
 
 _TICK: Final = 0.2
@@ -159,6 +159,11 @@ class Receiver:
         number = first_oversized_number(event, self.form)
         if number is not None:
             self._refuse(f"event {self.checker.seq} of {peer}: {number} does not fit a BIGINT")
+            return
+        stamp = several_times(event)
+        if stamp:
+            held = "a tape holds messages under one time each"
+            self._refuse(f"event {self.checker.seq} of {peer}: messages have {stamp}; {held}")
             return
         seq = self.checker.seq
         violation = self.checker.judge(event)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 
-from capstan.core.protocol import transcript_minimum
-from capstan.core.times import Coordinate, Kind, TimeType
+from capstan.core.protocol import Release, transcript_minimum
+from capstan.core.times import PRODUCT, Coordinate, Kind, TimeOrder, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
@@ -17,8 +17,11 @@ from capstan.interop.timely import (
     Frames,
     Lines,
     TypeCodec,
+    assumed_of_frames,
+    assumed_of_lines,
     case_beside,
     recordings_in,
+    release_of,
     types_of,
     worker_of,
 )
@@ -45,6 +48,9 @@ class Form:
     format: Format
     types: EventTypes | None  # None for transcripts with arbitrary JSON records
     minimum: object  # JSON: an integer, or a list of integers
+    release: Release = Release.V031  # how messages state their times
+    # Whether the release was found in the recordings, because none was declared.
+    assumed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         transcript_minimum(self.minimum)
@@ -58,15 +64,33 @@ class Form:
         time_type: str | None = None,
         record_type: str | None = None,
         minimum: object = None,
+        timely: str | None = None,
     ) -> Form:
-        """The form of the recordings in a folder: from the arguments, else from `case.json`."""
+        """The form of the recordings in a folder: from the arguments, else from `case.json`.
+
+        Without a release of timely in either, it is that which the recordings show.
+        """
         place = folder / f"worker-0{form.suffix}"
         case = case_beside(place)
         known = (time_type or case.get("time_type")) and (record_type or case.get("record_type"))
+        release = release_of(place, timely)
         if known or form is Format.TIMELY:
             types = types_of(place, time_type, record_type, minimum)
-            return cls(form, types, types.minimum_json)
-        return cls(form, None, case.get("minimum", 0) if minimum is None else minimum)
+            made = cls(form, types, types.minimum_json, release or Release.V031)
+        else:
+            start = case.get("minimum", 0) if minimum is None else minimum
+            made = cls(form, None, start, release or Release.V031)
+        return made if release is not None else made._assuming(folder)
+
+    def _assuming(self, folder: Path) -> Form:
+        """The same with the release that the recordings in a folder show."""
+        paths = recordings_in(folder, (self.format.suffix,))
+        if self.format is Format.TIMELY:
+            assert self.types is not None
+            release = assumed_of_frames(paths, self.types)
+        else:
+            release = assumed_of_lines(paths, self.minimum)
+        return replace(self, release=release, assumed=True)
 
     @classmethod
     def from_options(
@@ -76,42 +100,63 @@ class Form:
         time_type: str | None = None,
         record_type: str | None = None,
         minimum: object = None,
+        timely: str | None = None,
     ) -> Form:
-        """The form of recordings without files: from the arguments alone."""
+        """The form of recordings without files: from the arguments alone; by default of 0.31."""
+        release = Release.V031 if timely is None else Release.of(timely)
         if time_type is not None and record_type is not None:
             types = EventTypes.of(time_type, record_type, minimum)
-            return cls(form, types, types.minimum_json)
+            return cls(form, types, types.minimum_json, release)
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: their bytes do not state them",
                 "give --time-type and --record-type, for example u64 and string",
             )
-        return cls(form, None, 0 if minimum is None else minimum)
+        return cls(form, None, 0 if minimum is None else minimum, release)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
         """The form stored in the settings of an imported stream."""
+        release = Release.of(value.get("timely", Release.V031))
         if value.get("time_type") is not None:
             types = EventTypes.from_json(value)
-            return cls(form, types, types.minimum_json)
+            return cls(form, types, types.minimum_json, release)
         if form is Format.TIMELY:
             raise InvalidRequestError(
                 "CAP-FILE",
                 "the types of frames are unknown: the stream was imported without types",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
             )
-        return cls(form, None, value.get("minimum", 0))
+        return cls(form, None, value.get("minimum", 0), release)
 
     def to_json(self) -> dict[str, object]:
-        """The types and the minimum, as in `case.json`."""
+        """The types, the minimum and the release, as in `case.json`; without one it is 0.31."""
         types = {} if self.types is None else self.types.to_json()
-        return {"minimum": self.minimum, **types}
+        # Settings of tapes that earlier versions imported do not state it.
+        release = {} if self.release is Release.V031 else {"timely": str(self.release)}
+        return {"minimum": self.minimum, **types, **release}
 
     @property
     def record(self) -> TypeCodec | None:
         """The type of records; None for arbitrary JSON."""
         return None if self.types is None else self.types.record
+
+    @property
+    def order(self) -> TimeOrder:
+        """The order of times."""
+        return PRODUCT if self.types is None else self.types.time.order
+
+    def require_tape(self) -> None:
+        """Check that a tape can hold recordings of this form: it orders times by coordinates."""
+        if self.types is not None and self.order != PRODUCT:
+            raise InvalidRequestError(
+                "CAP-TIME-TYPE",
+                f"times of {self.types.time.name} are ordered by the first part of a pair that "
+                "differs, and a tape orders times coordinate by coordinate",
+                "`capstan check` checks the files as they are; a Product can be imported",
+                type=self.types.time.name,
+            )
 
     @property
     def time_type(self) -> TimeType:
@@ -125,8 +170,8 @@ class Form:
         """The encoding, up to `longest` bytes a frame; without a worker, line one names it."""
         if self.format is Format.TIMELY:
             assert self.types is not None
-            return Frames(self.types, longest)
-        return Lines(self.minimum, self.types, worker, longest)
+            return Frames(self.types, longest, self.release)
+        return Lines(self.minimum, self.types, worker, longest, self.release)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from capstan.core.protocol import Fault, Messages, Progress, Rule, StreamChecker, Violation
-from capstan.core.protocol.events import Event, Item
+from capstan.core.protocol.events import Event, Item, stamp_text
 from capstan.core.times import Time, TimeType
 from capstan.interop.timely import EventReader
 from capstan.interop.transfer.payload_columns import (
@@ -46,6 +46,13 @@ class OversizedNumber(NamedTuple):
     number: str
 
 
+class HeldStamp(NamedTuple):
+    """First messages in a file that do not have one time: position, and their stamp in words."""
+
+    position: int
+    stamp: str
+
+
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
     """Contents of one file."""
@@ -58,6 +65,7 @@ class FileSurvey:
     violation: SurveyViolation | None  # the first; None if the recording is sound
     torn: str | None  # its unfinished end in words; None if complete
     oversized: OversizedNumber | None  # the first number that does not fit a BIGINT
+    stamped: HeldStamp | None = None  # the first messages that do not have one time
 
 
 SURVEY: Final = TypeAdapter(FileSurvey)
@@ -71,9 +79,10 @@ def survey(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
 
 
 def _surveyed(recording: Recording, form: Form) -> FileSurvey:
-    checker = StreamChecker(form.time_type.minimum)
+    checker = StreamChecker(form.time_type.minimum, order=form.order)
     violation: Violation | None = None
     oversized: OversizedNumber | None = None
+    stamped: HeldStamp | None = None
     events = records = 0
     with Path(recording.path).open("rb", buffering=0) as source:
         # Of the bytes after damage too: the file is the same only if all bytes are.
@@ -82,10 +91,13 @@ def _surveyed(recording: Recording, form: Form) -> FileSurvey:
         reader = EventReader(source, form.encoding(recording.named), recording.path)
         for position, item in enumerate(reader.items()):
             events += 1
-            records += _records(_event(item)) or 0
+            event = _event(item)
+            records += _records(event) or 0
+            if stamped is None and (words := several_times(event)):
+                stamped = HeldStamp(position, words)
             violation = violation or checker.judge(item)
             if oversized is None:
-                number = first_oversized_number(_event(item), form)
+                number = first_oversized_number(event, form)
                 oversized = None if number is None else OversizedNumber(position, number)
         torn = None if reader.torn is None else reader.torn.about
     first = None
@@ -93,7 +105,7 @@ def _surveyed(recording: Recording, form: Form) -> FileSurvey:
         description = violation.describe(form.time_type)
         first = SurveyViolation(violation.seq, violation.rule.value, description)
     return FileSurvey(
-        recording.worker, recording.path, digest, events, records, first, torn, oversized
+        recording.worker, recording.path, digest, events, records, first, torn, oversized, stamped
     )
 
 
@@ -110,6 +122,13 @@ def first_oversized_number(event: Event | None, form: Form) -> str | None:
     return None
 
 
+def several_times(event: Event | None) -> str:
+    """The stamp of messages that do not have one time, in words; a tape holds no such yet."""
+    if isinstance(event, Messages) and len(event.stamp) != 1:
+        return stamp_text(event.stamp)
+    return ""
+
+
 def _event(item: Item) -> Event | None:
     """The event of an item, even if its number is wrong."""
     return item.found if isinstance(item, Fault) else item
@@ -117,7 +136,7 @@ def _event(item: Item) -> Event | None:
 
 def _times(event: Event | None) -> Iterator[Time]:
     if isinstance(event, Messages):
-        yield event.time
+        yield from event.stamp
     elif isinstance(event, Progress):
         yield from (time for time, _ in event.updates)
 
@@ -236,7 +255,7 @@ def _parts(recording: Recording, form: Form) -> Iterator[tuple[int, Messages, in
         data = event.data or ()
         for start in range(0, len(data), _MAX_ROWS):
             part = data[start : start + _MAX_ROWS]
-            yield position, Messages(event.time, len(part), part), size * len(part) // len(data)
+            yield position, Messages(event.stamp, len(part), part), size * len(part) // len(data)
 
 
 def record_batch(

@@ -10,7 +10,7 @@ import pytest
 
 from capstan.cli import main
 from capstan.core.protocol import Messages, Progress
-from capstan.interop.timely import EventTypes, encode_event
+from capstan.interop.timely import EventTypes, Frames, Lines, encode_event
 
 TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
 CASES = sorted(path.parent for path in TIMELY.glob("*/case.json"))
@@ -134,3 +134,46 @@ def test_unreadable_recordings_are_refused(words, error, tmp_path, check):
     path = write(tmp_path / "x.bin", SOUND)
     code, actual = check(path, *words)
     assert (code, actual["error"]) == (2, error)
+
+
+STAMPED = sorted((TIMELY.parent / "timely032").glob("s*"))
+
+
+@pytest.mark.parametrize("case", STAMPED, ids=lambda case: case.name)
+@pytest.mark.parametrize("suffix", ["bin", "jsonl"])
+def test_recordings_of_timely_0_32_are_checked(case, suffix, check):
+    paths = sorted(case.glob(f"*.{suffix}"))
+    expected = json.loads((case / "expected.json").read_text(encoding="utf-8"))["streams"]
+    for words in ((), ("--timely", "0.32")):
+        code, actual = check(*paths, *words)
+        assert (code, actual["valid"]) == (0, True)
+        for item, stream in zip(actual["streams"], expected, strict=True):
+            assert (item["events"], item["records"]) == (stream["events"], stream["records"])
+            assert item["holdings"] == stream["final_holdings"]
+            assert item["frontier"] == stream["final_frontier"]
+            assert item["timely"] == ("0.32" if words or suffix == "bin" else None)
+            assert item["assumed"] == (not words and suffix == "bin")
+    code, actual = check(*paths, "--timely", "0.31")
+    assert (code, actual["streams"][0]["violation"]["rule"]) == (1, "shape")
+    about = actual["streams"][0]["violation"]["about"]
+    assert ("it fits timely 0.32" if suffix == "bin" else "those of timely 0.32") in about
+
+
+def test_what_was_assumed_is_told(capsys):
+    assert main(["check", str(STAMPED[0] / "worker-0.bin")]) == 0
+    assert "1 read as recordings of timely 0.32; --timely declares it" in capsys.readouterr().out
+    code = main(["check", "--timely", "0.30", str(STAMPED[0] / "worker-0.bin")])
+    assert (code, "CAP-TIMELY" in capsys.readouterr().err) == (2, True)
+
+
+@pytest.mark.parametrize("suffix", ["bin", "jsonl"])
+def test_pairs_of_a_case_are_ordered_as_pairs(suffix, tmp_path, check):
+    types = EventTypes.of("(u64,u64)", "u64")
+    (tmp_path / "case.json").write_text(json.dumps(types.to_json()))
+    events = [Progress.of([((0, 5), 1), ((0, 0), -1)]), Messages.of((1, 0), [7])]
+    encoding = Frames(types) if suffix == "bin" else Lines.of(types)
+    path = tmp_path / f"worker-0.{suffix}"
+    path.write_bytes(b"".join(encoding.encode(event, at) for at, event in enumerate(events)))
+    code, actual = check(path)
+    assert (code, actual["streams"][0]["records"]) == (0, 1)
+    assert check(path, "--time-type", "Product<u64,u64>", "--record-type", "u64")[0] == 1

@@ -9,13 +9,30 @@ from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import StreamChecker, check_all, read_transcript, transcript_minimum
+from capstan.core.protocol import (
+    Release,
+    StreamChecker,
+    check_all,
+    read_transcript,
+    transcript_minimum,
+)
 from capstan.core.times import Antichain, MutableAntichain
 from tests.support.reference_checker import check
 
-TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
-CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))
-MUTANTS = json.loads((TIMELY / "mutants" / "expected.json").read_text(encoding="utf-8"))["mutants"]
+CONFORMANCE = Path(__file__).parents[3] / "conformance"
+RELEASES = {"timely": Release.V031, "timely032": Release.V032}
+CASES = [
+    f"{folder}/{path.parent.name}"
+    for folder in RELEASES
+    for path in sorted((CONFORMANCE / folder).glob("*/case.json"))
+]
+MUTANTS = [
+    {**mutant, "folder": folder}
+    for folder in RELEASES
+    for mutant in json.loads(
+        (CONFORMANCE / folder / "mutants" / "expected.json").read_text(encoding="utf-8")
+    )["mutants"]
+]
 
 
 def reference(items, minimum):
@@ -27,13 +44,13 @@ def incremental(items, minimum):
 
 
 @cache
-def recorded(path, minimum_text, worker):
+def recorded(path, minimum_text, worker, release):
     with path.open("rb") as lines:
-        return tuple(read_transcript(lines, json.loads(minimum_text), worker))
+        return tuple(read_transcript(lines, json.loads(minimum_text), worker, release))
 
 
-def judged(checker, path, minimum, worker=None):
-    items = recorded(path, json.dumps(minimum), worker)
+def judged(checker, path, minimum, worker=None, release=None):
+    items = recorded(path, json.dumps(minimum), worker, release)
     return checker(items, transcript_minimum(minimum))
 
 
@@ -53,14 +70,14 @@ def offending(detail):
 
 def streams():
     for case in CASES:
-        expected = json.loads((TIMELY / case / "expected.json").read_text(encoding="utf-8"))
+        expected = json.loads((CONFORMANCE / case / "expected.json").read_text(encoding="utf-8"))
         for stream in expected["streams"]:
             yield pytest.param(case, expected["minimum"], stream, id=f"{case}-{stream['worker']}")
 
 
 def test_nothing_is_left_out():
-    assert len(CASES) >= 16
-    assert len(MUTANTS) >= 136
+    assert len(CASES) >= 16 + 26
+    assert len(MUTANTS) >= 136 + 224
     # The time is told of most that a time breaks.
     reported = [m for m in MUTANTS if m["expected"]["rule"] in ("increment", "negative", "message")]
     assert sum(offending(m["expected"]["detail"]) is not None for m in reported) > 50
@@ -70,7 +87,8 @@ def test_nothing_is_left_out():
 @pytest.mark.parametrize(("case", "minimum", "stream"), list(streams()))
 def test_recordings_are_valid_and_end_as_they_did(checker, case, minimum, stream):
     worker = stream["worker"]
-    verdict = judged(checker, TIMELY / case / f"worker-{worker}.jsonl", minimum, worker)
+    path, release = CONFORMANCE / case / f"worker-{worker}.jsonl", RELEASES[case.split("/")[0]]
+    verdict = judged(checker, path, minimum, worker, release)
     assert verdict.valid
     assert verdict.events == stream["events"]
     assert verdict.records == stream["records"]
@@ -81,21 +99,24 @@ def test_recordings_are_valid_and_end_as_they_did(checker, case, minimum, stream
 
 @pytest.mark.parametrize("case", CASES)
 def test_all_recordings_of_a_run_add_up(case):
-    expected = json.loads((TIMELY / case / "expected.json").read_text(encoding="utf-8"))
+    expected = json.loads((CONFORMANCE / case / "expected.json").read_text(encoding="utf-8"))
     together = MutableAntichain()
     for stream in expected["streams"]:
-        path = TIMELY / case / f"worker-{stream['worker']}.jsonl"
+        path = CONFORMANCE / case / f"worker-{stream['worker']}.jsonl"
         verdict = judged(incremental, path, expected["minimum"], stream["worker"])
         together.update(verdict.holdings)
     assert listed(together.items()) == expected["final_holdings"]
     assert [as_written(time) for time in together.frontier] == expected["final_frontier"]
 
 
+@pytest.mark.parametrize("declared", [False, True], ids=["found", "declared"])
 @pytest.mark.parametrize("checker", [reference, incremental])
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant["file"])
-def test_variants_are_judged_as_expected(checker, mutant):
-    expected = mutant["expected"]
-    verdict = judged(checker, TIMELY / "mutants" / mutant["file"], mutant["minimum"])
+def test_variants_are_judged_as_expected(checker, mutant, declared):
+    expected, folder = mutant["expected"], mutant["folder"]
+    release = RELEASES[folder] if declared else None
+    path = CONFORMANCE / folder / "mutants" / mutant["file"]
+    verdict = judged(checker, path, mutant["minimum"], release=release)
     violation = verdict.violation
     assert verdict.valid == expected["valid"]
     assert (violation.seq if violation else None) == expected["first_violation_seq"]

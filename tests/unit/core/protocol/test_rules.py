@@ -28,7 +28,7 @@ def progress(*updates):
 
 
 def messages(*time, records=1):
-    return Messages(Time(time), records)
+    return Messages((Time(time),), records)
 
 
 def test_a_worker_starts_with_the_minimum(judged):
@@ -159,7 +159,7 @@ def test_a_verdict_as_json(judged):
 def test_many_held_times_are_not_all_told():
     held = tuple((Time.of(time), 1) for time in range(10, 20))
     judge = StreamChecker((0,), held)
-    violation = judge.messages((3,), 1)
+    violation = judge.messages(((3,),), 1)
     assert violation is not None
     assert violation.describe(EPOCH).endswith("14 x1 and 5 more")
     assert len(violation.held) == 10
@@ -168,10 +168,10 @@ def test_many_held_times_are_not_all_told():
 def test_judging_goes_on_where_it_stopped():
     judge = StreamChecker((0,), [((3,), 2), ((7,), 1)], seq=40, records=1000)
     assert judge.expect(40) is None
-    assert judge.messages((3,), 5) is None
+    assert judge.messages(((3,),), 5) is None
     assert judge.progress([((3,), -2)]) is None
     assert (judge.seq, judge.records) == (42, 1005)
-    violation = judge.messages((6,), 1)
+    violation = judge.messages(((6,),), 1)
     assert violation is not None
     assert (violation.seq, violation.held) == (42, ((Time.of(7), 1),))
 
@@ -201,6 +201,6 @@ def test_a_judge_cannot_start_below_zero_or_in_another_type():
 def test_messages_know_their_size():
     assert Messages.of((1,), ["a", "b"]).records == 2
     with pytest.raises(ValueError, match="records"):
-        Messages(Time.of(1), -1)
+        Messages((Time.of(1),), -1)
     with pytest.raises(ValueError, match="records"):
-        Messages(Time.of(1), 3, ("a",))
+        Messages((Time.of(1),), 3, ("a",))

@@ -38,14 +38,14 @@ def read_one(text, minimum=0):
 def test_both_kinds():
     lines = [SOUND, progress([0, -1], [2**64 - 1, 1], seq=1)]
     assert list(read_transcript(lines, 0)) == [
-        Messages(Time.of(0), 1, (1,)),
+        Messages((Time.of(0),), 1, (1,)),
         Progress(((Time.of(0), -1), (Time.of(2**64 - 1), 1))),
     ]
 
 
 def test_nested_times_and_a_last_line_without_its_newline():
     item = read_one(messages(time=[1, 2]).rstrip(), [0, 0])
-    assert item == Messages(Time.of(1, 2), 0, ())
+    assert item == Messages((Time.of(1, 2),), 0, ())
 
 
 @pytest.mark.parametrize(

@@ -298,7 +298,7 @@ def test_records_are_sorted_as_rust_sorts_them(records):
 
 def test_events_without_their_records_cannot_be_extracted():
     with pytest.raises(ValueError, match="3 records without the records"):
-        extract([Messages(Time.of(0), 3)])
+        extract([Messages((Time.of(0),), 3)])
 
 
 # Replay.

@@ -5,13 +5,21 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections import Counter
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import Fault, Messages, StreamChecker, check_all, transcript_minimum
+from capstan.core.protocol import (
+    Fault,
+    Messages,
+    Release,
+    StreamChecker,
+    check_all,
+    transcript_minimum,
+)
 from capstan.core.times import Antichain, MutableAntichain, complete
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
@@ -32,25 +40,48 @@ from capstan.interop.timely import (
 )
 from tests.support.reference_checker import check
 
-TIMELY = Path(__file__).parents[3] / "conformance" / "timely"
-CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))
-MUTANTS = json.loads((TIMELY / "mutants" / "expected.json").read_text(encoding="utf-8"))["mutants"]
+CONFORMANCE = Path(__file__).parents[3] / "conformance"
+RELEASES = {"timely": Release.V031, "timely032": Release.V032}
+CASES = [
+    f"{folder}/{path.parent.name}"
+    for folder in RELEASES
+    for path in sorted((CONFORMANCE / folder).glob("*/case.json"))
+]
+MUTANTS = [
+    {**mutant, "folder": folder}
+    for folder in RELEASES
+    for mutant in json.loads(
+        (CONFORMANCE / folder / "mutants" / "expected.json").read_text(encoding="utf-8")
+    )["mutants"]
+]
+
+
+def release(case):
+    return RELEASES[case.split("/")[0]]
+
+
+def frames(case):
+    return Frames(types(case), release=release(case))
+
+
+def lines(case, worker):
+    return Lines.of(types(case), worker, release(case))
 
 
 @cache
 def expected(case):
-    return json.loads((TIMELY / case / "expected.json").read_text(encoding="utf-8"))
+    return json.loads((CONFORMANCE / case / "expected.json").read_text(encoding="utf-8"))
 
 
 @cache
 def types(case):
-    return types_of(TIMELY / case / "worker-0.bin")
+    return types_of(CONFORMANCE / case / "worker-0.bin")
 
 
 @cache
 def recorded(case, worker, suffix=".bin"):
-    path = TIMELY / case / f"worker-{worker}{suffix}"
-    encoding = Frames(types(case)) if suffix == ".bin" else Lines.of(types(case), None)
+    path = CONFORMANCE / case / f"worker-{worker}{suffix}"
+    encoding = frames(case) if suffix == ".bin" else lines(case, None)
     with open_recording(path, encoding) as reader:
         return tuple(reader), reader.torn, reader.offset
 
@@ -71,13 +102,19 @@ def as_written(case, time):
     return time[0] if types(case).time.bare else list(time)
 
 
+def stamp_as_written(case, stamp):
+    """The times of messages as the release states them: one, or a stamp."""
+    times = [as_written(case, time) for time in stamp]
+    return times if release(case) is Release.V032 else times[0]
+
+
 LINES = {}
 
 
 def lines_of(case, messages):
     """The lines of an event's records; remembered, since each is replayed a dozen times."""
     if id(messages) not in LINES:
-        time, to_json = as_written(case, messages.time), types(case).record.to_json
+        time, to_json = stamp_as_written(case, messages.stamp), types(case).record.to_json
         LINES[id(messages)] = (
             messages,
             [
@@ -104,13 +141,13 @@ def written(encoding, events):
 
 
 def test_nothing_is_left_out():
-    assert len(CASES) >= 16
-    assert len(MUTANTS) >= 136
+    assert len(CASES) >= 16 + 26
+    assert len(MUTANTS) >= 136 + 224
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_files_are_found_by_worker(case):
-    paths = recordings_in(TIMELY / case, [".bin"])
+    paths = recordings_in(CONFORMANCE / case, [".bin"])
     assert [worker_of(path) for path in paths] == list(range(expected(case)["workers"]))
     assert types(case).minimum_json == expected(case)["minimum"]
     assert types(case).record == codec_of(expected(case)["record_type"])
@@ -131,14 +168,14 @@ def test_both_forms_have_the_same_events(case, stream):
 def test_what_was_read_is_written_as_the_same_bytes(case, stream):
     worker = stream["worker"]
     events, _, whole = recorded(case, worker)
-    before = (TIMELY / case / f"worker-{worker}.bin").read_bytes()
+    before = (CONFORMANCE / case / f"worker-{worker}.bin").read_bytes()
     assert (
         hashlib.sha256(before).hexdigest()
         == (expected(case)["files"][f"worker-{worker}.bin"]["sha256"])
     )
-    assert written(Frames(types(case)), events) == before[:whole]
-    lines = (TIMELY / case / f"worker-{worker}.jsonl").read_bytes()
-    assert written(Lines.of(types(case), worker), events) == lines
+    assert written(frames(case), events) == before[:whole]
+    text = (CONFORMANCE / case / f"worker-{worker}.jsonl").read_bytes()
+    assert written(lines(case, worker), events) == text
 
 
 @pytest.mark.parametrize(("case", "stream"), list(streams()))
@@ -155,9 +192,21 @@ def test_frames_are_judged_as_timely_left_them(case, stream):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_all_recordings_extracted_are_the_multiset(case):
+def test_all_recordings_are_the_multiset(case):
     events = [e for s in expected(case)["streams"] for e in recorded(case, s["worker"])[0]]
+    messages = [event for event in events if isinstance(event, Messages)]
+    assert multiset_hash(case, messages) == expected(case)["multiset_sha256"]
+    elements = Counter(str(len(event.stamp)) for event in messages)
+    assert elements == expected(case).get("elements", {"1": len(messages)} if messages else {})
+    if set(elements) - {"1"}:
+        with pytest.raises(InvalidRequestError, match="CAP-STAMP"):
+            extract(events)
+        return
     actual = extract(events)
+    if release(case) is Release.V032:
+        counts = [[[as_written(case, time)], len(records)] for time, records in actual]
+        assert counts == expected(case)["records_by_stamp"]
+        return
     counts = [[as_written(case, time), len(records)] for time, records in actual]
     assert counts == expected(case)["records_by_time"]
     if "multiset" in expected(case):
@@ -167,19 +216,21 @@ def test_all_recordings_extracted_are_the_multiset(case):
 
 
 def test_where_a_file_is_torn_is_told():
-    _, first, _ = recorded("e2_torn_w2", 0)
+    _, first, _ = recorded("timely/e2_torn_w2", 0)
     assert (first.offset, first.bytes) == (668, 13)
     assert first.missing > 0
     assert "torn at byte 681" in first.about
-    _, second, _ = recorded("e2_torn_w2", 1)
+    _, second, _ = recorded("timely/e2_torn_w2", 1)
     assert (second.offset, second.bytes, second.missing) == (904, 5, None)
     assert "in its length: 3 bytes are missing" in second.about
 
 
 def mutant_items(mutant):
     minimum = mutant["minimum"]
-    with (TIMELY / "mutants" / mutant["file"]).open("rb") as lines:
-        return list(EventReader(lines, Lines(minimum, worker=None)).items())
+    declared = RELEASES[mutant["folder"]]
+    with (CONFORMANCE / mutant["folder"] / "mutants" / mutant["file"]).open("rb") as file:
+        encoding = Lines(minimum, worker=None, release=declared)
+        return list(EventReader(file, encoding).items())
 
 
 def framed(mutant, items):
@@ -188,10 +239,11 @@ def framed(mutant, items):
     What is no event has none, nor has a time that the source's type does not know, nor anything
     whose types are not known because the source is not there.
     """
-    case = mutant["source"].split("/")[0]
-    if any(isinstance(item, Fault) for item in items) or not (TIMELY / case).is_dir():
+    case = f"{mutant['folder']}/{mutant['source'].split('/')[0]}"
+    if any(isinstance(item, Fault) for item in items) or not (CONFORMANCE / case).is_dir():
         return None
-    kinds = Frames(EventTypes.of(types(case).time.name, types(case).record.name, mutant["minimum"]))
+    known = EventTypes.of(types(case).time.name, types(case).record.name, mutant["minimum"])
+    kinds = Frames(known, release=release(case))
     try:
         data = written(kinds, items)
     except InvalidRequestError as error:
@@ -220,7 +272,7 @@ def test_variants_are_judged_as_expected_in_both_forms(mutant):
 
 
 def test_most_variants_have_bytes():
-    assert sum(framed(mutant, mutant_items(mutant)) is not None for mutant in MUTANTS) > 110
+    assert sum(framed(mutant, mutant_items(mutant)) is not None for mutant in MUTANTS) > 280
 
 
 @pytest.mark.parametrize(("case", "replay"), list(replays()))
@@ -235,7 +287,7 @@ def test_replays_meet_those_of_timely(case, replay):
     late = 0
     for step in replayer:
         if isinstance(step, Emitted):
-            if complete(frontiers[step.worker][-1], step.messages.time):
+            if any(complete(frontiers[step.worker][-1], t) for t in step.messages.stamp):
                 late += step.messages.records
             emitted.append(step.messages)
         else:
@@ -243,12 +295,17 @@ def test_replays_meet_those_of_timely(case, replay):
             frontiers[step.worker].append(step.frontier)
     assert replayer.done
     assert late == replay["late_records"] == 0
-    assert sum(messages.records for messages in emitted) == replay["records"]
-    assert multiset_hash(case, emitted) == replay["multiset_sha256"]
+    # Timely's replay may lose messages without elements; ours delivers all.
+    lost = replay.get("unstamped_lost", 0)
+    everything = [e for events in sources for e in events if isinstance(e, Messages)]
+    assert multiset_hash(case, emitted) == multiset_hash(case, everything)
+    assert sum(messages.records for messages in emitted) == replay["records"] + lost
+    if not lost:
+        assert multiset_hash(case, emitted) == replay["multiset_sha256"]
     received = replayer.replayed
     assert [as_written(case, time) for time in received.frontier] == replay["final_frontier"]
     assert received.closed == replay["closed"]
-    assert received.records == replay["records"]
+    assert received.records == replay["records"] + lost
     if replay.get("deterministic"):
         (only,) = frontiers
         assert [[as_written(case, time) for time in item] for item in only] == (
@@ -266,7 +323,7 @@ def test_replays_meet_those_of_timely(case, replay):
 
 
 def test_numbers_beyond_a_bigint_are_kept():
-    events, _, _ = recorded("k1_u64_max_w1", 0)
+    events, _, _ = recorded("timely/k1_u64_max_w1", 0)
     actual = dict(extract(events))
     assert actual[2**64 - 1,] == (5, 2**64 - 6)
     assert actual[0,] == (0, 2**64 - 1)
@@ -274,6 +331,6 @@ def test_numbers_beyond_a_bigint_are_kept():
 
 
 def test_durations_are_nanoseconds():
-    events, _, _ = recorded("i0_batch_logger_w2", 0)
+    events, _, _ = recorded("timely/i0_batch_logger_w2", 0)
     assert any(time > (10**9,) for time, _ in extract(events))
-    assert types("i0_batch_logger_w2").time.least == 12
+    assert types("timely/i0_batch_logger_w2").time.least == 12

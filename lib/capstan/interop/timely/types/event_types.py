@@ -10,19 +10,24 @@ from functools import cached_property
 from typing import Final
 
 from capstan.core.protocol import Messages, Progress, transcript_minimum
-from capstan.core.protocol.events import Event
-from capstan.core.times import Time
+from capstan.core.protocol.events import Event, in_order, unsorted
+from capstan.core.times import PRODUCT, Time, TimeOrder
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely.types.codec import (
     CoordinateCodec,
     MisfitError,
     TypeCodec,
     TypeShape,
+    end_of,
     misfit,
+    read_count,
+    write_count,
 )
+from capstan.interop.timely.types.composites import is_product
 from capstan.interop.timely.types.type_names import codec_of
 
 _DIFF: Final = "q"
+_COUNT: Final = 8
 
 
 @dataclass(frozen=True)
@@ -31,17 +36,20 @@ class TimeCodec:
 
     A time is an integer or a duration, or a `Product` or a tuple of times. Its coordinates follow
     one another, the outermost first. A `bare` time is a plain value in JSON rather than a list.
+    Times are in `order`: a tuple is ordered as timely orders a pair.
     """
 
     name: str
     coordinates: tuple[CoordinateCodec, ...]
     bare: bool
+    order: TimeOrder = PRODUCT
 
     @classmethod
     def of(cls, text: str) -> TimeCodec:
         """The codec of a type of times; `CAP-TYPE` for any other or unknown name."""
         codec = codec_of(text)
-        return cls(codec.name, tuple(_coordinates(codec)), codec.shape is not TypeShape.TUPLE)
+        bare = codec.shape is not TypeShape.TUPLE
+        return cls(codec.name, tuple(_coordinates(codec)), bare, _order(codec)[1])
 
     @cached_property
     def minimum(self) -> Time:
@@ -56,17 +64,52 @@ class TimeCodec:
     @cached_property
     def updates(self) -> struct.Struct | None:
         """A time and its diff, if module `struct` has a format for it."""
+        return None if self.layout is None else struct.Struct(f"{self.layout.format}{_DIFF}")
+
+    @cached_property
+    def layout(self) -> struct.Struct | None:
+        """A time, if module `struct` has a format for it."""
         letters = [coordinate.letter for coordinate in self.coordinates]
-        return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}{_DIFF}")
+        return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}")
 
     def decode(self, data: bytes, at: int) -> tuple[Time, int]:
         """The time at byte `at`, and the position after it; `MisfitError` without one."""
+        if self.layout is not None:
+            end = end_of(data, at, self.layout.size)
+            return Time(self.layout.unpack_from(data, at)), end
         values: list[int] = []
         for coordinate in self.coordinates:
             value, at = coordinate.decode(data, at)
             assert isinstance(value, int)
             values.append(value)
         return Time(values), at
+
+    def decode_stamp(self, data: bytes, at: int, room: int) -> tuple[tuple[Time, ...], int]:
+        """The stamp at byte `at` and the position after it, in at most `room` bytes.
+
+        The number of its elements is bounded by these bytes before any of them is read.
+        """
+        count, at = read_count(data, at)
+        if count * self.least > room - _COUNT:
+            message = f"{count} times of {self.name} do not fit into {max(room, 0)} bytes"
+            raise MisfitError(message)
+        end_of(data, at, count * self.least)
+        times: list[Time] = []
+        for _ in range(count):
+            time, at = self.decode(data, at)
+            times.append(time)
+        stamp = tuple(times)
+        if count > 1 and not in_order(stamp):
+            raise MisfitError(unsorted(stamp))
+        return stamp, at
+
+    def encode_stamp(self, stamp: tuple[Time, ...], out: bytearray) -> None:
+        """Append the bytes of a stamp; `MisfitError` if its elements are not in order."""
+        if len(stamp) > 1 and not in_order(stamp):
+            raise MisfitError(unsorted(stamp))
+        write_count(len(stamp), out)
+        for time in stamp:
+            self.encode(time, out)
 
     def encode(self, time: tuple[int, ...], out: bytearray) -> None:
         """Append the bytes of `time`; `MisfitError` if it is not of this type."""
@@ -147,16 +190,17 @@ class EventTypes:
             for time, _ in event.updates:
                 self.time.check(time)
             return event
-        self.time.check(event.time)
+        for time in event.stamp:
+            self.time.check(time)
         data = self.record.from_json_many(records_of(event))
-        return Messages(event.time, event.records, data)
+        return Messages(event.stamp, event.records, data)
 
     def to_transcript(self, event: Event) -> Event:
         """The event with its data as JSON values, for a transcript."""
         if isinstance(event, Progress) or self.record.plain:
             return event
         data = tuple(self.record.to_json(value) for value in records_of(event))
-        return Messages(event.time, event.records, data)
+        return Messages(event.stamp, event.records, data)
 
 
 def records_of(messages: Messages) -> tuple[object, ...]:
@@ -180,6 +224,15 @@ def _coordinates(codec: TypeCodec) -> Iterator[CoordinateCodec]:
             "A time consists of integers of at most 64 bits, durations, and Products or tuples.",
             type=codec.name,
         )
+
+
+def _order(codec: TypeCodec) -> tuple[int, TimeOrder]:
+    """The number of coordinates of a type of times, and their order."""
+    if isinstance(codec, CoordinateCodec):
+        return 1, PRODUCT
+    parts = [_order(part) for part in codec.parts]
+    order = TimeOrder.of(parts, lexicographic=not is_product(codec))
+    return sum(width for width, _ in parts), order
 
 
 def _json(time: Time, *, bare: bool) -> int | list[int]:

@@ -1,0 +1,303 @@
+"""Laws of stamps and of the orders of times, against models that share no code with the product."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capstan.core.protocol import (
+    Fault,
+    Messages,
+    Progress,
+    Release,
+    Rule,
+    StreamChecker,
+    Violation,
+    check_all,
+)
+from capstan.core.times import Antichain, MutableAntichain, Time, complete
+from capstan.errors import CheckFailedError
+from capstan.interop.timely import (
+    Capture,
+    Emitted,
+    EventLink,
+    EventReader,
+    EventTypes,
+    EventWriter,
+    Frames,
+    Lines,
+    Replayer,
+    TimeCodec,
+    encode_event,
+)
+from tests.support.reference_checker import check
+from tests.support.strategies import recordings, widths
+
+LEAF = "u64"
+
+
+def shapes():
+    """Types of times as trees: a leaf, or `P` or `T` and two parts."""
+    return st.recursive(
+        st.just(LEAF), lambda part: st.tuples(st.sampled_from("PT"), part, part), max_leaves=4
+    )
+
+
+def name(shape):
+    if shape == LEAF:
+        return LEAF
+    kind, *parts = shape
+    listed = ",".join(map(name, parts))
+    return f"Product<{listed}>" if kind == "P" else f"({listed})"
+
+
+def before(shape, a, b):
+    """`PartialOrder::less_equal` of timely, of nested values."""
+    if shape == LEAF:
+        return a <= b
+    kind, outer, inner = shape
+    if kind == "P":
+        return before(outer, a[0], b[0]) and before(inner, a[1], b[1])
+    if a[0] == b[0]:
+        return before(inner, a[1], b[1])
+    return before(outer, a[0], b[0])
+
+
+def values(shape, high=2):
+    if shape == LEAF:
+        return st.integers(0, high)
+    return st.tuples(*(values(part, high) for part in shape[1:]))
+
+
+def flat(value):
+    return (value,) if isinstance(value, int) else tuple(x for part in value for x in flat(part))
+
+
+def nested(shape, time):
+    """The value of a flat time."""
+    rest = list(time)
+
+    def take(part):
+        return rest.pop(0) if part == LEAF else tuple(take(inner) for inner in part[1:])
+
+    return take(shape)
+
+
+def model(shape, events, least):
+    """The rules in their plainest form: holdings by nested time, every element looked up."""
+    held = Counter({nested(shape, least): 1})
+
+    def covered(time):
+        return any(n > 0 and before(shape, s, nested(shape, time)) for s, n in held.items())
+
+    for seq, event in enumerate(events):
+        if isinstance(event, Messages):
+            if list(event.stamp) != sorted(event.stamp):
+                return seq, Rule.SHAPE, None
+            late = [time for time in event.stamp if not covered(time)]
+            if late:
+                return seq, Rule.MESSAGE, late[0]
+            continue
+        net = Counter()
+        for time, diff in event.updates:
+            net[time] += diff
+        new = [time for time in sorted(net) if net[time] > 0 and not covered(time)]
+        gone = [time for time in sorted(net) if held[nested(shape, time)] + net[time] < 0]
+        if new or gone:
+            return (seq, Rule.INCREMENT, new[0]) if new else (seq, Rule.NEGATIVE, gone[0])
+        for time, diff in net.items():
+            held[nested(shape, time)] += diff
+    return None
+
+
+def violation_of(verdict):
+    found = verdict.violation
+    assert found is None or isinstance(found, Violation)
+    return None if found is None else (found.seq, found.rule, found.time)
+
+
+@st.composite
+def stamped_events(draw, shape):
+    """Events of a kind of times, legal more often than not."""
+    width = len(flat(nested_zero(shape)))
+    times = values(shape).map(flat).map(Time)
+    events = []
+    held = Counter({Time([0] * width): 1})
+    for _ in range(draw(st.integers(0, 10))):
+        if draw(st.booleans()):
+            stamp = draw(st.lists(times, max_size=3))
+            stamp = stamp if draw(st.integers(0, 9)) == 0 else sorted(stamp)
+            events.append(Messages(tuple(stamp), 1, (7,)))
+            continue
+        gone = draw(st.lists(st.sampled_from(sorted(held)), max_size=1)) if held else []
+        came = draw(st.lists(times, max_size=2))
+        updates = [(time, -1) for time in gone] + [(time, 1) for time in came]
+        held.update(came)
+        held.subtract(gone)
+        held = +held
+        events.append(Progress.of(updates))
+    return events
+
+
+def nested_zero(shape):
+    return 0 if shape == LEAF else tuple(nested_zero(part) for part in shape[1:])
+
+
+@given(st.data(), shapes())
+def test_times_are_ordered_as_timely_orders_them(data, shape):
+    order = TimeCodec.of(name(shape)).order
+    a, b = (data.draw(values(shape)) for _ in range(2))
+    x, y = flat(a), flat(b)
+    assert order.less_equal(x, y) == order.comparison(x, y) == before(shape, a, b)
+    # The order of listings extends it.
+    assert x <= y or not order.less_equal(x, y)
+    if order.is_total(len(x)):
+        assert order.less_equal(x, y) or order.less_equal(y, x)
+
+
+def test_which_orders_are_total():
+    def total(text):
+        codec = TimeCodec.of(text)
+        return codec.order.is_total(len(codec.coordinates))
+
+    assert all(map(total, ["u64", "(u64,i64)", "((u64,u64),u64)", "(u64,(u64,u64))", "(u64,)"]))
+    partial = ["Product<u64,u64>", "Product<(u64,u64),u64>", "(Product<u64,u64>,u64)"]
+    assert not any(map(total, partial))
+
+
+@given(st.data(), shapes())
+def test_a_frontier_has_the_minimal_times_of_its_order(data, shape):
+    order = TimeCodec.of(name(shape)).order
+    changes = data.draw(st.lists(st.tuples(values(shape), st.integers(-2, 2)), max_size=8))
+    held, counts = MutableAntichain(order), Counter()
+    for value, diff in changes:
+        held.update([(flat(value), diff)])
+        counts[value] += diff
+        positive = [v for v, count in counts.items() if count > 0]
+        minimal = {
+            flat(v) for v in positive if not any(before(shape, w, v) and w != v for w in positive)
+        }
+        assert set(held.frontier) == minimal
+        assert held.frontier == Antichain.of(map(flat, positive), order)
+        probe = data.draw(values(shape))
+        reached = any(before(shape, v, probe) for v in positive)
+        assert held.less_equal(flat(probe)) == held.frontier.less_equal(flat(probe)) == reached
+        assert complete(held.frontier, flat(probe)) is not reached
+
+
+@given(st.data(), shapes())
+def test_every_element_needs_a_held_time(data, shape):
+    codec = TimeCodec.of(name(shape))
+    events = data.draw(stamped_events(shape))
+    expected = model(shape, events, codec.minimum)
+    verdict = check_all(StreamChecker(codec.minimum, order=codec.order), events)
+    assert violation_of(verdict) == expected
+    assert verdict == check(events, codec.minimum, order=codec.order)
+    seq = len(events) if expected is None else expected[0]
+    assert verdict.events == seq
+    assert verdict.records == sum(isinstance(event, Messages) for event in events[:seq])
+
+
+def written(encoding, events):
+    sink = io.BytesIO()
+    with EventWriter(sink, encoding) as writer:
+        for event in events:
+            writer.push(event)
+    return sink.getvalue()
+
+
+def with_data(events):
+    return [
+        Messages(event.stamp, event.records, tuple(range(event.records)))
+        if isinstance(event, Messages)
+        else event
+        for event in events
+    ]
+
+
+@given(st.data(), shapes(), st.integers(1, 40))
+def test_stamps_come_back_from_frames_and_lines(data, shape, piece):
+    events = [
+        event
+        if isinstance(event, Progress)
+        else Messages(tuple(sorted(event.stamp)), event.records, event.data)
+        for event in data.draw(stamped_events(shape))
+    ]
+    types = EventTypes.of(name(shape), "u64")
+    single = all(len(event.stamp) == 1 for event in events if isinstance(event, Messages))
+    encodings = [Frames(types, release=Release.V032), Lines.of(types, 0, Release.V032)]
+    encodings.append(Lines.of(types))
+    encodings += [Frames(types), Lines.of(types, 0, Release.V031)] if single else []
+    for encoding in encodings:
+        bytes_of = written(encoding, events)
+        reader = EventReader(io.BytesIO(bytes_of), encoding, "x", piece)
+        actual = list(reader)
+        assert actual == events
+        assert written(encoding, actual) == bytes_of
+    if single:
+        # Without a release, messages under one time are written as they always were.
+        assert written(encodings[2], events) == written(encodings[4], events)
+
+
+@given(st.data(), widths())
+def test_a_frame_of_one_element_is_the_former_one_with_a_count(data, width):
+    types = EventTypes.of(LEAF if width == 1 else f"({','.join([LEAF] * width)})", "u64")
+    time = data.draw(st.tuples(*[st.integers(0, 2**64 - 1)] * width))
+    event = Messages.of(time, data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=3)))
+    old, new = encode_event(types, event), encode_event(types, event, Release.V032)
+    length = int.from_bytes(old[:8], "little") + 8
+    assert new == length.to_bytes(8, "little") + old[8:12] + (1).to_bytes(8, "little") + old[12:]
+
+
+@given(st.binary(max_size=200), shapes(), st.integers(1, 64))
+def test_any_bytes_are_read_or_refused(data, shape, piece):
+    types = EventTypes.of(name(shape), "u64")
+    for release in Release:
+        for encoding in (Frames(types, release=release), Lines.of(types, None, release)):
+            reader = EventReader(io.BytesIO(data), encoding, "x", piece)
+            items = list(reader.items())
+            if isinstance(encoding, Frames):
+                whole = items[:-1] if items and isinstance(items[-1], Fault) else items
+                assert written(encoding, whole) == data[: reader.offset]
+
+
+@given(st.data(), widths(), st.integers(1, 5), st.sampled_from([1, 2, None]))
+def test_a_replay_delivers_each_stamp_once_and_none_late(data, width, peers, batch):
+    minimum = Time([0] * width)
+    recorded = st.lists(recordings(width, max_size=8, stamped=True), max_size=4)
+    sources = [with_data(events) for events in data.draw(recorded)]
+    replayer = Replayer(sources, minimum, peers, batch)
+    emitted = []
+    frontiers = [Antichain.of([minimum])] * peers
+    for step in replayer:
+        if isinstance(step, Emitted):
+            assert not any(complete(frontiers[step.worker], t) for t in step.messages.stamp)
+            emitted.append(step.messages)
+        else:
+            frontiers[step.worker] = step.frontier
+    everything = [e for events in sources for e in events if isinstance(e, Messages)]
+    assert Counter(emitted) == Counter(everything)
+    assert replayer.done
+
+
+@given(st.data(), st.sampled_from([LEAF, ("T", LEAF, LEAF), ("P", LEAF, LEAF)]))
+def test_a_capture_is_valid_or_stopped(data, shape):
+    codec = TimeCodec.of(name(shape))
+    link = EventLink()
+    reader = link.reader()
+    capture = Capture(link, codec.minimum, codec.order)
+    for _ in range(data.draw(st.integers(0, 6))):
+        some = [flat(value) for value in data.draw(st.lists(values(shape), max_size=3))]
+        try:
+            if data.draw(st.booleans()):
+                capture.stamped(some, [1])
+            else:
+                capture.advance(Antichain.of(some, codec.order))
+        except CheckFailedError as error:
+            assert error.code == "CAP-VIOLATION"
+    events = list(reader)
+    assert model(shape, events, codec.minimum) is None
+    assert capture.captured.events == len(events)
