@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import shutil
 import struct
 import tracemalloc
@@ -267,6 +268,15 @@ def test_the_release_is_declared_beside_the_recordings(tmp_path):
         (tmp_path / "case.json").write_text(f'{{"timely": {wrong}}}')
         with pytest.raises(InvalidRequestError, match="CAP-TIMELY"):
             release_of(path)
+
+
+def test_types_can_be_sent_to_tasks_once_they_were_used():
+    types = EventTypes.of("Product<(u64,u64),u8>", "u64")
+    event = Messages.of((1, 2, 3), [7])
+    assert items(encode_event(types, event, V032), types) == [event]
+    sent = pickle.loads(pickle.dumps(types))
+    assert (sent, sent.time.order) == (types, types.time.order)
+    assert items(encode_event(sent, event, V032), sent) == [event]
 
 
 def test_pairs_are_ordered_by_their_first_part_that_differs():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Final
 
@@ -50,6 +50,10 @@ class TimeCodec:
         codec = codec_of(text)
         bare = codec.shape is not TypeShape.TUPLE
         return cls(codec.name, tuple(_coordinates(codec)), bare, _order(codec)[1])
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without what is cached: a struct cannot be pickled.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def minimum(self) -> Time:
