@@ -48,11 +48,11 @@ def approval_markdown(certificate: Certificate) -> str:
 
 def _difference(difference: Json) -> list[str]:
     """Changes to a target, with a sample of rows, as lines of markdown."""
-    page = _page("What publishing would change", difference_facts(difference, markdown_cell))
+    page = _page("What publishing would change", difference_facts(difference, _cell))
     names = ("kind", "worker", "time", "before", "after")
     sample = [[_row(row.get(name)) for name in names] for row in difference.get("sample") or ()]
     columns = ("change", *names[1:])
-    return [page, "", *markdown_table(columns, sample)] if sample else [page]
+    return [page, "", *_table(columns, sample)] if sample else [page]
 
 
 def _row(value: object) -> object:
@@ -68,7 +68,7 @@ def audits_markdown(result: Json) -> str:
         error = f"not audited: {audit.get('message')}"
         text = audit_text(audit, cell_text) if "kind" in audit else error
         rows.append((audit.get("run"), audit.get("target"), version, audit.get("kind"), text))
-    table = markdown_table(("run", "target", "version", "audit", "result"), rows)
+    table = _table(("run", "target", "version", "audit", "result"), rows)
     return "\n".join(["## Audits of published tables", "", *table])
 
 
@@ -95,7 +95,7 @@ def gaps_markdown(entries: Iterable[Json]) -> str:
             text = ", ".join(f"{n} {state}" for state, n in entry["counts"].items() if n) or "none"
         rows.append((entry["replay"], entry["target"], text))
         uncovered += _uncovered(entry)
-    table = markdown_table(("replay", "target", "intervals"), rows)
+    table = _table(("replay", "target", "intervals"), rows)
     return "\n".join(["## Coverage of declared replays", "", *table, *uncovered])
 
 
@@ -115,7 +115,7 @@ def backfills_markdown(result: Json) -> str:
         cells = (run.get(key) for key in ("records", "target_version", "run"))
         rows.append((run.get("since"), run.get("until"), shown, *cells, status))
     columns = ("since", "until", "workers", "records", "version", "run", "")
-    return "\n".join(["## Backfills", "", *markdown_table(columns, rows)])
+    return "\n".join(["## Backfills", "", *_table(columns, rows)])
 
 
 def runs_of(result: Json) -> Iterator[Json]:
@@ -132,7 +132,7 @@ def _uncovered(entry: Json) -> list[str]:
             (part["since"], part["until"], part["state"], ", ".join(part["missing"]))
             for part in stretches[:_SHOWN]
         ]
-        table = markdown_table(("since", "until", "state", "workers"), rows)
+        table = _table(("since", "until", "state", "workers"), rows)
         lines = ["", f"### {entry['replay']}", "", *table]
         if len(stretches) > _SHOWN:
             lines += ["", f"and {len(stretches) - _SHOWN} more"]
@@ -148,29 +148,28 @@ def maintained_markdown(result: Json) -> str:
         for entry in result.get("tables", ())
     ]
     columns = (*(name.replace("_", " ") for name in names), "damaged")
-    lines = ["## Maintenance", "", *markdown_table(columns, rows)]
+    lines = ["## Maintenance", "", *_table(columns, rows)]
     for error in result.get("busy", ()):
-        lines += ["", f"skipped: {markdown_cell(error['message'])}"]
+        lines += ["", f"skipped: {_cell(error['message'])}"]
     for name in ("failed", "violations"):
         for error in result.get(name, ()):
-            lines += ["", f"**{error['error']}**: {markdown_cell(error['message'])}"]
+            lines += ["", f"**{error['error']}**: {_cell(error['message'])}"]
     if "message" in result and not result.get("failed") and result.get("error") != "CAP-VIOLATION":
-        lines += ["", f"**{result['error']}**: {markdown_cell(result['message'])}"]
+        lines += ["", f"**{result['error']}**: {_cell(result['message'])}"]
     return "\n".join(lines)
 
 
 def _page(title: str, rows: Iterable[tuple[str, object]]) -> str:
-    shown = [row for row in rows if markdown_cell(row[1])]
-    return "\n".join([f"## {title}", "", *markdown_table(("what", "value"), shown)])
+    shown = [row for row in rows if _cell(row[1])]
+    return "\n".join([f"## {title}", "", *_table(("what", "value"), shown)])
 
 
-def markdown_table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """The lines of a table."""
-    lines = [columns, ["---"] * len(columns), *(map(markdown_cell, row) for row in rows)]
+def _table(columns: Sequence[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    lines = [columns, ["---"] * len(columns), *(map(_cell, row) for row in rows)]
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def markdown_cell(value: object) -> str:
+def _cell(value: object) -> str:
     """A value as the text of a table cell: one line, with markup escaped."""
     # Unescaped data could end the cell, or be an image that a browser fetches.
     listed = isinstance(value, list | tuple | Mapping)

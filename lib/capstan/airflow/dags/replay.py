@@ -84,19 +84,15 @@ def replay_tasks(
 def declared_fields(replay: Replay, context: Context) -> dict[str, object]:
     """The request fields of a run of a declared replay; `lake_queries.resolve` adds the others."""
     switches = ("adopt", "dry_run", "diff")
+    several = {"streams": replay.keyed, "pipeline": replay.pipeline, "sink": replay.sink}
     return {
-        **declared_streams(replay),
+        "stream": replay.stream,
+        **(several if replay.streams else {}),
         "into": replay.target,
         "mode": str(replay.mode),
         "replay": replay.name,
         **{name: bool(context["params"].get(name)) for name in switches},
     }
-
-
-def declared_streams(replay: Replay) -> dict[str, object]:
-    """The fields of a request that name the streams of a declared replay."""
-    several = {"streams": replay.keyed, "pipeline": replay.pipeline, "sink": replay.sink}
-    return {"stream": replay.stream, **(several if replay.streams else {})}
 
 
 def replay_dags(settings: Settings) -> Iterator[DAG]:

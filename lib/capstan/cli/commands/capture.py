@@ -44,12 +44,11 @@ def capture(
     shell = shell_of(context)
     with shell.working(Work(f"capture {stream}")) as work:
         captured = work.capture(stream, reseat=reseat, rescale=rescale)
-    shell.output.result(captured.to_json(), *captured_lines(captured))
+    shell.output.result(captured.to_json(), *_captured_lines(captured))
     return 0
 
 
-def captured_lines(captured: CaptureResult) -> list[str]:
-    """A capture as lines of text."""
+def _captured_lines(captured: CaptureResult) -> list[str]:
     if not captured.batches:
         first = f"{captured.stream}: nothing new; the tape is at commit {captured.cut}"
     else:
@@ -151,11 +150,11 @@ def verify(
                     spark, result.tape, declared, deep=deep, retired=result.retired
                 )
     value = result.to_json()
-    lines = [verdict_line(result)]
+    lines = [_verdict_line(result)]
     if compared is not None:
         value["source"] = compared.to_json()
-        lines += compared_lines(compared)
-    shell.output.result(value, verdict_table(value), *lines)
+        lines += _compared_lines(compared)
+    shell.output.result(value, _verdict_table(value), *lines)
     return 0 if result.valid and (compared is None or compared.agrees) else 1
 
 
@@ -170,8 +169,7 @@ def _with_source(shell: Shell, name: str) -> Declared:
     return shell.declarations(required=True).stream(name)
 
 
-def verdict_table(value: Json) -> Table:
-    """A table of the verdict on each worker."""
+def _verdict_table(value: Json) -> Table:
     columns = same("worker", "label", "valid", "events", "records")
     return row_table(
         "", {**columns, "frontier": frontier, "violation": _violation}, value["workers"]
@@ -183,8 +181,7 @@ def _violation(row: Json) -> object:
     return violation and f"{violation['rule']}: {violation['about']}"
 
 
-def compared_lines(compared: Reconciliation) -> list[str]:
-    """A comparison with the source as lines of text."""
+def _compared_lines(compared: Reconciliation) -> list[str]:
     scope = "records with contents" if compared.deep else "records"
     head = f"source: {compared.records:,} {scope} in {compared.batches:,} batches"
     unread = f"{compared.unread:,} files were never read" if compared.unread else ""
@@ -205,8 +202,7 @@ def compared_lines(compared: Reconciliation) -> list[str]:
     return lines
 
 
-def verdict_line(result: Verification) -> str:
-    """A verification in one line."""
+def _verdict_line(result: Verification) -> str:
     events = sum(verdict.events for verdict in result.workers)
     bad = sum(not verdict.valid for verdict in result.workers)
     verdict = f"{bad} of {len(result.workers)} recordings are not valid" if bad else "valid"
