@@ -48,27 +48,18 @@ class Declared:
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: object) -> object:
-        if isinstance(values, ArgsKwargs):
-            keys = list(values.kwargs or {})
-        elif isinstance(values, dict):
-            keys = list(values)
-        else:
-            return values
+        given = values.kwargs if isinstance(values, ArgsKwargs) else values
         known = [field.name for field in dataclasses.fields(cls)]
         allowed = [name for name in known if name != "name" or not cls.NAMED_BY_KEY]
-        for key in keys:
+        for key in map(str, given if isinstance(given, dict) else ()):
             if key not in known:
-                raise unknown_key(str(key), allowed)
+                # Its place is the mapping that contains it.
+                raise PydanticCustomError(
+                    "unknown_key",
+                    "unknown key{guess}; allowed here: {known}",
+                    {"key": key, "guess": did_you_mean(key, allowed), "known": one_of(allowed)},
+                )
         return values
-
-
-def unknown_key(key: str, known: list[str]) -> PydanticCustomError:
-    """The error for an unknown key; its place is the mapping that contains it."""
-    return PydanticCustomError(
-        "unknown_key",
-        "unknown key{guess}; allowed here: {known}",
-        {"key": key, "guess": did_you_mean(key, known), "known": one_of(known)},
-    )
 
 
 def _checked(check: Callable[[str], str]) -> Callable[[str], str]:

@@ -34,8 +34,7 @@ def read_model(model: type[Model], fields: GivenFields, code: str) -> Model:
         place, problem = _explain(error.errors(include_url=False)[0])
         key = ".".join(str(part) for part in place)
         subject = f"{model.__name__.lower()} {fields.get('name', '')}".strip()
-        message = f"{subject}: {key + ': ' if key else ''}{problem}"
-        raise InvalidRequestError(code, message, "correct the value as stated") from None
+        raise _incorrect(f"{subject}: {key + ': ' if key else ''}{problem}", code) from None
 
 
 def read_request(model: type[Model], fields: GivenFields) -> Model:
@@ -45,20 +44,14 @@ def read_request(model: type[Model], fields: GivenFields) -> Model:
     known = [field.name for field in dataclasses.fields(model)]  # type: ignore[arg-type]
     for key in fields:
         if key not in of_model:
-            raise InvalidRequestError(
-                "CAP-REQUEST",
-                f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}",
-                f"keys are {one_of(known)}",
-                key=key,
-            )
+            unknown = f"the request has an unknown key {key[:80]!r}{did_you_mean(key, known)}"
+            hint = f"keys are {one_of(known)}"
+            raise InvalidRequestError("CAP-REQUEST", unknown, hint, key=key)
     for key, value in fields.items():
         free = of_model[key].default == "" or of_model[key].metadata.get("checked_later")
         problem = None if free else problem_with_text(value)
         if problem is not None:
-            message = f"{model.__name__.lower()}: {key} {problem}"
-            raise InvalidRequestError(
-                "CAP-REQUEST", message, "correct the value as stated", key=key
-            )
+            raise _incorrect(f"{model.__name__.lower()}: {key} {problem}", key=key)
     return read_model(model, fields, "CAP-REQUEST")
 
 
@@ -87,9 +80,11 @@ def read_field(name: str, kind: Any, value: object) -> Any:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError as error:
         _, problem = _explain(error.errors(include_url=False)[0])
-        raise InvalidRequestError(
-            "CAP-REQUEST", f"{name} {problem}", "correct the value as stated", key=name
-        ) from None
+        raise _incorrect(f"{name} {problem}", key=name) from None
+
+
+def _incorrect(message: str, code: str = "CAP-REQUEST", **fields: str) -> InvalidRequestError:
+    return InvalidRequestError(code, message, "correct the value as stated", **fields)
 
 
 def read_declared(model: type[Model], document: Document, place: Place, data: object) -> Model:
