@@ -82,6 +82,7 @@ CORE = {
         "test_sums_are_modulo_two_to_the_64",
     },
     "kafka": {"test_each_partition_is_a_worker_with_a_watermark_of_its_own"},
+    "kept_lake": {"test_a_command_gives_the_same_result"},
     "known": {"test_what_one_run_has_left_out_is_not"},
     "moments": {"test_a_text_is_a_moment_only_where_it_becomes_a_time"},
     "named_targets": {"test_a_renamed_managed_table_keeps_its_followed_runs"},

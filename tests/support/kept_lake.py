@@ -151,7 +151,7 @@ def lay(stream: str, number: int, content: Sequence[Row]) -> None:
     columns = zip(zip(*content, strict=True), names.values(), strict=True)
     table = pa.table([pa.array(values, kind) for values, kind in columns], names=list(names))
     pq.write_table(table, folder / f"{number}.parquet", compression="zstd")
-    _change(folder / f"{number}.parquet", number)
+    set_moment(folder / f"{number}.parquet", number)
 
 
 def lay_part(part: str, number: int, content: Sequence[Row]) -> None:
@@ -162,10 +162,11 @@ def lay_part(part: str, number: int, content: Sequence[Row]) -> None:
     if number == 1:
         lines.append('{"id": "none", "at": 3')
     (folder / f"{number}.json").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    _change(folder / f"{number}.json", 2 * number + (part == "q"))
+    set_moment(folder / f"{number}.json", 2 * number + (part == "q"))
 
 
-def _change(path: Path, number: int) -> None:
+def set_moment(path: Path, number: int) -> None:
+    """Set a file's modification time, by which sources order files, from its number."""
     moment = START.timestamp() + number
     os.utime(path, (moment, moment))
 
@@ -381,16 +382,22 @@ def run_of(done: Json) -> str:
 
 
 def pack(path: Path) -> None:
-    """Write the files at `ROOT` to an archive."""
+    """Write the files at `ROOT` to an archive, without those that Delta does not need."""
+    # A checkpoint that a later one replaces; the commits before it are all there.
+    replaced = {f"{ROOT.name}/{old.relative_to(ROOT)}"
+                for log in ROOT.rglob("_delta_log")
+                for old in sorted(log.glob("*.checkpoint.parquet"))[:-1]}  # fmt: skip
 
     def chosen(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        # Hadoop's checksums; Delta does not need them.
-        hidden = entry.name.rpartition("/")[2].startswith(".") and entry.name.endswith(".crc")
+        # The others are Hadoop's checksums.
+        hidden = entry.name in replaced or (
+            entry.name.rpartition("/")[2].startswith(".") and entry.name.endswith(".crc")
+        )
         entry.uid = entry.gid = 0
         entry.uname = entry.gname = ""
         return None if hidden else entry
 
-    with tarfile.open(path, "w:gz", compresslevel=9) as archive:
+    with tarfile.open(path, "w:xz", preset=9) as archive:
         archive.add(ROOT, ROOT.name, filter=chosen)
 
 

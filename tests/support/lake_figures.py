@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,10 +70,15 @@ _LEFT_OUT |= {"bytes", "partly_bytes", "files_before", "holds", "staging"}
 _DONE_AT = re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
 
 
+# Keys of earlier versions, and what they are called now: see CHANGELOG.
+_RENAMED = {"stood": "unchanged"}
+
+
 def comparable(value: object) -> object:
     """A value without the parts that differ from run to run; rows of tables are sorted."""
     if isinstance(value, dict):
-        actual = {name: comparable(inner) for name, inner in value.items() if _stays(name, inner)}
+        actual = {_RENAMED.get(name, name): comparable(inner)
+                  for name, inner in value.items() if _stays(name, inner)}  # fmt: skip
         rows = actual.get("rows")
         if isinstance(rows, list):
             rows.sort(key=lambda row: json.dumps(row, sort_keys=True))
@@ -100,15 +105,43 @@ def as_far_as(kept: object, given: object) -> object:
     return given
 
 
-def same_log(kept: Json, now: Json) -> bool:
-    """Whether transactions and notes of a table agree, as far back as its log still goes."""
-    return all(
-        isinstance(old := kept[name], list)
-        and isinstance(new := now[name], list)
-        and bool(new) == bool(old)
-        and new == old[-len(new) :]
-        for name in ("transactions", "notes")
-    )
+def unmatched(kept: Sequence[object], now: Sequence[object]) -> tuple[list[object], list[object]]:
+    """Rows of an earlier version that are not there, and those there that it lacks.
+
+    Later versions may write more columns.
+    """
+    lost, more = [], list(now)
+    for row in kept:
+        match = next((n for n, other in enumerate(more) if as_far_as(row, other) == row), None)
+        if match is None:
+            lost.append(row)
+        else:
+            del more[match]
+    return lost, more
+
+
+def same_log(kept: Json, now: Json, *, more: bool = False) -> bool:
+    """Whether transactions and notes of a table agree, as far back as its log still goes.
+
+    Args:
+        kept: The table as the earlier version left it.
+        now: The table as it is now.
+        more: Whether it may have commits that the earlier version did not make.
+    """
+    for name in ("transactions", "notes"):
+        old, new = kept[name], now[name]
+        assert isinstance(old, list), old
+        assert isinstance(new, list), new
+        rest = list(old)
+        added = 0
+        for entry in reversed(new):
+            if rest and rest[-1] == entry:
+                rest.pop()
+            else:
+                added += 1
+        if bool(new) != bool(old) or (added and not (more and not rest)):
+            return False
+    return True
 
 
 def write_figures(path: Path, figures: Json) -> None:

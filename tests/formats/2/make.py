@@ -19,7 +19,7 @@ here = Path(__file__).parent
 session = build_session("capstan-kept-lake", master=MASTER, extra=LASTING)
 for name, done in kept_lake.make():
     print(name, done["code"], flush=True)
-kept_lake.pack(here / "lake.tar.gz")
+kept_lake.pack(here / "lake.tar.xz")
 figures = {"commands": dict(kept_lake.carry_on()), "tables": lake_figures.tables(kept_lake.ROOT)}
 session.stop()
 lake_figures.write_figures(here / "figures.json.gz", figures)

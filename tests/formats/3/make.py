@@ -1,4 +1,4 @@
-"""Writes `pipelines.json` with the code of commit 39c5aa1, whose import paths it has.
+"""Makes the files of this folder with the code of commit 39c5aa1, whose import paths it has.
 
 PYTHONPATH=CHECKOUT_OF_39C5AA1/lib:. python tests/formats/3/make.py
 
@@ -7,6 +7,7 @@ If `tests` no longer runs with that code, take `tests` of the commit that brough
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import tempfile
@@ -14,18 +15,46 @@ from pathlib import Path
 
 from capstan.core.config import load_config
 from capstan.pipeline.registry import registered
-from tests.support import kept_lake_3, lake_figures
+from capstan.spark.session import build_session
+from tests.support import kept_lake, kept_lake_3, lake_figures
+from tests.support.small_spark import LASTING, MASTER
 
-with tempfile.TemporaryDirectory() as name:
-    kept_lake_3.declare("first", Path(name))
-    declared = load_config(Path(name, "streams.yaml"), lake=name)
-importlib.import_module("tests.support.kept_pipelines")
-stored = {
-    "pipelines": {
-        name: lake_figures.identity_of(registered.get(name)) for name in kept_lake_3.PIPELINES
-    },
-    # That of `shop.py` imports from former paths.
-    "transforms": {"by_customer": declared.transforms["by_customer"].code_hash},
-}
-path = Path(__file__).parent / "pipelines.json"
-path.write_text(f"{json.dumps(stored, indent=1, sort_keys=True)}\n")
+HERE = Path(__file__).parent
+
+
+def write_identities() -> None:
+    """Write hashes and state signatures of pipelines, and hashes of transforms."""
+    with tempfile.TemporaryDirectory() as name:
+        kept_lake_3.declare("first", Path(name))
+        declared = load_config(Path(name, "streams.yaml"), lake=name)
+    importlib.import_module("tests.support.kept_pipelines")
+    stored = {
+        "pipelines": {
+            name: lake_figures.identity_of(registered.get(name)) for name in kept_lake_3.PIPELINES
+        },
+        # That of `shop.py` imports from former paths.
+        "transforms": {"by_customer": declared.transforms["by_customer"].code_hash},
+    }
+    path = HERE / "pipelines.json"
+    path.write_text(f"{json.dumps(stored, indent=1, sort_keys=True)}\n")
+
+
+def write_lake() -> None:
+    """Make the lake, pack it, continue it, and write the figures."""
+    session = build_session("capstan-kept-lake", master=MASTER, extra=LASTING)
+    for name, done in kept_lake_3.make():
+        print(name, done["code"], flush=True)
+    kept_lake.pack(HERE / "lake.tar.xz")
+    # Later tests continue what was packed.
+    kept_lake.unpack(HERE / "lake.tar.xz")
+    commands = dict(kept_lake_3.carry_on())
+    session.stop()
+    figures = {"commands": commands, "tables": lake_figures.tables(kept_lake.ROOT)}
+    lake_figures.write_figures(HERE / "figures.json.gz", figures)
+    kept_lake.remove()
+
+
+write_identities()
+with Path(f"{kept_lake.ROOT}.lock").open("w") as lock:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    write_lake()
