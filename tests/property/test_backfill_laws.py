@@ -178,11 +178,9 @@ def survey_of(
             )
         ),
         box=box,
-        frontier=reached,
         region=Region(box, reached).simplified(),
         reached=reached,
         cursor=None,
-        complete=box.is_complete(reached),
         target="t",
         declared=None,
         layout=Layout("_worker" if keeps_worker else None, "_time", LABELS),

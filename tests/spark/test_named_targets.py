@@ -12,11 +12,10 @@ import pytest
 
 from capstan.core.config import Creation, Target
 from capstan.errors import InvalidRequestError
-from capstan.replay.planning import target_places
 from capstan.replay.preview import preview
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake, is_table
-from capstan.storage.ledger import coverage, runs
+from capstan.storage.ledger import coverage, moved_tables, runs
 from tests.support.replay_harness import Play
 from tests.support.sample_streams import rows
 
@@ -168,7 +167,7 @@ def test_catalog_tables_that_are_not_delta_are_refused(
     assert gone("gone", **EARLY).unchanged
     assert [entry.run for entry in coverage.current(play.lake, path)] == [first]
     shop.sql("DROP TABLE shop.gone")
-    monkeypatch.setattr(target_places, "is_lasting", lambda _session, _name: True)
+    monkeypatch.setattr(moved_tables, "is_lasting", lambda _session, _name: True)
     for call in (lambda: gone("gone", **LATER), lambda: gone.rollback(first)):
         with pytest.raises(InvalidRequestError, match="CAP-CATALOG: the catalog no longer has"):
             call()

@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import NoReturn
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.config import Transform
+from capstan.core.config import ProjectConfig, Transform
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.target_places import locate, target_path
 from capstan.storage.delta.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.certificate import Certificate
@@ -364,3 +366,20 @@ def _write(path: str, table: pa.Table, properties: Mapping[str, str | None]) -> 
             path, table.schema, configuration=properties, raise_if_key_not_exists=False
         )
     deltalake.write_deltalake(path, table, mode="append")
+
+
+class Started(Exception):
+    """Spark would start."""
+
+
+def starts_spark(lake: Lake, config: ProjectConfig, into: str, pipeline: str | None = None) -> bool:
+    """Whether Spark's catalogs must be asked for a table of a replay."""
+
+    def later() -> NoReturn:
+        raise Started
+
+    try:
+        assert locate(later, lake, config, into, pipeline) == target_path(lake, config, into)
+    except Started:
+        return True
+    return False

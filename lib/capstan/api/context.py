@@ -317,13 +317,12 @@ class Context(Workplace):
             version: Its version; None for the newest.
         """
         from capstan.core.config import check_target
-        from capstan.replay.planning.target_places import locate, target_path
+        from capstan.replay.planning.target_places import locate
         from capstan.storage.delta import delta
 
         config, into = self.declarations, check_target(name)
         with self.later(config) as session:
-            locate(session, self.lake, config, into)
-        path = target_path(self.lake, config, into)[0]
+            path, _ = locate(session, self.lake, config, into)
         return delta.load(self.spark, path, version)
 
 

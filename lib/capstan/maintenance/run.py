@@ -32,10 +32,10 @@ from capstan.maintenance.compaction import (
 from capstan.maintenance.compaction_policy import Sizes
 from capstan.maintenance.retire import finish_retirements
 from capstan.replay.execution.staging import KEEP
-from capstan.replay.planning.target_places import find_all_moved
 from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
+from capstan.storage.ledger.moved_tables import find_all_moved
 from capstan.storage.ledger.tables import now as moment
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape.index import worker_states

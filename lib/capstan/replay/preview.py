@@ -160,7 +160,7 @@ def preview(
     """Preview a replay, without changes, and without a JVM unless a catalog must be asked."""
     plan = make_plan(lake, config, request, session=session)
     owner = Ownership(plan)
-    equivalent = _equivalent_run(owner, config)
+    equivalent = _equivalent_run(owner)
     if equivalent is None:
         plan.require_records()
         # A run of the same identity that was cut off may have published nevertheless.
@@ -192,13 +192,13 @@ def _holders(lake: Lake, plan: Plan) -> tuple[str, ...]:
     return tuple(claim.run for claim in held if not have_same_identity(claim.run, run))
 
 
-def _equivalent_run(owner: Ownership, config: ProjectConfig) -> str | None:
+def _equivalent_run(owner: Ownership) -> str | None:
     plan = owner.plan
     if plan.request.follow is not None:
         return None
     last = runs.read_last(plan.lake, plan.identity)
     if last is None or not last.published:
-        last = find_equivalent_run(owner, config)
+        last = find_equivalent_run(owner)
     return None if last is None else last.last.run
 
 

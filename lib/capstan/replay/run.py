@@ -91,7 +91,7 @@ def _replay_once(
     job, owner = _next_run(spark, plan, last, started), Ownership(plan)
     equivalent = last
     if last is None or not last.published:
-        equivalent = find_equivalent_run(owner, config)
+        equivalent = find_equivalent_run(owner)
     if equivalent is not None and recovery.is_still_published(job, owner, equivalent):
         return ReplayResult(equivalent.certificate, unchanged=True)
     require_same_table(owner, equivalent)

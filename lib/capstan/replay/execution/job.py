@@ -14,7 +14,7 @@ from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import locate_again
+from capstan.replay.planning.target_places import locate
 from capstan.replay.publish.snapshot_gc import clear_old
 from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
@@ -173,7 +173,7 @@ def located(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) ->
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
         request = Intent.from_json(intent.detail).request
-        locate_again(spark, lake, config, request.into, request.pipeline, required=False)
+        locate(spark, lake, config, request.into, request.pipeline, required=False)
     return runs.read_history(lake, run)
 
 

@@ -19,7 +19,7 @@ from capstan.replay.planning.lookup_input import LookupInput, Pin
 from capstan.replay.planning.stream_input import Inputs, require_all_workers, require_same_workers
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.snapshots.ledger import Snapshot
-from capstan.storage.lake import Lake
+from capstan.storage.tape.grains import require_multiples
 from capstan.storage.tape.tape import Tape, stored_payload
 
 if TYPE_CHECKING:
@@ -81,18 +81,15 @@ class Computation:
         """The same computation, for the rows of a region."""
         return self
 
-    def resuming(self, _snapshot: Snapshot | None) -> Computation:
-        """The same computation, resumed from a snapshot."""
+    def over(self, _inputs: Inputs, _box: Box) -> Computation:
+        """The same computation, over the streams at other cuts."""
         return self
 
-    def pinned(
-        self, _lake: Lake, _requested: Mapping[str, int], _pins: Mapping[str, Pin] | None
-    ) -> Computation:
-        """The same computation, with the versions of the lookup tables that it reads."""
-        return self
-
-    def require_coarse(self, step: int) -> None:
-        """Check that it does not distinguish times within a step of the stream."""
+    def require_grain(self, time_type: TimeType, box: Box) -> None:
+        """Check that a range consists of whole grains."""
+        at = self.coordinate(time_type)
+        bounds = (box.since[at], box.until[at])
+        require_multiples(f"{self.title} works", time_type.coordinates[at], bounds, self.grain)
 
     def require_scope(self, inputs: Inputs, *, timeless: bool) -> None:
         """Check that it makes the rows of the chosen workers, and of a range, apart from others."""

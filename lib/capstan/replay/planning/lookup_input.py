@@ -7,8 +7,8 @@ even after it was moved or renamed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
@@ -79,18 +79,17 @@ class LookupInput:
             raise _refusal(self.lookup, problem)
 
 
-def pin_lookups(
-    lake: Lake,
-    pipeline: Pipeline,
-    sink: Sink,
-    asked: Mapping[str, int],
-    pins: Mapping[str, Pin] | None = None,
-) -> tuple[LookupInput, ...]:
-    """The lookups of a sink as declared, without a JVM; unless asked for, at the newest version.
+def lookups_of(pipeline: Pipeline, sink: Sink) -> list[Lookup]:
+    """The lookups of the sources that a sink reads."""
+    dag = pipeline.plan([sink.node]).dag
+    sources = {dag.nodes[number].name for number in dag.sources}
+    return [lookup for lookup in pipeline.lookups if lookup.source in sources]
 
-    With `pins` of an earlier attempt, no table is opened, and a lookup that it did not have is
-    left out.
-    """
+
+def pin_lookups(
+    lake: Lake, pipeline: Pipeline, sink: Sink, asked: Mapping[str, int]
+) -> tuple[LookupInput, ...]:
+    """The lookups of a sink as declared, without a JVM; unless asked for, at the newest version."""
     known = {lookup.name for lookup in pipeline.lookups}
     for name in sorted(set(asked) - known):
         raise InvalidRequestError(
@@ -99,17 +98,9 @@ def pin_lookups(
             f"its lookups: {', '.join(sorted(known)) or 'none'}",
             pipeline=pipeline.name,
         )
-    dag = pipeline.plan([sink.node]).dag
-    sources = {dag.nodes[number].name for number in dag.sources}
     inputs: list[LookupInput] = []
     found: dict[tuple[str, int | None], Pin] = {}
-    for lookup in pipeline.lookups:
-        if lookup.source not in sources or (pins is not None and lookup.name not in pins):
-            continue
-        if pins is not None:
-            pin = pins[lookup.name]
-            inputs.append(LookupInput(lookup, _pinned_path(lake, lookup, pin), pin))
-            continue
+    for lookup in lookups_of(pipeline, sink):
         path = _path(lake, lookup)
         version = asked.get(lookup.name, lookup.version)
         # Two lookups of one table read one version, whatever is committed meanwhile.
@@ -120,14 +111,13 @@ def pin_lookups(
 
 
 def at_pins(
-    lake: Lake, inputs: Sequence[LookupInput], pins: Mapping[str, Pin]
+    lake: Lake, lookups: Iterable[Lookup], pins: Mapping[str, Pin]
 ) -> tuple[LookupInput, ...]:
-    """The same lookups at other versions, where these are known."""
+    """Those lookups that an earlier attempt has pinned, at its versions; no table is opened."""
     return tuple(
-        replace(each, path=_pinned_path(lake, each.lookup, pin), pin=pin)
-        if (pin := pins.get(each.lookup.name)) is not None
-        else each
-        for each in inputs
+        LookupInput(lookup, _pinned_path(lake, lookup, pin), pin)
+        for lookup in lookups
+        if (pin := pins.get(lookup.name)) is not None
     )
 
 

@@ -15,9 +15,8 @@ from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.computation import Computation
-from capstan.replay.planning.lookup_input import Pin, pin_lookups
+from capstan.replay.planning.stream_input import Inputs
 from capstan.replay.snapshots.ledger import Snapshot
-from capstan.storage.lake import Lake
 from capstan.storage.ledger.region_json import region_text, render_bounds
 from capstan.storage.tape.grains import grain_text
 
@@ -40,10 +39,8 @@ class PipelineComputation(Computation):
     frontier: Antichain  # The common frontier of the chosen workers at the cut.
 
     @classmethod
-    def over(
-        cls, pipeline: Pipeline, sink: Sink, time_type: TimeType, box: Box, frontier: Antichain
-    ) -> Self:
-        """A sink of a pipeline over a range."""
+    def of(cls, pipeline: Pipeline, sink: Sink, inputs: Inputs, box: Box) -> Self:
+        """A sink of a pipeline over a range of some streams."""
         suffix = f" at {sink.node}" if len(pipeline.sinks) > 1 else ""
         return cls(
             title=f"pipeline {pipeline.name}{suffix}",
@@ -57,10 +54,15 @@ class PipelineComputation(Computation):
             state_name=pipeline.name,
             pipeline=pipeline,
             sink=sink,
-            reach=reach_of(pipeline, time_type, box, frontier),
+            reach=reach_of(pipeline, inputs.time_type, box, inputs.frontier),
             box=box,
-            frontier=frontier,
+            frontier=inputs.frontier,
         )
+
+    def over(self, inputs: Inputs, box: Box) -> Self:
+        """The same computation, over the streams at other cuts."""
+        reach = reach_of(self.pipeline, inputs.time_type, box, inputs.frontier)
+        return replace(self, reach=reach, box=box, frontier=inputs.frontier)
 
     def resuming(self, snapshot: Snapshot | None) -> Self:
         """The same computation, resumed from a snapshot."""
@@ -68,13 +70,6 @@ class PipelineComputation(Computation):
             signatures = self.pipeline.signatures(self.sink.node)
             require_unchanged(snapshot.signatures, signatures, whole=True)
         return replace(self, resumed=snapshot)
-
-    def pinned(
-        self, lake: Lake, requested: Mapping[str, int], pins: Mapping[str, Pin] | None
-    ) -> Self:
-        """The same computation, with the versions of the lookup tables that it reads."""
-        lookups = pin_lookups(lake, self.pipeline, self.sink, requested, pins)
-        return replace(self, lookups=lookups)
 
     def require_coarse(self, step: int) -> None:
         """Check that no operator distinguishes times within a step of the stream, in microseconds.

@@ -13,7 +13,7 @@ from capstan.errors import IncompleteError
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.cursor import follow_identity
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.stream_input import Inputs, StreamInput, common_times
+from capstan.replay.planning.stream_input import Inputs, StreamInput
 from capstan.replay.planning.target_layout import Layout
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
@@ -33,16 +33,24 @@ class Plan:
     request: Request
     inputs: Inputs  # The streams that it reads; a copy and a transform read one.
     box: Box
-    frontier: Antichain  # The common frontier of the chosen workers of all streams at their cuts.
     region: Region  # The times of the rows that are written, in the coordinates of `time_type`.
     reached: Antichain  # Under it, all written rows are complete; a followed replay continues here.
     cursor: Antichain | None  # What earlier runs of a followed replay have reached.
-    complete: bool
     target: str
     declared: Target | None  # The target's declaration, if there is one.
     layout: Layout  # The target's columns of worker and time.
     computation: Computation
     checks: tuple[Check, ...] = ()  # Of the target and of the declared replay.
+
+    @property
+    def frontier(self) -> Antichain:
+        """The common frontier of the chosen workers of all streams at their cuts."""
+        return self.inputs.frontier
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole range is complete, or has no end."""
+        return self.is_complete(self.frontier)
 
     @property
     def scope(self) -> Scope:
@@ -87,7 +95,7 @@ class Plan:
     @property
     def time_type(self) -> TimeType:
         """The times of the rows that are written; a pipeline keeps one coordinate of the tape's."""
-        return self.computation.time_type(common_times(self.inputs.streams))
+        return self.computation.time_type(self.inputs.time_type)
 
     @property
     def reads(self) -> Region:

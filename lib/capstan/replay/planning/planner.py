@@ -10,24 +10,27 @@ from pyspark.sql import SparkSession
 
 from capstan.core.config import Mode, ProjectConfig, Target
 from capstan.core.config.row_checks import Check
+from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError, RangeLockedError
+from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.cursor import Cursor, current_cursor, reached_by
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.lookup_input import Pin, at_pins
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.request import Request, with_preset
 from capstan.replay.planning.requested import (
-    check_grain,
-    computation_of,
-    kept_source,
+    record_computation,
     requested_box,
+    requested_sink,
+    sink_computation,
 )
-from capstan.replay.planning.stream_input import Inputs, common_times, meet, open_inputs
+from capstan.replay.planning.stream_input import Inputs, open_inputs
 from capstan.replay.planning.target_layout import Layout
-from capstan.replay.planning.target_places import locate, locate_again, target_path
+from capstan.replay.planning.target_places import locate
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import TERMINAL, History, read_unrecorded
+from capstan.storage.ledger.tables import read_places
 
 if TYPE_CHECKING:
     from capstan.spark.session import Later
@@ -41,8 +44,9 @@ def plan_with_spark(
     if isinstance(session, SparkSession):
         return session, plan
     # Spark's catalogs may have another table under a name of the request than when last asked.
-    spark = session()
-    moved = locate_again(spark, lake, config, request.into, request.pipeline)
+    spark, seen = session(), read_places(lake)
+    locate(spark, lake, config, request.into, request.pipeline)
+    moved = read_places(lake) != seen
     return spark, make_plan(lake, config, plan.request) if moved else plan
 
 
@@ -58,50 +62,70 @@ def make_plan(
 ) -> Plan:
     """Resolve a request; without a JVM, unless a table has a name in a catalog.
 
-    The session finds tables that were moved, or are named as in a catalog; None takes them to
-    be where they were. `cuts` and `pins` are those of an earlier plan. By default, a followed
-    replay continues from its last published run.
+    The session finds the tables, as for `locate`. `cuts` and `pins` are those of an earlier plan.
+    By default, a followed replay continues from its last published run.
     """
     if cuts is None:  # A pinned request has the rule of its time.
         request = with_preset(config, request)
-    inputs = open_inputs(lake, request, cuts, kept_source(config, request))
-    frontier, time_type = meet(inputs), common_times(inputs)
-    box = requested_box([stream.tape for stream in inputs], time_type, request)
-    if session is not None:
-        locate(session, lake, config, request.into, request.pipeline)
-    path, declared = target_path(lake, config, request.into)
+    chosen = requested_sink(config, request)
+    inputs = open_inputs(lake, request, None if chosen is None else chosen[1].worker_source, cuts)
+    box = requested_box(inputs, request)
+    path, declared = locate(session, lake, config, request.into, request.pipeline)
     if request.follow is not None and cursor is None and cuts is None:
         cursor = current_cursor(lake, request, path)
-    computation = computation_of(config, request, time_type, box, frontier, declared)
-    check_grain(computation, time_type, box)
-    computation = computation.resuming(None if cursor is None else cursor.resumed)
-    computation = computation.pinned(lake, request.lookups, pins)
-    for stream in inputs:
-        computation.require_coarse(stream.tape.step)
-    reached = computation.written_until(time_type, frontier)
-    played = None if cursor is None else cursor.reached
-    region = Region(computation.project(box), reached, played).simplified()
-    step = computation.step(inputs[0].tape.step)
-    read = Inputs(inputs, computation.worker_source)
+    reached, resumed = (None, None) if cursor is None else (cursor.reached, cursor.resumed)
+    if chosen is None:
+        computation = record_computation(config, request, declared)
+    else:
+        computation = sink_computation(lake, request, chosen, inputs, box, resumed, pins)
+    computation.require_grain(inputs.time_type, box)
+    checks = () if declared is None else declared.checks
+    if request.replay is not None:
+        checks += config.replay(request.replay).checks
+    plan = _over(lake, request, inputs, box, path, declared, computation, reached, checks)
+    return continued(plan) if plan.computation.lookups and pins is None else plan
+
+
+def at_cuts(plan: Plan, cuts: Mapping[str, int]) -> Plan:
+    """The plan of the same request at other cuts, by source."""
+    inputs = open_inputs(plan.lake, plan.request, plan.inputs.worker_source, cuts)
+    computation = plan.computation.over(inputs, plan.box)
+    fixed = (plan.lake, plan.request, inputs, plan.box, plan.target, plan.declared)
+    return _over(*fixed, computation, plan.cursor, plan.checks)
+
+
+def _over(
+    lake: Lake,
+    request: Request,
+    inputs: Inputs,
+    box: Box,
+    path: str,
+    declared: Target | None,
+    computation: Computation,
+    cursor: Antichain | None,
+    checks: tuple[Check, ...],
+) -> Plan:
+    """The plan of a computation over its inputs, for the times that are complete."""
+    reached = computation.written_until(inputs.time_type, inputs.frontier)
+    region = Region(computation.project(box), reached, cursor).simplified()
+    step = computation.step(inputs.tape.step)
+    layout = Layout(computation.worker, computation.time, inputs.keepers[0].labels, step)
     plan = Plan(
         lake=lake,
         request=request,
-        inputs=read,
+        inputs=inputs,
         box=box,
-        frontier=frontier,
         region=region,
         reached=reached,
-        cursor=played,
-        complete=False,
+        cursor=cursor,
         target=path,
         declared=declared,
-        layout=Layout(computation.worker, computation.time, read.keepers[0].labels, step),
+        layout=layout,
         computation=computation.at(region),
-        checks=_declared_checks(config, request, declared),
+        checks=checks,
     )
     _check_scope(plan)
-    plan = replace(plan, complete=plan.is_complete(frontier))
-    return continued(plan) if plan.computation.lookups and pins is None else plan
+    return plan
 
 
 def with_region(plan: Plan, region: Region) -> Plan:
@@ -132,7 +156,7 @@ def require_cursor(plan: Plan, last: History | None) -> None:
 
 def at_versions(plan: Plan, pins: Mapping[str, Pin]) -> Plan:
     """The plan at other versions of lookup tables, such as those of an earlier attempt."""
-    lookups = at_pins(plan.lake, plan.computation.lookups, pins)
+    lookups = at_pins(plan.lake, [each.lookup for each in plan.computation.lookups], pins)
     return replace(plan, computation=replace(plan.computation, lookups=lookups))
 
 
@@ -153,15 +177,6 @@ def continued(plan: Plan) -> Plan:
         if same and not any(each.unreadable for each in earlier.computation.lookups):
             return earlier
     return plan
-
-
-def _declared_checks(
-    config: ProjectConfig, request: Request, declared: Target | None
-) -> tuple[Check, ...]:
-    """The checks for every row of a replay: of its target, and of its declaration."""
-    of_target = () if declared is None else declared.checks
-    of_replay = () if request.replay is None else config.replay(request.replay).checks
-    return (*of_target, *of_replay)
 
 
 def _check_scope(plan: Plan) -> None:

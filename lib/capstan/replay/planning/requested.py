@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 
 from capstan.core.config import ProjectConfig, Target, source_of
 from capstan.core.config.loading.registry import transforms
-from capstan.core.times import Antichain, Box, TimeType
+from capstan.core.times import Box, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Sink, pipelines
 from capstan.replay.planning.computation import Computation, CopyComputation, TransformComputation
+from capstan.replay.planning.lookup_input import Pin, at_pins, lookups_of, pin_lookups
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.request import Request
-from capstan.storage.tape.grains import require_multiples, require_whole_steps
-from capstan.storage.tape.tape import Tape
+from capstan.replay.planning.stream_input import Inputs
+from capstan.replay.snapshots.ledger import Snapshot
+from capstan.storage.lake import Lake
+from capstan.storage.tape.grains import require_whole_steps
 
 _INTERVAL = (
     "; if an Airflow template gave both, the run has no data interval: schedule its DAG with a "
@@ -21,14 +25,15 @@ _INTERVAL = (
 )
 
 
-def requested_box(tapes: Sequence[Tape], time_type: TimeType, request: Request) -> Box:
+def requested_box(inputs: Inputs, request: Request) -> Box:
     """The times of a request: its bounds, restricted to those known at an epoch."""
+    time_type = inputs.time_type
     bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
-    for tape in tapes:
-        require_whole_steps(tape, *bounds)
+    for stream in inputs:
+        require_whole_steps(stream.tape, *bounds)
     box = Box(*bounds)
     if request.known_at is not None:
-        box = box.intersect(_known(tapes[0].name, time_type, request.known_at))
+        box = box.intersect(_known(inputs.tape.name, time_type, request.known_at))
     if box.intersect(Box(time_type.minimum, box.until)).is_empty:
         raise InvalidRequestError(
             "CAP-RANGE",
@@ -54,37 +59,15 @@ def _known(stream: str, time_type: TimeType, epoch: int) -> Box:
     return Box((None,) * len(names), until)
 
 
-def computation_of(
-    config: ProjectConfig,
-    request: Request,
-    time_type: TimeType,
-    box: Box,
-    frontier: Antichain,
-    declared: Target | None,
-) -> Computation:
-    """Resolve and check the computation of a request, without a JVM."""
-    if request.transform is not None:
-        config.require_sound("transforms", request.transform)
-        transform = transforms(config.transforms).get(request.transform)
-        return TransformComputation.of(transform)
+def requested_sink(config: ProjectConfig, request: Request) -> tuple[Pipeline, Sink] | None:
+    """The pipeline of a request and its sink; None for a copy or a transform."""
     if request.pipeline is None:
-        return CopyComputation.into(declared)
-    pipeline, sink = _requested(config, request.pipeline, request.sink)
-    _require_streams(pipeline, sink, request)
-    return PipelineComputation.over(pipeline, sink, time_type, box, frontier)
-
-
-def kept_source(config: ProjectConfig, request: Request) -> str | None:
-    """The source to which the `workers` of a request of several streams belong; None for all."""
-    if request.workers is None or not request.streams or request.pipeline is None:
         return None
-    return _requested(config, request.pipeline, request.sink)[1].worker_source
-
-
-def _requested(config: ProjectConfig, name: str, node: str | None) -> tuple[Pipeline, Sink]:
-    config.require_sound("pipelines", name)
-    pipeline = pipelines(references=config.pipelines).get(name)
-    return pipeline, find_sink(pipeline, node)
+    config.require_sound("pipelines", request.pipeline)
+    pipeline = pipelines(references=config.pipelines).get(request.pipeline)
+    sink = find_sink(pipeline, request.sink)
+    _require_streams(pipeline, sink, request)
+    return pipeline, sink
 
 
 def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
@@ -102,12 +85,32 @@ def find_sink(pipeline: Pipeline, node: str | None) -> Sink:
     )
 
 
-def check_grain(computation: Computation, time_type: TimeType, box: Box) -> None:
-    """Check that a range consists of whole grains."""
-    at = computation.coordinate(time_type)
-    bounds = (box.since[at], box.until[at])
-    subject = f"{computation.title} works"
-    require_multiples(subject, time_type.coordinates[at], bounds, computation.grain)
+def record_computation(
+    config: ProjectConfig, request: Request, declared: Target | None
+) -> Computation:
+    """The copy or the transform of a request."""
+    if request.transform is None:
+        return CopyComputation.into(declared)
+    config.require_sound("transforms", request.transform)
+    return TransformComputation.of(transforms(config.transforms).get(request.transform))
+
+
+def sink_computation(
+    lake: Lake,
+    request: Request,
+    chosen: tuple[Pipeline, Sink],
+    inputs: Inputs,
+    box: Box,
+    resumed: Snapshot | None,
+    pins: Mapping[str, Pin] | None,
+) -> Computation:
+    """A sink of a pipeline over a range, resumed from a snapshot, at versions of its lookups."""
+    computation = PipelineComputation.of(*chosen, inputs, box).resuming(resumed)
+    for stream in inputs:
+        computation.require_coarse(stream.tape.step)
+    if pins is None:
+        return replace(computation, lookups=pin_lookups(lake, *chosen, request.lookups))
+    return replace(computation, lookups=at_pins(lake, lookups_of(*chosen), pins))
 
 
 def _require_streams(pipeline: Pipeline, sink: Sink, request: Request) -> None:

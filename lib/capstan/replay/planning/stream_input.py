@@ -93,6 +93,19 @@ class Inputs:
         return replace(self, streams=tuple(streams))
 
     @property
+    def frontier(self) -> Antichain:
+        """The frontier under which a time is complete when it is complete in all of the streams."""
+        return Antichain.of(time for stream in self for time in stream.frontier)
+
+    @property
+    def time_type(self) -> TimeType:
+        """The coordinates of the times, which agree, each from the least minimum of all streams."""
+        by_stream = [stream.tape.time_type.coordinates for stream in self]
+        return TimeType(
+            tuple(min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
+        )
+
+    @property
     def step(self) -> int:
         """The least length that is a multiple of the steps of all streams."""
         return lcm(*(stream.tape.step for stream in self.streams))
@@ -120,9 +133,9 @@ class Inputs:
 
 
 def open_inputs(
-    lake: Lake, request: Request, cuts: Mapping[str, int] | None = None, kept: str | None = None
-) -> tuple[StreamInput, ...]:
-    """The streams of a request, in the order of their sources' names, without a JVM.
+    lake: Lake, request: Request, kept: str | None, cuts: Mapping[str, int] | None = None
+) -> Inputs:
+    """The streams of a request, without a JVM; `cuts` by source supersede those of the request.
 
     `kept` is the source whose workers the rows keep, and to which the request's `workers`
     belong; None for all. The source of an only stream is empty.
@@ -135,23 +148,10 @@ def open_inputs(
         # Two sources that read one stream read it at one cut, whatever is captured meanwhile.
         cut = found.get((stream, commit)) or index.find_cut(tape, commit)
         found[stream, commit] = cut
-        chosen = request.workers if kept in (None, source_of(source)) else None
+        chosen = request.workers if not source or kept in (None, source_of(source)) else None
         inputs.append(_input(source, tape, cut, request.workers_of.get(source, chosen)))
     _require_same_times(inputs)
-    return tuple(inputs)
-
-
-def meet(inputs: Sequence[StreamInput]) -> Antichain:
-    """The frontier under which a time is complete when it is complete in all of the streams."""
-    return Antichain.of(time for stream in inputs for time in stream.frontier)
-
-
-def common_times(inputs: Sequence[StreamInput]) -> TimeType:
-    """The coordinates of the streams' times, which agree, each from the least minimum of all."""
-    by_stream = [stream.tape.time_type.coordinates for stream in inputs]
-    return TimeType(
-        tuple(min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
-    )
+    return Inputs(tuple(inputs), kept)
 
 
 def require_same_workers(inputs: Sequence[StreamInput], title: str) -> None:

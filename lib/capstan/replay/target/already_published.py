@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.planner import at_cuts
 from capstan.replay.target.ownership import Ownership
 from capstan.storage.ledger import runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.runs import History
 
 
-def find_equivalent_run(owner: Ownership, config: ProjectConfig) -> History | None:
+def find_equivalent_run(owner: Ownership) -> History | None:
     """The run of the same request at an earlier cut, if both are the same replay."""
     # When the range was complete then, no record can have been added since. The index confirms it:
     # the same messages, records and fingerprint, worker by worker.
@@ -23,7 +22,7 @@ def find_equivalent_run(owner: Ownership, config: ProjectConfig) -> History | No
     if plan.request.follow is not None or not _is_complete(plan):
         return None
     for covered in reversed(owner.covered):
-        earlier = _earlier(owner, config, covered)
+        earlier = _earlier(owner, covered)
         if earlier is None:
             continue
         last = runs.read_last(plan.lake, earlier.identity)
@@ -32,7 +31,7 @@ def find_equivalent_run(owner: Ownership, config: ProjectConfig) -> History | No
     return None
 
 
-def _earlier(owner: Ownership, config: ProjectConfig, covered: Covered) -> Plan | None:
+def _earlier(owner: Ownership, covered: Covered) -> Plan | None:
     """The plan of the same request at the cut of a run; None when it cannot be the same replay."""
     plan, computation = owner.plan, owner.plan.computation
     recorded = (covered.stream, covered.transform, covered.code, covered.scope.workers)
@@ -45,8 +44,7 @@ def _earlier(owner: Ownership, config: ProjectConfig, covered: Covered) -> Plan 
     if cuts is None:
         return None
     try:
-        pins = computation.lookup_pins
-        earlier = make_plan(plan.lake, config, plan.request, cuts=cuts, pins=pins)
+        earlier = at_cuts(plan, cuts)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
     same = _workers(earlier) == _workers(plan)

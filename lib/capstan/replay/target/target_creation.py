@@ -9,12 +9,12 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 from capstan.core.config import Creation
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.target_places import register_target
 from capstan.replay.target.target_table import misfit, require_placed, schema_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import children, is_table
 from capstan.storage.ledger import coverage
+from capstan.storage.ledger.moved_tables import register_named
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,7 +52,7 @@ def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None
 def _register(spark: SparkSession, plan: Plan) -> None:
     """Register the target in the catalog, if it is declared with a name there."""
     if plan.declared is not None and plan.declared.table is not None:
-        register_target(spark, plan.lake, plan.declared.table, plan.target)
+        register_named(spark, plan.lake, plan.declared.table, plan.target)
 
 
 def _create(spark: SparkSession, plan: Plan, schema: StructType) -> None:

@@ -8,8 +8,8 @@ which stays the same. Without such rows, a table is where the ledgers say.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 IN_LAKE = re.compile(r"/tables/([a-z][a-z0-9_]{0,63})\Z")
 """The end of the path of a lake's own table, with its name."""
@@ -31,19 +31,26 @@ class Place:
     name: str = ""  # in a catalog, as `normalised`; empty for none
 
 
+@dataclass(frozen=True)
 class Places:
     """The present places of tables, by the name that ledgers have for them."""
 
-    def __init__(self, places: Iterable[Place] = ()) -> None:
-        """Take places in the order in which they were recorded; later ones supersede earlier."""
-        self._by_target: dict[str, Place] = {}
-        for place in places:
-            self._by_target.pop(place.target, None)
-            self._by_target[place.target] = place
-        self._by_path = {place.path: place for place in self._by_target.values()}
+    recorded: tuple[Place, ...] = ()  # In the order in which they were; later supersede earlier.
+
+    @cached_property
+    def _by_target(self) -> dict[str, Place]:
+        by_target: dict[str, Place] = {}
+        for place in self.recorded:
+            by_target.pop(place.target, None)
+            by_target[place.target] = place
+        return by_target
+
+    @cached_property
+    def _by_path(self) -> dict[str, Place]:
+        return {place.path: place for place in self._by_target.values()}
 
     def __bool__(self) -> bool:
-        return bool(self._by_target)
+        return bool(self.recorded)
 
     def path_of(self, target: str) -> str:
         """The present path of a table, by its name in ledgers."""

@@ -138,7 +138,7 @@ def read_rows(
 def read_places(lake: Lake) -> Places:
     """The present places of tables that ledgers name by another path."""
     columns = ("target", "path", "table", "name")
-    return Places(Place(**row) for row in read_rows(lake, "tables", columns))
+    return Places(tuple(Place(**row) for row in read_rows(lake, "tables", columns)))
 
 
 def stored_target(lake: Lake, path: str) -> str:

@@ -20,20 +20,18 @@ from capstan.core.config import ProjectConfig
 from capstan.core.config.loading.validation import read_request
 from capstan.errors import InvalidRequestError
 from capstan.replay.output.certificate import draft_certificate
-from capstan.replay.planning import target_places
 from capstan.replay.planning.cursor import Cursor
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.lookup_input import Pin
 from capstan.replay.planning.plan import Plan, request_at_cuts
 from capstan.replay.planning.planner import at_versions, make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import unseen_lookups
 from capstan.reporting.formatting import pipeline_text
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims, runs
+from capstan.storage.ledger import claims, moved_tables, runs
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import Step
-from tests.support.jvmless_lake import lay_tape
+from tests.support.jvmless_lake import lay_tape, starts_spark
 from tests.support.lookup_pipelines import REFERENCES
 
 HOUR_US = 3_600_000_000
@@ -208,16 +206,16 @@ class TestNamedInACatalog:
 
     def found(self, shop: Shop, path: str, name: str = "shop.customers") -> str:
         table = str(deltalake.DeltaTable(path).metadata().id)
-        target_places._record_found(shop.lake, name, path, table)
+        moved_tables._record_found(shop.lake, name, path, table)
         return table
 
     def test_it_is_read_where_it_was_last_seen(self, named: Shop) -> None:
         with pytest.raises(InvalidRequestError, match="CAP-LOOKUP.*is not known in this lake yet"):
             named.plan()
-        assert unseen_lookups(named.lake, DECLARED, "orders_by_name")
-        assert not unseen_lookups(named.lake, DECLARED, "named_orders")
+        assert starts_spark(named.lake, DECLARED, "t", "orders_by_name")
+        assert not starts_spark(named.lake, DECLARED, "t", "named_orders")
         table = self.found(named, named.customers)
-        assert not unseen_lookups(named.lake, DECLARED, "orders_by_name")
+        assert not starts_spark(named.lake, DECLARED, "t", "orders_by_name")
         [lookup] = named.plan().computation.lookups
         assert (lookup.path, lookup.pin) == (named.customers, Pin(table, 2))
         assert named.version(lookups={"customers": 1}) == 1

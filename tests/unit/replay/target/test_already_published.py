@@ -81,7 +81,7 @@ class Told:
         books.published(run, plan.scope.workers, plan.region, **reported)  # type: ignore[arg-type]
 
     def stood(self, **asked: object) -> str | None:
-        actual = find_equivalent_run(Ownership(self.plan(**asked)), DECLARED)
+        actual = find_equivalent_run(Ownership(self.plan(**asked)))
         return None if actual is None else actual.last.run
 
 

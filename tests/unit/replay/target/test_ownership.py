@@ -299,7 +299,7 @@ def test_each_ledger_is_read_once_for_all_that_is_asked(
     for reader in (coverage, runs):
         monkeypatch.setattr(reader, "read_rows", counting)
     require_no_clash(owner)
-    assert find_equivalent_run(owner, DECLARED) is None
+    assert find_equivalent_run(owner) is None
     assert owner.covering_run is None
     assert owner.is_disturbed("day1")
     assert len(owner.regions) == 5
