@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,6 +24,7 @@ from capstan.replay.target.overlap import (
 )
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.standing import ForeignChange, is_stale
+from capstan.spark.session import Later
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
@@ -33,9 +33,6 @@ from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index import ContentSummary
-
-if TYPE_CHECKING:
-    from capstan.spark.session import Later
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import FencedError, InvalidRequestError
@@ -34,17 +35,13 @@ from capstan.replay.target.conflicts import require_same_table
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.staged_output import require_staged_files
 from capstan.spark.safe_commits import require_safe_commits
+from capstan.spark.session import Later
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from capstan.spark.session import Later
 
 
 def replay(

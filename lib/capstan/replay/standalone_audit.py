@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructType
 
@@ -27,16 +27,12 @@ from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.target import target_table
 from capstan.replay.target.ownership import record_whole
+from capstan.spark.session import Later
 from capstan.storage.delta import delta
 from capstan.storage.delta.small_files import look_again
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.runs import History, read_history
 from capstan.storage.tape.tape import stored_payload
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from capstan.spark.session import Later
 
 _DAY_US = 86_400_000_000
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import DataFrame
 
 from capstan.errors import FencedError, InvalidRequestError, translation
 from capstan.pipeline import NodeKind
@@ -51,9 +53,6 @@ from capstan.storage.ledger.runs import Step
 from capstan.storage.ledger.side_outputs import write_metrics, write_side_outputs
 from capstan.storage.tape.index import ContentSummary
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def carry_out(job: Job) -> ReplayResult:

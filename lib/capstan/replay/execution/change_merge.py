@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
 from capstan.audit import Audit, Computed, Shape, audit_computed
+from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.job import Job
 from capstan.replay.order.order_dependence import ordered
@@ -33,11 +34,6 @@ from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import delete_folder, is_table
 from capstan.storage.ledger.tables import kept_changes_path
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-    from capstan.core.config.change_rules import ChangeRule
 
 
 def publish_changes(job: Job, staged: DataFrame, note: Mapping[str, object]) -> Commit:

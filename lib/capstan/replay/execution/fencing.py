@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from capstan.replay.target import target_table
 from capstan.storage.delta import delta
+from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, coverage
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
@@ -20,7 +21,6 @@ from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from capstan.replay.execution.job import Job
-    from capstan.storage.lake import Lake
 
 
 def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:

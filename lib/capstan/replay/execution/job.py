@@ -6,7 +6,8 @@ import time as clock
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from capstan.core.config import ProjectConfig
 from capstan.errors import InvalidRequestError, SystemFailureError
@@ -28,9 +29,6 @@ from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.ledger.tables import read_places
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)

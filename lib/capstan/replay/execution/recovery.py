@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, RangeLockedError
@@ -25,9 +27,6 @@ from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.runs import History
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def recover_ledger(

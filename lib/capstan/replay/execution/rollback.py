@@ -6,8 +6,10 @@ which can be fenced.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from capstan.core.config import Mode
 from capstan.errors import InvalidRequestError
@@ -24,11 +26,6 @@ from capstan.storage.ledger.coverage import ROLLED_BACK
 from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.storage.ledger.runs import History, Step
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from pyspark.sql import DataFrame
 
 _MOST_NAMED = 8
 

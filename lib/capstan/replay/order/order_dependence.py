@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.audit import FloatTolerance
 from capstan.errors import InvalidRequestError
@@ -12,9 +13,6 @@ from capstan.replay.order.causes import Cause, Grade, examine
 from capstan.replay.order.spark_plan import plan_of
 from capstan.replay.output.rows import played_rows
 from capstan.replay.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True)

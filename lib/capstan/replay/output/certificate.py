@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +14,7 @@ from pyarrow import dataset
 
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
+from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
@@ -24,9 +24,6 @@ from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import in_box, inside, is_timed, numbers_of
 from capstan.storage.tape.region_sql import integer_ranges
 from capstan.storage.tape.tape import Cut, Tape
-
-if TYPE_CHECKING:
-    from capstan.replay.planning.plan import Plan
 
 MOST_LISTED = 100
 """The most workers that a certificate lists by their labels, and the most replay workers."""

@@ -9,10 +9,9 @@ deletes, but of no key: it ends the rows of all keys that are before it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, StructField, StructType
 
@@ -37,9 +36,6 @@ from capstan.replay.output.sequence_order import (
 )
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.tape.fingerprint import row_hashes
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 RUN = "_capstan_run"
 """The column of a kept change with the run and attempt that made it."""

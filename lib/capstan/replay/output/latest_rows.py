@@ -7,9 +7,7 @@ run. Which of several rows of one time is the later is unknown.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -18,9 +16,6 @@ from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError
 from capstan.replay.output.change_rows import changes_of
 from capstan.replay.planning.plan import Plan
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 _RANK = "_capstan_rank"
 

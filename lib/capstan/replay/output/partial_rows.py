@@ -10,9 +10,8 @@ import base64
 import json
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -20,9 +19,6 @@ from capstan.core.config.change_rules import DELETED, ChangeRule
 from capstan.core.sql_names import quoted
 from capstan.errors import CheckFailedError
 from capstan.replay.output.sequence_order import place
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 _SO_FAR = (Window.unboundedPreceding, Window.currentRow)
 _EARLIER = "replay the range with its earlier changes first, or have the source send whole rows"

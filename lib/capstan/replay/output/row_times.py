@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
-from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
@@ -30,9 +29,6 @@ from capstan.spark.own_session import interpreting
 from capstan.storage.tape import feed
 from capstan.storage.tape.region_sql import region_sql
 from capstan.storage.tape.time_columns import coordinate, integers
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _TRIED = 1_000
 """The number of records that are moved; the transform may leave some out."""

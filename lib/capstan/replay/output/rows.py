@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import singledispatch
-from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.audit import in_another_order, played_records
 from capstan.capture.batch.worker_labels import problems_of
-from capstan.core.config import source_of
+from capstan.core.config import Transform, source_of
 from capstan.core.config.sql_rules import moment_problem
 from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError
@@ -28,11 +28,6 @@ from capstan.spark.clock_literals import clock_literal
 from capstan.storage.delta import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import require_types
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from capstan.core.config import Transform
 
 _PROTOCOL = ("_worker", "_time", "_label")
 _PARTITION = "_seat"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING
 
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -19,9 +19,6 @@ from capstan.core.config.change_rules import ChangeRule
 from capstan.core.config.names import one_of
 from capstan.core.config.sequences import KINDS, SequenceColumn, SequenceKind
 from capstan.core.sql_names import quoted
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 _NUMBER = T.DecimalType(38, 10)
 _DIGITS = T.DecimalType(38, 0)

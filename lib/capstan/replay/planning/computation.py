@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import ClassVar, Self
+
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.audit import Shape
 from capstan.audit.cells import promised_cells
@@ -21,9 +23,6 @@ from capstan.replay.planning.target_layout import Layout
 from capstan.replay.snapshots.ledger import Snapshot
 from capstan.storage.tape.grains import require_multiples
 from capstan.storage.tape.tape import Tape, stored_payload
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 # Spark's error classes for bad data, and for errors that a query raises itself.
 _DATA_ERROR = re.compile(r"SQLSTATE: (?:22|P0)")

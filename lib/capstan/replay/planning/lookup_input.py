@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -17,11 +17,9 @@ from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.pipeline import Lookup, Pipeline, Sink
 from capstan.storage.delta import delta
+from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import Lake, is_table, sizes_of
 from capstan.storage.ledger.tables import read_places
-
-if TYPE_CHECKING:
-    from capstan.storage.delta.opened_table import OpenedTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -28,12 +27,10 @@ from capstan.replay.planning.requested import (
 from capstan.replay.planning.stream_input import Inputs, open_inputs
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.target_places import locate
+from capstan.spark.session import Later
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import TERMINAL, History, read_unrecorded
 from capstan.storage.ledger.tables import read_places
-
-if TYPE_CHECKING:
-    from capstan.spark.session import Later
 
 
 def plan_with_spark(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
@@ -14,12 +13,10 @@ from capstan.core.config.names import is_catalog_name, normalised
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import pipelines
 from capstan.spark.safe_commits import require_safe_commits
+from capstan.spark.session import Later
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.moved_tables import find_moved, find_named
 from capstan.storage.ledger.tables import read_places
-
-if TYPE_CHECKING:
-    from capstan.spark.session import Later
 
 
 def locate(

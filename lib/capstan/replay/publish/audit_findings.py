@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from capstan.audit import Audit
 from capstan.audit.result import CHECK, TAPE, render
+from capstan.core.times import TimeType
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger import findings
 from capstan.storage.ledger.findings import AuditSubject, write_findings
 from capstan.storage.ledger.tables import as_text
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from capstan.core.times import TimeType
 
 
 def record_findings(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.core.config.change_rules import DELETED, ChangeRule
 from capstan.replay.output.change_rows import changes_of, named, of_runs
@@ -14,9 +14,6 @@ from capstan.replay.target.published_changes import changes_of_plan, published_c
 from capstan.storage.delta import delta
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.tables import kept_changes_path
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def kept_changes(spark: SparkSession, plan: Plan) -> DataFrame:

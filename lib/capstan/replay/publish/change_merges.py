@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from capstan.core.config.change_rules import DELETED, TRUNCATES, ChangeRule
@@ -21,9 +21,6 @@ from capstan.replay.output.change_rows import (
 from capstan.replay.output.partial_rows import require_values
 from capstan.replay.output.sequence_order import place
 from capstan.replay.target.row_restore import except_all, rows_with_keys
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def rows_to_merge(

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.audit import Finding, FloatTolerance, Shape, cells
 from capstan.audit.float_tolerance import exceeding
@@ -17,6 +18,7 @@ from capstan.audit.row_diff import NO_ROWS, RowDifferences, Side, row_difference
 from capstan.audit.row_view import View, table_view
 from capstan.audit.table_shape import common_fields, stored_fields
 from capstan.core.config import Mode
+from capstan.core.times import TimeType
 from capstan.replay.order.order_dependence import close_of, require_comparable
 from capstan.replay.output.change_rows import require_rule_fits
 from capstan.replay.output.latest_rows import rows_to_publish
@@ -33,11 +35,6 @@ from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import rows_with_keys
 from capstan.storage.delta import delta
 from capstan.storage.lake import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from capstan.core.times import TimeType
 
 SAMPLE = 20
 _KINDS = {"missing": "added", "extra": "removed", "changed": "changed"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import SparkSession
 
 from capstan.replay.snapshots.catalog import list_taken
 from capstan.replay.snapshots.ledger import (
@@ -20,9 +22,6 @@ from capstan.storage.ledger.run_identity import RunId, stem_of
 from capstan.storage.ledger.runs import TERMINAL, Step
 from capstan.storage.ledger.tables import read_rows
 from capstan.telemetry.instrumentation import emit
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 KEEP: Final = 3
 """The number of snapshots kept per followed replay, so that its newest runs can be rolled back."""

@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.core.times import Antichain, Time
@@ -23,9 +24,6 @@ from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import PROPERTIES, append_rows, as_text, read_rows
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class SnapshotAction(StrEnum):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.storage.delta import delta
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 def default_columns(path: str, schema: StructType) -> dict[str, Column]:

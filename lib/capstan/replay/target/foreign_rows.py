@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from capstan.core.config import Mode
 from capstan.core.sql_names import quoted
@@ -21,10 +22,6 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.coverage import Covered
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 def require_own_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from capstan.core.sql_names import quoted
 from capstan.storage.tape.fingerprint import row_hashes
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructType
 
 _HASHES = ("_capstan_h1", "_capstan_h2")
 _COUNT, _NUMBER = "_capstan_count", "_capstan_number"

@@ -7,7 +7,8 @@ yet; the audit reads just those, and the publish adds them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
 
 from capstan.core.config import Mode
 from capstan.core.sql_names import quoted
@@ -22,9 +23,6 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.run_identity import RunId
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 # Each task writes a file for each worker whose partition it has rows of. Up to so many workers that
 # costs less than a shuffle, which costs two thirds of a copy.

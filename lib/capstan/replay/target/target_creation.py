@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from capstan.core.config import Creation
@@ -15,9 +14,6 @@ from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import children, is_table
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.moved_tables import register_named
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 MOST_PARTITIONS = 256
 """The most workers by which a new target is partitioned."""
