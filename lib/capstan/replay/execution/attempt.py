@@ -31,7 +31,7 @@ from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.planner import require_cursor
 from capstan.replay.planning.stream_input import total_content
 from capstan.replay.publish.audit_findings import record_findings
-from capstan.replay.publish.change_images import images_after
+from capstan.replay.publish.change_merges import images_after
 from capstan.replay.publish.diff import difference
 from capstan.replay.result import ReplayResult
 from capstan.replay.target import staged_output, target_table
@@ -133,11 +133,9 @@ def take_turn(job: Job) -> Certificate | None:
         target_table.fence(job.spark, path, job.run, job.attempt, job.run.name)
         emit("replay.fence", run=job.run.name, attempt=job.attempt)
         history = runs.read_histories(job.lake, run=job.run.name).get(job.run.name)
-        first = history.first_intent if history is not None else None
-        if first is not None:
-            found = target_table.find_publish(path, job.run.name, first.target_version)
-            if found is not None:
-                published = recovery.complete(job, *found)
+        commit = None if history is None else target_table.find_landed(history)
+        if commit is not None:
+            published = recovery.complete(job, commit)
     if published is None:
         fence_stale_attempts(job)
     else:

@@ -22,12 +22,15 @@ from capstan.replay.execution.job import Job
 from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.change_rows import GONE, RUN, changes_of, named, of_runs
 from capstan.replay.output.rows import playing
-from capstan.replay.planning.kept_changes import KeptChanges, in_effect
-from capstan.replay.publish.change_images import kept_changes
-from capstan.replay.publish.change_merges import after_images, rows_to_merge
+from capstan.replay.publish.change_merges import after_images, kept_changes, rows_to_merge
 from capstan.replay.target import target_table
 from capstan.replay.target.ownership import Ownership
-from capstan.replay.target.published_changes import changes_of_plan, published_changes
+from capstan.replay.target.published_changes import (
+    KeptChanges,
+    changes_of_plan,
+    in_effect,
+    published_changes,
+)
 from capstan.storage.delta import delta
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.table_creation import create_table
@@ -122,9 +125,7 @@ def _merge(job: Job, rows: DataFrame, note: Mapping[str, object]) -> Commit:
     note = {**note, "run": run.name, "attempt": attempt}
     keys = _rule(job).identity
     commit = delta.merge(rows, target, keys, txn=txn, note=note, delete_when=GONE)
-    if commit is None or target_table.txn_version(delta.open_table(target), run) != txn.version:
-        raise target_table.fenced(run, attempt)
-    return commit
+    return target_table.require_landed(commit, target, run, attempt)
 
 
 def _keep(job: Job, staged: DataFrame) -> None:

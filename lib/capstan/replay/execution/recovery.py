@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -21,7 +20,7 @@ from capstan.replay.target import target_table
 from capstan.replay.target.ownership import Ownership, record_whole
 from capstan.replay.target.published_changes import is_in_effect
 from capstan.storage.delta import delta
-from capstan.storage.delta.delta import Commit
+from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
@@ -46,16 +45,15 @@ def recover_ledger(
         return history
     if history.published:
         return _complete_rollback(spark, lake, config, history)
-    publish = target_table.find_landed(history)
-    if publish is None:
+    commit = target_table.find_landed(history)
+    if commit is None:
         return history
-    commit, note = publish
     # Staged output was audited before the publish; nothing has to be computed for it again.
-    direct = bool(note.get("direct"))
+    direct = bool(commit.note.get("direct"))
     job = restore(spark, lake, config, history, undo=undo or not direct)
     undone = target_table.find_rollback(job.plan.target, job.run.name, commit.version) is not None
     if not undone and not (undo and direct):
-        complete(job, commit, note)
+        complete(job, commit)
     else:
         # It failed its audit and is gone; another audit would only look at the previous rows.
         restore_previous_rows(job, commit.version)
@@ -82,15 +80,11 @@ def complete_others(spark: SparkSession, lake: Lake, config: ProjectConfig, plan
 def _complete_rollback(
     spark: SparkSession, lake: Lake, config: ProjectConfig, history: History
 ) -> History:
-    version, path, run = _published_version(history), history.last.target, history.run_id
-    # The run's newest transaction mostly decides this, without reading the target's log.
-    last_done = max(row.attempt for row in history.rows if row.step is runs.Step.DONE)
-    newest = target_table.txn_version(delta.open_if_table(path), run)
-    untouched = newest <= run.change(last_done).version
-    if untouched or target_table.find_rollback(path, run.name, version) is None:
+    if not target_table.was_undone(delta.open_if_table(history.last.target), history):
         return history
-    restore_previous_rows(restore(spark, lake, config, history, undo=True), version)
-    return runs.read_history(lake, run.name)
+    job = restore(spark, lake, config, history, undo=True)
+    restore_previous_rows(job, _published_version(history))
+    return runs.read_history(lake, job.run.name)
 
 
 def _published_version(history: History) -> int:
@@ -98,9 +92,9 @@ def _published_version(history: History) -> int:
     return history.done.target_version
 
 
-def complete(job: Job, commit: Commit, note: Mapping[str, Any]) -> Certificate:
+def complete(job: Job, commit: CommitInfo) -> Certificate:
     """Finish a run whose publish is in the target."""
-    attempt = int(note["attempt"])
+    note, attempt = commit.note, int(commit.note["attempt"])
     played = int(note.get("played", attempt))
     history = runs.read_history(job.lake, job.run.name)
     intent = Intent.from_json((history.intent(played) or require_intent(history)).detail)

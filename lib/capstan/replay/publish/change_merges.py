@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from capstan.core.config.change_rules import DELETED, TRUNCATES, ChangeRule
@@ -15,12 +15,46 @@ from capstan.replay.output.change_rows import (
     HASHES,
     OWN,
     beside_truncates,
+    changes_of,
+    named,
     of_runs,
     table_rows,
 )
 from capstan.replay.output.partial_rows import require_values
 from capstan.replay.output.sequence_order import place
+from capstan.replay.planning.plan import Plan
+from capstan.replay.target.ownership import Ownership
+from capstan.replay.target.published_changes import changes_of_plan, in_effect, published_changes
 from capstan.replay.target.row_restore import except_all, rows_with_keys
+from capstan.storage.delta import delta
+from capstan.storage.lake import is_table
+from capstan.storage.ledger.tables import kept_changes_path
+
+
+def kept_changes(spark: SparkSession, plan: Plan) -> DataFrame:
+    """The changes that runs have kept beside the target of a plan, whether or not they count."""
+    return delta.load(spark, kept_changes_path(plan.lake, plan.target))
+
+
+def images_after(
+    spark: SparkSession, owner: Ownership, rule: ChangeRule, rows: DataFrame
+) -> tuple[DataFrame, DataFrame]:
+    """The rows that the keys of a replay would have in the target, and those they have now."""
+    plan = owner.plan
+    changes = moved = named(rows if DELETED in rows.columns else changes_of(rule, rows), "")
+    own = changes_of_plan(plan, "", "")
+    published = published_changes(owner)
+    counted, counting = set(in_effect(published)), set(in_effect((*published, own)))
+    if counted:
+        kept = kept_changes(spark, plan)
+        others = of_runs(kept, {each.name for each in counting - {own}})
+        replaced = of_runs(kept, {each.name for each in counted - counting})
+        changes = changes.unionByName(others, allowMissingColumns=True)
+        moved = moved.unionByName(replaced, allowMissingColumns=True)
+    if is_table(plan.target):
+        return after_images(rule, changes, moved, delta.load(spark, plan.target))
+    wanted, _ = after_images(rule, changes, moved, changes)
+    return wanted, wanted.limit(0)
 
 
 def rows_to_merge(
@@ -53,12 +87,12 @@ def after_images(
 
 def merged_rows(rule: ChangeRule, wanted: DataFrame, present: DataFrame) -> DataFrame:
     """The rows to merge so that present rows become the wanted; those to go by `_capstan_gone`."""
-    identity = [F.col(quoted(name)) for name in rule.identity]
-    kept = wanted.select(*identity)
-    gone = _without(present.select(*identity).distinct(), kept, rule.identity)
-    altered = except_all(wanted, present)
-    return altered.withColumn(GONE, F.lit(False)).unionByName(
-        gone.withColumn(GONE, F.lit(True)), allowMissingColumns=True
+    others = rows_with_keys(present, wanted, rule.identity, how="left_anti")
+    gone = others.select(*map(quoted, rule.identity)).distinct()
+    return (
+        except_all(wanted, present)
+        .withColumn(GONE, F.lit(False))
+        .unionByName(gone.withColumn(GONE, F.lit(True)), allowMissingColumns=True)
     )
 
 
@@ -83,10 +117,3 @@ def newest_rows(rule: ChangeRule, added: DataFrame, others: DataFrame) -> DataFr
 def _has_truncates(changes: DataFrame) -> bool:
     """Whether truncates are among some changes; a job runs only where a rule had a condition."""
     return TRUNCATES in changes.columns and not changes.where(F.col(TRUNCATES)).isEmpty()
-
-
-def _without(rows: DataFrame, others: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """The rows that share no key with one of the others."""
-    renamed = others.select(*(F.col(quoted(k)).alias(f"_key{i}") for i, k in enumerate(keys)))
-    same = [F.col(f"_key{i}").eqNullSafe(F.col(quoted(k))) for i, k in enumerate(keys)]
-    return rows.join(renamed, same, "left_anti")

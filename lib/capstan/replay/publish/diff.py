@@ -24,7 +24,7 @@ from capstan.replay.output.change_rows import require_rule_fits
 from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
-from capstan.replay.publish.change_images import images_after
+from capstan.replay.publish.change_merges import images_after
 from capstan.replay.target import target_table
 from capstan.replay.target.foreign_rows import (
     foreign_rows,

@@ -1,24 +1,63 @@
-"""The runs whose changes are kept beside a target, read from the ledgers and the target's log."""
+"""The changes that runs keep beside a table that merges by sequence, and which of them count.
+
+The rows of such a table are a function of the set of changes in effect, and of nothing else. So
+neither the order of the replays nor how they were cut matters, and a rollback leaves a run out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import InvalidRequestError, RangeLockedError
 from capstan.errors.shell_command import command
 from capstan.replay.planning.intent import Intent
-from capstan.replay.planning.kept_changes import KeptChanges, in_effect, partly_replaced
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
 from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
+from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.coverage import Covered
-from capstan.storage.ledger.runs import History, Step
+from capstan.storage.ledger.runs import History
 from capstan.storage.ledger.tables import kept_changes_path
+
+
+@dataclass(frozen=True, slots=True)
+class KeptChanges:
+    """The changes of one published run."""
+
+    name: str
+    run: str
+    scope: Scope  # The workers and times that it replayed; None for all workers.
+    code: tuple[str | None, ...]  # The code of its computation, and `ChangeRule.flags`.
+
+    def contains(self, other: KeptChanges) -> bool:
+        """Whether this run replayed all workers and times of another one."""
+        return self.scope.contains(other.scope)
+
+    def meets(self, other: KeptChanges) -> bool:
+        """Whether both runs may have replayed the same records."""
+        return self.scope.overlaps(other.scope)
+
+
+def in_effect(published: Sequence[KeptChanges]) -> tuple[KeptChanges, ...]:
+    """The changes, in order of publication, whose range no later run has replayed as a whole."""
+    counting: list[KeptChanges] = []
+    for changes in published:
+        counting = [earlier for earlier in counting if not changes.contains(earlier)]
+        counting.append(changes)
+    return tuple(counting)
+
+
+def partly_replaced(changes: KeptChanges, counting: Iterable[KeptChanges]) -> KeptChanges | None:
+    """Changes of other code that a new run would replace only in part; None when there are none."""
+    # Of equal sequences, neither the old nor the new code's change could be told to be the later
+    # one.
+    others = (other for other in counting if other.code != changes.code)
+    return next((o for o in others if o.meets(changes) and not changes.contains(o)), None)
 
 
 def changes_of_plan(plan: Plan, name: str, run: str) -> KeptChanges:
@@ -45,7 +84,8 @@ def published_changes(owner: Ownership, besides: Collection[str] = ()) -> tuple[
         recorded = histories.get(entry.run)
         if recorded is None or recorded.done is None:
             raise _unrecorded(plan, entry.run)
-        if _stands(table, recorded):
+        is_there = target_table.txn_version(table, recorded.run_id) >= 0
+        if is_there and not target_table.was_undone(table, recorded):
             published.append(_kept(plan, entry, recorded))
     return tuple(published)
 
@@ -126,27 +166,13 @@ def _rule_of(history: History) -> ChangeRule | None:
     return ChangeRule.of(intent.keys, intent.request)
 
 
-def _stands(table: OpenedTable | None, history: History) -> bool:
-    """Whether the target still has the publish of a run, which was not rolled back since."""
-    assert history.done is not None
-    run, done = history.run_id, history.done
-    newest = target_table.txn_version(table, run)
-    last = max(row.attempt for row in history.rows if row.step is Step.DONE)
-    if 0 <= newest <= run.change(last).version:
-        return True
-    return newest >= 0 and (
-        target_table.find_rollback(history.last.target, run.name, done.target_version) is None
-    )
-
-
 def _has_unrecorded(table: OpenedTable | None, history: History) -> bool:
     """Whether a run that no ledger has as published is in the target's log."""
     if history.rolled_back or not target_table.may_have_landed(table, history):
         return False
     publish = target_table.find_landed(history)
     return publish is not None and (
-        target_table.find_rollback(history.last.target, history.last.run, publish[0].version)
-        is None
+        target_table.find_rollback(history.last.target, history.last.run, publish.version) is None
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -39,13 +41,15 @@ def with_columns(rows: DataFrame, schema: StructType) -> DataFrame:
     )
 
 
-def rows_with_keys(rows: DataFrame, others: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The rows that share a key with a row of `others`."""
+def rows_with_keys(
+    rows: DataFrame, others: DataFrame, keys: Sequence[str], how: str = "left_semi"
+) -> DataFrame:
+    """The rows that share a key with a row of `others`; for `left_anti`, those that share none."""
     named, same = _keys_of(others, keys)
-    return rows.join(named, same, "left_semi")
+    return rows.join(named, same, how)
 
 
-def before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+def before_image(changed: DataFrame, before: DataFrame, keys: Sequence[str]) -> DataFrame:
     """The previous row of each changed key; `_gone` marks keys that had none."""
     named, same = _keys_of(changed, keys)
     marked = before.withColumn("_gone", F.lit(False))
@@ -57,7 +61,7 @@ def before_image(changed: DataFrame, before: DataFrame, keys: tuple[str, ...]) -
     )
 
 
-def _keys_of(rows: DataFrame, keys: tuple[str, ...]) -> tuple[DataFrame, list[Column]]:
+def _keys_of(rows: DataFrame, keys: Sequence[str]) -> tuple[DataFrame, list[Column]]:
     """The distinct keys of rows as `_key0` and so on, and the conditions to join them by."""
     distinct = rows.select(*map(quoted, keys)).distinct()
     # Renamed, since both sides may be the same table, whose columns would be ambiguous.

@@ -61,10 +61,7 @@ def publish(
         commit = delta.merge(rows, plan.target, plan.keys, txn=txn, note=note)
     else:
         commit = _write(plan, rows, staging, txn, note)
-    newest = target_table.txn_version(delta.open_table(plan.target), run)
-    if commit is None or newest != txn.version:
-        raise target_table.fenced(run, attempt)
-    return commit
+    return target_table.require_landed(commit, plan.target, run, attempt)
 
 
 def _write(

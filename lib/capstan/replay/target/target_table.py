@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +12,6 @@ from pyspark.sql.types import StructType
 from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, audit_copy, shape_of
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
-from capstan.core.json_object import Json
 from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError
 from capstan.replay.order.order_dependence import ordered
@@ -21,12 +20,13 @@ from capstan.replay.output.rows import playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage.delta import delta
+from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
-from capstan.storage.ledger.runs import History
+from capstan.storage.ledger.runs import History, Step
 
 
 def partitions(path: str) -> list[str]:
@@ -186,9 +186,12 @@ def fenced(run: RunId, attempt: int) -> FencedError:
     )
 
 
-def find_publish(target: str, run: str, since: int) -> tuple[Commit, Mapping[str, object]] | None:
-    """The commit newer than version `since` by which a run published, with its note."""
-    return _find(target, run, since, "publish")
+def require_landed(commit: Commit | None, path: str, run: RunId, attempt: int) -> Commit:
+    """The commit by which an attempt has changed a target, unless the attempt was fenced."""
+    newest = txn_version(delta.open_table(path), run)
+    if commit is None or newest != run.change(attempt).version:
+        raise fenced(run, attempt)
+    return commit
 
 
 def may_have_landed(table: OpenedTable | None, history: History) -> bool:
@@ -197,25 +200,30 @@ def may_have_landed(table: OpenedTable | None, history: History) -> bool:
     return first is not None and txn_version(table, run) >= run.change(first.attempt).version
 
 
-def find_landed(history: History) -> tuple[Commit, Mapping[str, object]] | None:
+def find_landed(history: History) -> CommitInfo | None:
     """The publish of a run in its target's log, whether or not a ledger has it."""
     first, target = history.first_intent, history.last.target
     if first is None or not may_have_landed(delta.open_if_table(target), history):
         return None
-    return find_publish(target, history.last.run, first.target_version)
+    return _find(target, history.last.run, first.target_version, "publish")
 
 
-def find_rollback(target: str, run: str, since: int) -> Commit | None:
+def find_rollback(target: str, run: str, since: int) -> CommitInfo | None:
     """The commit newer than version `since` by which a run was rolled back."""
-    rollback = _find(target, run, since, "rollback")
-    return rollback[0] if rollback is not None else None
+    return _find(target, run, since, "rollback")
 
 
-def _find(target: str, run: str, since: int, kind: str) -> tuple[Commit, Json] | None:
-    if not is_table(target):
-        return None
-    for commit in delta.commits_since(target, since):
-        note = commit.note
-        if note.get("run") == run and note.get(kind):
-            return Commit(commit.version, commit.metrics), note
-    return None
+def was_undone(table: OpenedTable | None, history: History) -> bool:
+    """Whether the publish of a run was rolled back in its target, even if no ledger has it."""
+    done, run = history.done, history.run_id
+    assert done is not None
+    # The run's newest transaction mostly decides this, without reading the target's log.
+    last = max(row.attempt for row in history.rows if row.step is Step.DONE)
+    if txn_version(table, run) <= run.change(last).version:
+        return False
+    return find_rollback(history.last.target, run.name, done.target_version) is not None
+
+
+def _find(target: str, run: str, since: int, kind: str) -> CommitInfo | None:
+    commits = delta.commits_since(target, since) if is_table(target) else []
+    return next((c for c in commits if c.note.get("run") == run and c.note.get(kind)), None)
