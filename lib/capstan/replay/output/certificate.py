@@ -6,7 +6,7 @@ Workers are listed by label while they are few, else in ranges of numbers.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,7 +60,7 @@ def draft_certificate(
         frontier=[time_type.render(time) for time in plan.frontier.elements],
         complete=plan.complete,
         not_covered=missing,
-        late=total_late(late),
+        late=dict(sum(late, Counter())),
         transform=plan.request.transform,
         pipeline=plan.computation.to_json(counters),
         code=plan.computation.code or None,
@@ -97,23 +97,15 @@ def _part(
     }
 
 
-def _late_of(plan: Plan, stream: StreamInput) -> dict[str, int]:
+def _late_of(plan: Plan, stream: StreamInput) -> Counter[str]:
     """Late rows of a stream at the times that a plan reads, by reason."""
     workers = tuple(stream.workers)
     return late_in(stream.tape, stream.cut, workers, plan.reads, stream.everyone)
 
 
-def total_late(late: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Late rows of several streams together, by reason."""
-    total: Counter[str] = Counter()
-    for reasons in late:
-        total.update(reasons)
-    return dict(total)
-
-
 def late_rows(plan: Plan) -> dict[str, int]:
     """Late rows of all streams at the times that a plan reads, by reason."""
-    return total_late(_late_of(plan, stream) for stream in plan.inputs)
+    return dict(sum((_late_of(plan, stream) for stream in plan.inputs), Counter()))
 
 
 def _replay_workers(
@@ -162,7 +154,7 @@ def _not_covered(plan: Plan) -> NotCovered:
 
 def late_in(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region, everyone: bool
-) -> dict[str, int]:
+) -> Counter[str]:
     """Late rows of these workers and times, by reason; of everyone, also those without either."""
     kept, chosen = kept_late(tape, cut), dataset.field("worker").isin(sorted(workers))
     within = in_box(tape.time_type, region.simplified().box)
@@ -174,7 +166,7 @@ def late_in(
     for batch in scan.to_batches():
         for reason in _inside(batch, tape.time_type, region).column("reason").value_counts():
             counts[reason["values"].as_py()] += reason["counts"].as_py()
-    return dict(counts)
+    return counts
 
 
 def _inside(rows: pa.RecordBatch, time_type: TimeType, region: Region) -> pa.RecordBatch:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import singledispatch
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
@@ -21,8 +20,7 @@ from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
 from capstan.replay.output.state_resume import carried
-from capstan.replay.planning.computation import Computation
-from capstan.replay.planning.pipeline_computation import PipelineComputation
+from capstan.replay.planning.pipeline_computation import PipelineComputation, as_pipeline
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
 from capstan.storage.delta import delta
@@ -62,40 +60,9 @@ class Output:
 
 def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
     """A frame with the columns of the target's rows; a pipeline does not run yet."""
-    return _expected(plan.computation, spark, plan)
-
-
-def playing(
-    spark: SparkSession, plan: Plan, expected: DataFrame | None = None, *, again: bool = False
-) -> AbstractContextManager[Output]:
-    """Compute the output of a replay; it can be read inside the `with` block.
-
-    The second computation of an audit, `again`, reads its records in another order, and a
-    pipeline runs on another number of replay workers.
-    """
-    return _playing(plan.computation, spark, plan, expected, again=again)
-
-
-@singledispatch
-def _expected(_computation: Computation, spark: SparkSession, plan: Plan) -> DataFrame:
-    return played_rows(spark, plan)
-
-
-@singledispatch
-def _playing(
-    _computation: Computation,
-    spark: SparkSession,
-    plan: Plan,
-    expected: DataFrame | None,
-    *,
-    again: bool,
-) -> AbstractContextManager[Output]:
-    rows = played_rows(spark, plan, again=again) if expected is None else expected
-    return nullcontext(Output(rows))
-
-
-@_expected.register(PipelineComputation)
-def _(pipe: PipelineComputation, spark: SparkSession, plan: Plan) -> DataFrame:
+    pipe = as_pipeline(plan.computation)
+    if pipe is None:
+        return played_rows(spark, plan)
     for each in pipe.lookups:
         each.require_readable()
         require_single(each.lookup, delta.load(spark, each.path, each.pin.version))
@@ -103,16 +70,19 @@ def _(pipe: PipelineComputation, spark: SparkSession, plan: Plan) -> DataFrame:
     return spark.createDataFrame([], sink_columns(pipe.pipeline, pipe.sink.node, pipe.reach))
 
 
-@_playing.register(PipelineComputation)
 @contextmanager
-def _(
-    pipe: PipelineComputation,
-    spark: SparkSession,
-    plan: Plan,
-    _expected: DataFrame | None,
-    *,
-    again: bool,
+def playing(
+    spark: SparkSession, plan: Plan, expected: DataFrame | None = None, *, again: bool = False
 ) -> Iterator[Output]:
+    """Compute the output of a replay; it can be read inside the `with` block.
+
+    The second computation of an audit, `again`, reads its records in another order, and a
+    pipeline runs on another number of replay workers.
+    """
+    pipe = as_pipeline(plan.computation)
+    if pipe is None:
+        yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
+        return
     for each in pipe.lookups:
         each.require_readable()
     peers = plan.peers

@@ -173,3 +173,8 @@ class PipelineComputation(Computation):
             **({"lookups": lookups} if lookups else {}),
             **(counters or {}),
         }
+
+
+def as_pipeline(computation: Computation) -> PipelineComputation | None:
+    """The computation, if it is a pipeline."""
+    return computation if isinstance(computation, PipelineComputation) else None

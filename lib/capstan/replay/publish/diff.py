@@ -6,7 +6,6 @@ cells come from the tape's index, so that records of unchanged cells are not rea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
@@ -99,8 +98,7 @@ def _compared(
     else:
         wanted = rows_to_publish(plan, wanted)
         present = _present(spark, plan, wanted)
-    sides = _Sides(spark, plan, wanted, present, from_index=from_index)
-    cells_, differing, rows = sides.compare()
+    cells_, differing, rows = _compare(spark, plan, wanted, present, from_index=from_index)
     added, removed, changed = (rows.totals[kind] for kind in _KINDS)
     if plan.request.mode is Mode.MERGE and rule is None:
         # A plain merge removes no row: it updates every row of a key.
@@ -122,69 +120,48 @@ def _present(spark: SparkSession, plan: Plan, wanted: DataFrame) -> DataFrame:
     return rows_with_keys(rows, wanted, plan.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sides:
-    """The rows after the replay and the present rows."""
+def _compare(
+    spark: SparkSession, plan: Plan, wanted: DataFrame, present: DataFrame, *, from_index: bool
+) -> tuple[int, int, RowDifferences]:
+    """The number of cells, of differing cells, and the differing rows."""
+    shape = _shape(plan, wanted)
+    common = [name for name in shape.columns if name in present.columns]
+    fields = common_fields(common, wanted.schema, present.schema)
+    after, before = (
+        Side(_view(plan, rows, shape), kept, [f for f in kept if f.name in plan.row_keys])
+        for rows, kept in ((wanted, fields), (present, stored_fields(fields, present.schema)))
+    )
+    promised = None
+    if from_index:
+        inputs, region = plan.inputs, plan.region
+        promised = plan.computation.promised_cells(spark, inputs, region, shape, common)
+    if promised is None:
+        promised = cells.view_cells(after.view, {"h": after.fields})
+    joined = cells.gather(
+        {"wanted": promised, "present": cells.view_cells(before.view, {"h": before.fields})}
+    ).persist()
+    try:
+        wrong = cells.differs("wanted", "present")
+        totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
+        rows = NO_ROWS
+        close = close_of(spark, plan) if totals["bad"] else FloatTolerance()
+        with exceeding(after, before, joined.where(wrong), totals["bad"], close) as apart:
+            if apart.count:
+                rows = row_differences(apart.expected, apart.actual, apart.cells, SAMPLE)
+    finally:
+        joined.unpersist()
+    return totals["cells"], apart.count, rows
 
-    spark: SparkSession
-    plan: Plan
-    wanted: DataFrame
-    present: DataFrame
-    from_index: bool
 
-    def compare(self) -> tuple[int, int, RowDifferences]:
-        """The number of cells, of differing cells, and the differing rows."""
-        shape = self._shape()
-        common = [name for name in shape.columns if name in self.present.columns]
-        fields = common_fields(common, self.wanted.schema, self.present.schema)
-        keys = [field for field in fields if field.name in self.plan.row_keys]
-        stored = stored_fields(fields, self.present.schema)
-        wanted = Side(self._view(self.wanted, shape), fields, keys)
-        present = Side(
-            self._view(self.present, shape),
-            stored,
-            [field for field in stored if field.name in self.plan.row_keys],
-        )
-        joined = cells.gather(
-            {
-                "wanted": self._wanted_cells(wanted, shape, common),
-                "present": cells.view_cells(present.view, {"h": present.fields}),
-            }
-        ).persist()
-        try:
-            wrong = cells.differs("wanted", "present")
-            totals = cells.count_cells(joined, ("wanted", "present"), {"bad": wrong})
-            rows = NO_ROWS
-            close = close_of(self.spark, self.plan) if totals["bad"] else FloatTolerance()
-            bad = joined.where(wrong)
-            with exceeding(wanted, present, bad, totals["bad"], close) as apart:
-                if apart.count:
-                    rows = row_differences(apart.expected, apart.actual, apart.cells, SAMPLE)
-        finally:
-            joined.unpersist()
-        return totals["cells"], apart.count, rows
+def _shape(plan: Plan, wanted: DataFrame) -> Shape:
+    """The columns of worker and time on both sides; `merge` identifies rows by keys alone."""
+    if plan.request.mode is Mode.MERGE:
+        return Shape(None, (), tuple(wanted.columns))
+    of_records = target_table.record_shape(plan, wanted.columns)
+    return of_records or target_table.output_shape(plan, wanted.schema, wanted.columns)
 
-    def _wanted_cells(self, wanted: Side, shape: Shape, common: Sequence[str]) -> DataFrame:
-        plan = self.plan
-        promised = None
-        if self.from_index:
-            promised = plan.computation.promised_cells(
-                self.spark, plan.inputs, plan.region, shape, common
-            )
-        if promised is not None:
-            return promised
-        return cells.view_cells(wanted.view, {"h": wanted.fields})
 
-    def _shape(self) -> Shape:
-        """The columns of worker and time on both sides; `merge` identifies rows by keys alone."""
-        plan = self.plan
-        if plan.request.mode is Mode.MERGE:
-            return Shape(None, (), tuple(self.wanted.columns))
-        columns = self.wanted.columns
-        of_records = target_table.record_shape(plan, columns)
-        return of_records or target_table.output_shape(plan, self.wanted.schema, columns)
-
-    def _view(self, frame: DataFrame, shape: Shape) -> View:
-        plan = self.plan
-        frame = target_table.tagged(plan, frame)
-        return table_view(frame, shape, plan.inputs.tape.time_type, plan.inputs.workers)
+def _view(plan: Plan, rows: DataFrame, shape: Shape) -> View:
+    inputs = plan.inputs
+    tagged = target_table.tagged(plan, rows)
+    return table_view(tagged, shape, inputs.tape.time_type, inputs.workers)

@@ -27,7 +27,8 @@ def find_equivalent_run(owner: Ownership) -> History | None:
             continue
         last = runs.read_last(plan.lake, earlier.identity)
         if last is not None and last.published and last.last.run == covered.run:
-            return last if _reads_the_same(plan, earlier) else None
+            then, now = ([each.content(at.reads) for each in at.inputs] for at in (earlier, plan))
+            return last if then == now else None
     return None
 
 
@@ -47,7 +48,8 @@ def _earlier(owner: Ownership, covered: Covered) -> Plan | None:
         earlier = at_cuts(plan, cuts)
     except InvalidRequestError:
         return None  # Some of its workers did not exist yet.
-    same = _workers(earlier) == _workers(plan)
+    then, now = ([each.workers for each in at.inputs] for at in (earlier, plan))
+    same = then == now
     return earlier if same and _is_complete(earlier) else None
 
 
@@ -66,12 +68,3 @@ def _cuts(owner: Ownership, covered: Covered) -> Mapping[str, int] | None:
     if set(cuts) != set(planned) or any(cuts[source] > planned[source] for source in cuts):
         return None
     return cuts
-
-
-def _workers(plan: Plan) -> list[Mapping[int, str]]:
-    return [stream.workers for stream in plan.inputs]
-
-
-def _reads_the_same(plan: Plan, earlier: Plan) -> bool:
-    then, now = ([each.content(at.reads) for each in at.inputs] for at in (earlier, plan))
-    return then == now

@@ -20,7 +20,7 @@ MOST_PARTITIONS = 256
 
 
 def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None:
-    """Create the target if it does not exist; else check that the rows fit it."""
+    """Create the target if it does not exist; else check that the rows fit it; then register it."""
     # Unless declared otherwise, copies are partitioned by worker while the stream has few workers:
     # Delta commits concurrent replacements of disjoint workers only when they touch different
     # partitions. With many workers, each would have a folder and a file of its own; then the later
@@ -29,8 +29,14 @@ def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None
         _require_free(plan)
         _record_gone(plan)
         _create(spark, plan, schema)
-        _register(spark, plan)
-        return
+    else:
+        _require_fit(spark, plan, schema)
+    if plan.declared is not None and plan.declared.table is not None:
+        register_named(spark, plan.lake, plan.declared.table, plan.target)
+
+
+def _require_fit(spark: SparkSession, plan: Plan, schema: StructType) -> None:
+    """Check that the rows of a replay fit the target that exists."""
     present = schema_of(spark, plan.target)
     kinds = {field.name.lower(): field.dataType.simpleString() for field in present}
     # Spark reads padded columns as strings, but the replay's strings would be padded too.
@@ -42,13 +48,6 @@ def create_or_check(spark: SparkSession, plan: Plan, schema: StructType) -> None
             problem = f"is {present_kind} in the table, and {kind} in the replay"
             raise misfit(plan, field.name, problem)
     require_placed(plan, present)
-    _register(spark, plan)
-
-
-def _register(spark: SparkSession, plan: Plan) -> None:
-    """Register the target in the catalog, if it is declared with a name there."""
-    if plan.declared is not None and plan.declared.table is not None:
-        register_named(spark, plan.lake, plan.declared.table, plan.target)
 
 
 def _create(spark: SparkSession, plan: Plan, schema: StructType) -> None:
