@@ -113,37 +113,34 @@ def at_pins(
 ) -> tuple[LookupInput, ...]:
     """Those lookups that an earlier attempt has pinned, at its versions; no table is opened."""
     return tuple(
-        LookupInput(lookup, _pinned_path(lake, lookup, pin), pin)
+        LookupInput(lookup, _path(lake, lookup, pin), pin)
         for lookup in lookups
         if (pin := pins.get(lookup.name)) is not None
     )
 
 
-def _path(lake: Lake, lookup: Lookup) -> str:
-    """The path of a lookup's table; of a name in a catalog, where it was last seen."""
-    if not is_catalog_name(lookup.table):
-        return lake.table(lookup.table)
-    place = read_places(lake).named(normalised(lookup.table))
-    if place is None:
-        raise InvalidRequestError(
-            "CAP-LOOKUP",
-            f"lookup {lookup.name}: the place of {lookup.table} is not known in this lake yet",
-            "run `capstan plan` or `capstan replay` once, which look it up in the catalog",
-            lookup=lookup.name,
-            table=lookup.table,
-        )
-    return place.path
+def _path(lake: Lake, lookup: Lookup, pin: Pin | None = None) -> str:
+    """The path of a lookup's table; of a name in a catalog, where it was last seen.
 
-
-def _pinned_path(lake: Lake, lookup: Lookup, pin: Pin) -> str:
-    """The path of a lookup's table that had a version; it may be that of another or of none."""
+    With a version, the path of the table that had it, which may be that of another or of none.
+    """
     if not is_catalog_name(lookup.table):
         return lake.table(lookup.table)
     places = read_places(lake)
-    named = places.named(normalised(lookup.table))
-    if named is None or named.table != pin.id:
-        named = next(reversed(places.of_table(pin.id)), named)
-    return lake.table(lookup.table) if named is None else named.path
+    place = places.named(normalised(lookup.table))
+    if pin is not None and (place is None or place.table != pin.id):
+        place = next(reversed(places.of_table(pin.id)), place)
+    if place is not None:
+        return place.path
+    if pin is not None:
+        return lake.table(lookup.table)
+    raise InvalidRequestError(
+        "CAP-LOOKUP",
+        f"lookup {lookup.name}: the place of {lookup.table} is not known in this lake yet",
+        "run `capstan plan` or `capstan replay` once, which look it up in the catalog",
+        lookup=lookup.name,
+        table=lookup.table,
+    )
 
 
 def _pin(lookup: Lookup, path: str, version: int | None) -> Pin:

@@ -42,9 +42,10 @@ def plan_with_spark(
         return session, plan
     # Spark's catalogs may have another table under a name of the request than when last asked.
     spark, seen = session(), read_places(lake)
-    locate(spark, lake, config, request.into, request.pipeline)
-    moved = read_places(lake) != seen
-    return spark, make_plan(lake, config, plan.request) if moved else plan
+    locate(spark, lake, config, plan.request.into, plan.request.pipeline)
+    if read_places(lake) != seen:
+        plan = make_plan(lake, config, plan.request)
+    return spark, plan
 
 
 def make_plan(

@@ -34,11 +34,11 @@ def locate(
     recorded; None takes them to be where they were. One that starts later is started only for
     names that the lake has not seen yet. Lookup tables that are not `required` may be gone.
     """
+    lookups = _lookup_names(config, pipeline)
     path, declared = target_path(lake, config, into)
     if session is None:
         return path, declared
     name = None if declared is None else declared.table
-    lookups = _lookup_names(config, pipeline)
     if not isinstance(session, SparkSession):
         places = read_places(lake)
         if all(places.named(normalised(each)) for each in (*lookups, name) if each):

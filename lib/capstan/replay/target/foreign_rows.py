@@ -13,10 +13,10 @@ from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
-from capstan.replay.target.default_columns import default_columns
 from capstan.replay.target.owned_rows import owned_rows_sql
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.row_restore import rows_with_keys
+from capstan.replay.target.staged_output import default_columns
 from capstan.replay.target.target_table import predicate, require_placed
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty

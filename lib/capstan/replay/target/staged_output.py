@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from capstan.core.config import Mode
 from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
-from capstan.replay.target.default_columns import with_defaults
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import is_empty, read_all
 from capstan.storage.delta.delta import Commit
@@ -112,3 +113,24 @@ def require_all_rows(plan: Plan, commit: Commit, staged: int) -> None:
             f"{plan.request.into}: {staged} rows were audited and {written} were published",
             "roll it back with `capstan rollback`, and report this error",
         )
+
+
+def default_columns(path: str, schema: StructType) -> dict[str, Column]:
+    """Columns of a table that have a default value, each as an expression of that value."""
+    defaults = delta.default_values(path)
+    return {
+        field.name: F.expr(defaults[field.name]).cast(field.dataType)
+        for field in schema
+        if field.name in defaults
+    }
+
+
+def with_defaults(rows: DataFrame, path: str) -> DataFrame:
+    """Rows with the default values of the table's other columns."""
+    # An `INSERT` in SQL fills them in; for a DataFrame, Delta writes nulls.
+    if not delta.default_values(path):
+        return rows
+    present = {name.lower() for name in rows.columns}
+    columns = default_columns(path, delta.load(rows.sparkSession, path).schema)
+    missing = {name: value for name, value in columns.items() if name.lower() not in present}
+    return rows.withColumns(missing) if missing else rows

@@ -22,8 +22,8 @@ from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, nothing_new, with_region
 from capstan.replay.planning.request import Request
+from capstan.replay.preview import published_overlap
 from capstan.replay.snapshots.ledger import Snapshot
-from capstan.replay.target.overlap import published_overlap
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage

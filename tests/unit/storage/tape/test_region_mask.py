@@ -20,7 +20,7 @@ from capstan.core.times.region import Region
 from capstan.replay.output.certificate import late_in
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.target.overlap import _cells, published_overlap
+from capstan.replay.preview import _cells, published_overlap
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
 from capstan.storage.tape.region_mask import inside

@@ -16,7 +16,7 @@ from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.target.overlap import published_overlap, worker_gaps
+from capstan.replay.preview import published_overlap, worker_gaps
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
