@@ -9,17 +9,15 @@ or cease to count to what the changes in effect result in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from capstan.audit import Audit, Computed, Shape, audit_computed
+from capstan.audit import Audit, Shape
 from capstan.core.config.change_rules import ChangeRule
 from capstan.errors import InvalidRequestError
 from capstan.replay.execution.job import Job
-from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.change_rows import GONE, RUN, changes_of, named, of_runs
 from capstan.replay.output.rows import playing
 from capstan.replay.publish.change_merges import after_images, kept_changes, rows_to_merge
@@ -89,16 +87,12 @@ def audit_changes(job: Job) -> Audit:
     kept, present = kept_changes(spark, plan), delta.load(spark, plan.target)
     others = of_runs(kept, {changes.name for changes in counting} - {own.name})
     with playing(spark, plan, again=True) as output:
-        depends = ordered(plan, output.rows)
         again = named(changes_of(rule, output.rows), own.name)
         moved = again.unionByName(of_runs(kept, {own.name}), allowMissingColumns=True)
         changes = others.unionByName(again, allowMissingColumns=True) if own in counting else others
         wanted, rows = after_images(rule, changes, moved, present)
         shape = Shape(None, (), tuple(wanted.columns))
-        expected = Computed(wanted, plan.computation.kind, rule.identity, depends.close)
-        scopes = target_table.audit_scopes(spark, plan)
-        result = audit_computed(scopes, rows, shape, expected, plan.checks)
-    return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
+        return target_table.audit_again(spark, plan, rows, shape, wanted, output)
 
 
 def require_newest_version(version: int | None) -> None:

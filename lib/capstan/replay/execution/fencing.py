@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 from capstan.replay.target import target_table
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
-from capstan.storage.ledger import claims, coverage
+from capstan.storage.ledger import claims, coverage, runs
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.run_identity import RunId, have_same_identity
-from capstan.storage.ledger.tables import read_rows
+from capstan.storage.ledger.run_identity import have_same_identity
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
@@ -33,12 +32,9 @@ def fence_stale_attempts(job: Job, scope: Scope | None = None) -> None:
         if dead.scope.target == path:
             newest[dead.run] = max(dead.attempt, newest.get(dead.run, 0))
     table = delta.open_if_table(path) if newest else None
-    for name, attempt in newest.items():
-        rows = read_rows(job.lake, "runs", ("identity", "generation"), run=name)
-        if not rows:
-            continue
-        row = rows[-1]
-        run = RunId.named(name, row["identity"], row["generation"], path)
+    histories = runs.read_histories(job.lake, run=tuple(newest)) if newest else {}
+    for name, history in histories.items():
+        run, attempt = history.run_id, newest[name]
         if target_table.txn_version(table, run) < run.change(attempt).version:
             target_table.fence(job.spark, path, run, attempt + 1, job.run.name)
             emit("replay.shut-out", run=name, attempt=attempt)
@@ -61,12 +57,12 @@ def runs_published_since(lake: Lake, scope: Scope, version: int, run: str) -> li
     for name, attempt in uncovered.items():
         if (name, attempt) in claimed:
             later[name] = claimed[name, attempt]
-    over = [
+    return [
         name
         for name, other in later.items()
+        if name != run and name not in undone
         if other.overlaps(scope) or have_same_identity(name, run)
     ]
-    return [name for name in over if name != run and name not in undone]
 
 
 def _logged_since(path: str, version: int) -> tuple[dict[str, int], Collection[str]]:

@@ -126,7 +126,8 @@ def is_still_published(job: Job, owner: Ownership, history: History) -> bool:
     if not owner.has_published(history.run_id):
         return False
     certificate = history.certificate
-    checked = [] if certificate is None else _checks_of(certificate)
+    audited = {} if certificate is None else certificate.audit or {}
+    checked = [(check["name"], check["rule"]) for check in audited.get("checks") or []]
     same_checks = checked == [(check.title, check.rule) for check in job.plan.checks]
     if same_checks and delta.version_of(job.plan.target) == _published_version(history):
         return True
@@ -162,9 +163,3 @@ def _compared_whole(job: Job, run: str) -> bool:
     if passed:
         record_whole(job.plan, run, version)
     return passed
-
-
-def _checks_of(certificate: Certificate) -> list[tuple[object, object]]:
-    """Name and rule of the checks in the audit of a certificate."""
-    checks = (certificate.audit or {}).get("checks") or []
-    return [(check["name"], check["rule"]) for check in checks]

@@ -18,7 +18,7 @@ from capstan.replay.target import target_table
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
-from capstan.storage.ledger.run_identity import RunId, stem_of
+from capstan.storage.ledger.run_identity import stem_of
 from capstan.storage.ledger.runs import TERMINAL, Step
 from capstan.storage.ledger.tables import read_rows
 from capstan.telemetry.instrumentation import emit
@@ -78,7 +78,7 @@ def _undecided(lake: Lake, identity: str) -> set[str]:
             continue
         # It had fenced the attempts before it, and found that none of them had published.
         last = max(intents, key=lambda row: row.attempt)
-        run = RunId.named(name, identity, last.generation, last.target)
+        run = history.run_id
         ended = any(row.attempt == last.attempt and row.step in TERMINAL for row in history.rows)
         table = delta.open_if_table(last.target)
         landed = target_table.txn_version(table, run) >= run.change(last.attempt).version

@@ -31,9 +31,22 @@ def require_own_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | No
     if plan.request.adopt or by_key == (rows is None):
         return
     count = foreign_rows(spark, owner, rows)
-    if count:
-        what = "rows with keys of this replay" if by_key else "rows in the range"
-        raise _foreign(owner, count, f"has {count} {what}")
+    if not count:
+        return
+    others = (entry for entry in owner.within(plan.reach) if not owner.is_own(entry))
+    runs = list(dict.fromkeys(f"{other.run} of stream {other.stream}" for other in others))
+    raise InvalidRequestError(
+        "CAP-ADOPT",
+        f"target {plan.request.into} has {count} rows "
+        + ("with keys of this replay" if by_key else "in the range")
+        + " that this output was not the last to write"
+        + (f"; runs of other outputs: {', '.join(runs[:3])}" if runs else ""),
+        "inspect them, then replace them with --adopt"
+        if plan.change_rule is None
+        else "replay into a table of its own: these rows have no sequence to compare",
+        target=plan.target,
+        rows=count,
+    )
 
 
 def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None = None) -> int:
@@ -57,27 +70,6 @@ def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None =
     elif rows is not None and plan.layout.time is not None:
         foreign = rows_with_keys(foreign, rows, plan.keys)
     return foreign.count()
-
-
-def _foreign(owner: Ownership, count: int, rows: str) -> InvalidRequestError:
-    plan = owner.plan
-    return InvalidRequestError(
-        "CAP-ADOPT",
-        f"target {plan.request.into} {rows} that this output was not the last to write"
-        f"{_others(owner)}",
-        "inspect them, then replace them with --adopt"
-        if plan.change_rule is None
-        else "replay into a table of its own: these rows have no sequence to compare",
-        target=plan.target,
-        rows=count,
-    )
-
-
-def _others(owner: Ownership) -> str:
-    """A clause that names runs of other outputs in the range; empty when there are none."""
-    others = (entry for entry in owner.within(owner.plan.reach) if not owner.is_own(entry))
-    names = dict.fromkeys(f"{other.run} of stream {other.stream}" for other in others)
-    return f"; runs of other outputs: {', '.join(list(names)[:3])}" if names else ""
 
 
 def require_columns_kept(spark: SparkSession, owner: Ownership, schema: StructType) -> None:

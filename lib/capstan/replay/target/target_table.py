@@ -16,7 +16,7 @@ from capstan.core.times import Box
 from capstan.errors import FencedError, InvalidRequestError
 from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.latest_rows import rows_to_publish
-from capstan.replay.output.rows import playing
+from capstan.replay.output.rows import Output, playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.storage.delta import delta
@@ -72,11 +72,25 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
         return audit_records(spark, plan, tagged(plan, rows), columns)
     require_computable(plan)
     with playing(spark, plan, again=True) as output:
-        depends = ordered(plan, output.rows)
         computed = rows_to_publish(plan, output.rows)
         shape = output_shape(plan, rows.schema, computed.columns)
-        again = Computed(computed, plan.computation.kind, plan.row_keys, depends.close)
-        result = audit_computed(audit_scopes(spark, plan), rows, shape, again, plan.checks)
+        return audit_again(spark, plan, rows, shape, computed, output)
+
+
+def audit_again(
+    spark: SparkSession,
+    plan: Plan,
+    rows: DataFrame,
+    shape: Shape,
+    computed: DataFrame,
+    output: Output,
+) -> Audit:
+    """Audit rows against those that were computed again, from the second output of a replay."""
+    depends = ordered(plan, output.rows)
+    again = Computed(computed, plan.computation.kind, plan.row_keys, depends.close)
+    streams = (*plan.inputs.keepers, *plan.inputs.others)
+    scopes = [_scope(spark, plan, stream) for stream in streams]
+    result = audit_computed(scopes, rows, shape, again, plan.checks)
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 
@@ -92,14 +106,13 @@ def require_computable(plan: Plan) -> None:
 def audit_records(spark: SparkSession, plan: Plan, tagged: DataFrame, shape: Shape) -> Audit:
     """Audit rows tagged with `_worker` and `_time` as copies of the plan's records."""
     retired = _retired(plan, plan.inputs.streams[0])
-    scope = audit_scopes(spark, plan)[0]
+    scope = _scope(spark, plan, plan.inputs.keepers[0])
     return audit_copy(scope, tagged, shape, checks=plan.checks, retired=retired)
 
 
-def audit_scopes(spark: SparkSession, plan: Plan) -> list[AuditScope]:
-    """What an audit reads of each stream; the first is one whose workers the rows keep."""
-    streams = (*plan.inputs.keepers, *plan.inputs.others)
-    return [AuditScope(spark, s.tape, s.cut, s.workers, plan.reads) for s in streams]
+def _scope(spark: SparkSession, plan: Plan, stream: StreamInput) -> AuditScope:
+    """What an audit reads of a stream."""
+    return AuditScope(spark, stream.tape, stream.cut, stream.workers, plan.reads)
 
 
 def _retired(plan: Plan, stream: StreamInput) -> list[Box]:
