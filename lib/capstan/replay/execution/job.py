@@ -15,7 +15,7 @@ from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
-from capstan.replay.planning.target_places import locate
+from capstan.replay.planning.target_places import find_lookups, locate, lookup_names
 from capstan.replay.publish.snapshot_gc import clear_old
 from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
@@ -171,7 +171,10 @@ def located(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) ->
     intent = runs.read_history(lake, run).effective_intent
     if intent is not None:
         request = Intent.from_json(intent.detail).request
-        locate(spark, lake, config, request.into, request.pipeline, required=False)
+        locate(spark, lake, config, request.into)
+        with suppress(InvalidRequestError):  # They may be gone, and the run be rolled back.
+            lookups = lookup_names(config, request.pipeline)
+            find_lookups(spark, lake, lookups, request.pipeline)
     return runs.read_history(lake, run)
 
 

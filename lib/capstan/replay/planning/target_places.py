@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -25,16 +24,14 @@ def locate(
     config: ProjectConfig,
     into: str,
     pipeline: str | None = None,
-    *,
-    required: bool = True,
 ) -> tuple[str, Target | None]:
     """Find the target of a replay, and the lookup tables of its pipeline: as `target_path`.
 
     The session finds tables that were moved, or are named as in a catalog, and their places are
     recorded; None takes them to be where they were. One that starts later is started only for
-    names that the lake has not seen yet. Lookup tables that are not `required` may be gone.
+    names that the lake has not seen yet.
     """
-    lookups = _lookup_names(config, pipeline)
+    lookups = lookup_names(config, pipeline)
     path, declared = target_path(lake, config, into)
     if session is None:
         return path, declared
@@ -50,24 +47,31 @@ def locate(
         find_moved(lake, path)
     else:
         find_named(session, lake, name, written=True)
-    with nullcontext() if required else suppress(InvalidRequestError):
-        for lookup in lookups:
-            if not find_named(session, lake, lookup):
-                raise InvalidRequestError(
-                    "CAP-CATALOG",
-                    f"the catalog has no table {lookup}, which pipeline {pipeline} looks up",
-                    "check the name, and the catalogs of the Spark session",
-                    table=lookup,
-                )
+    find_lookups(session, lake, lookups, pipeline)
     return target_path(lake, config, into)
 
 
-def _lookup_names(config: ProjectConfig, pipeline: str | None) -> list[str]:
+def lookup_names(config: ProjectConfig, pipeline: str | None) -> list[str]:
+    """The lookup tables of a pipeline that are named as in a catalog."""
     if pipeline is None:
         return []
     config.require_sound("pipelines", pipeline)
     lookups = pipelines(references=config.pipelines).get(pipeline).lookups
     return [lookup.table for lookup in lookups if is_catalog_name(lookup.table)]
+
+
+def find_lookups(
+    spark: SparkSession, lake: Lake, names: Iterable[str], pipeline: str | None
+) -> None:
+    """Ask the catalogs for the lookup tables of a pipeline, and record their places."""
+    for name in names:
+        if not find_named(spark, lake, name):
+            raise InvalidRequestError(
+                "CAP-CATALOG",
+                f"the catalog has no table {name}, which pipeline {pipeline} looks up",
+                "check the name, and the catalogs of the Spark session",
+                table=name,
+            )
 
 
 def target_path(lake: Lake, config: ProjectConfig, into: str) -> tuple[str, Target | None]:

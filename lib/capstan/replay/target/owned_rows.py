@@ -7,7 +7,7 @@ So the union of the covered regions is cut into contiguous strips, found by bise
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 
 from pyspark.sql.types import StringType, StructType
@@ -43,10 +43,9 @@ def owned_rows_sql(
     they were published; labels of other streams are those that are known.
     """
     parts = _in_turn(plan, _placed(plan, schema, covered, labels or {}, within or plan.scope))
-    terms = _Terms(plan, schema)
     owned, regions = "false", 0
     for is_own, strips in parts:
-        term = any_of([terms.of(strip) for strip in strips])
+        term = any_of([_inside(plan, schema, strip) for strip in strips])
         regions += sum(len(strip.regions) for strip in strips)
         if is_own:
             owned = term if owned == "false" else f"({owned} OR {term})"
@@ -122,34 +121,22 @@ def _in_turn(
     return [(is_own, merge_scopes(group)) for is_own, group in turns]
 
 
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """Conditions over the columns of a plan's target."""
+def _inside(plan: Plan, schema: StructType, strip: RegionStrip) -> str:
+    """The condition that a row of a plan's target lies in a strip."""
+    times = _among(plan, schema, strip.regions)
+    if strip.workers is None:
+        return times
+    by_worker = replace(plan.layout, time=None)
+    workers = by_worker.predicate(schema, plan.time_type, strip.workers, strip.regions[0])
+    return f"({workers} AND {times})"
 
-    plan: Plan
-    schema: StructType
 
-    def of(self, strip: RegionStrip) -> str:
-        """The condition that a row lies in a strip."""
-        times = self._among(strip.regions)
-        if strip.workers is None:
-            return times
-        plan = self.plan
-        workers = replace(plan.layout, time=None).predicate(
-            self.schema, plan.time_type, strip.workers, strip.regions[0]
-        )
-        return f"({workers} AND {times})"
-
-    def _among(self, regions: Sequence[Region]) -> str:
-        """The condition that a time lies in one of these ordered regions, found by bisection."""
-        if len(regions) == 1:
-            return f"({self._inside(regions[0])})"
-        half = len(regions) // 2
-        until = regions[half].box.since
-        before = Region(Box((None,) * len(until), (*((None,) * (len(until) - 1)), until[-1])))
-        left, right = self._among(regions[:half]), self._among(regions[half:])
-        return f"if({self._inside(before)}, {left}, {right})"
-
-    def _inside(self, region: Region) -> str:
-        plan = self.plan
-        return plan.layout.predicate(self.schema, plan.time_type, None, region)
+def _among(plan: Plan, schema: StructType, regions: Sequence[Region]) -> str:
+    """The condition that a time lies in one of these ordered regions, found by bisection."""
+    if len(regions) == 1:
+        return f"({plan.layout.predicate(schema, plan.time_type, None, regions[0])})"
+    half = len(regions) // 2
+    until = regions[half].box.since
+    before = Region(Box((None,) * len(until), (*((None,) * (len(until) - 1)), until[-1])))
+    left, right = (_among(plan, schema, part) for part in (regions[:half], regions[half:]))
+    return f"if({plan.layout.predicate(schema, plan.time_type, None, before)}, {left}, {right})"

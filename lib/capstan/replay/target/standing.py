@@ -147,6 +147,7 @@ def written_by(
         # The target has no time column, so its scope is all times; the replayed region is smaller.
         region = (history and history.region) or region
     anyone = plan.layout.worker is None and covered.stream != plan.request.stream
+    output = f"stream {covered.stream}" + (f", {covered.transform}" if covered.transform else "")
     effect = Effect.REPLACES
     if not is_own and mode in (Mode.APPEND, Mode.MERGE):
         effect = Effect.MIXES
@@ -159,10 +160,6 @@ def written_by(
         None if workers is None or anyone else frozenset(workers),
         region,
         current=is_own and not is_stale(plan, covered),
-        changed="" if is_own else f"run {covered.run} of {_output(covered)}",
+        changed="" if is_own else f"run {covered.run} of {output}",
         effect=effect,
     )
-
-
-def _output(covered: Covered) -> str:
-    return f"stream {covered.stream}" + (f", {covered.transform}" if covered.transform else "")

@@ -31,9 +31,7 @@ def find_named(spark: SparkSession, lake: Lake, name: str, *, written: bool = Fa
     if found is not None:
         path = lake.target(found.path) if written else found.path
         _record_found(lake, normalised(name), path, found.table)
-        return True
-    if known is not None and _holds(known) and is_lasting(spark, name):
-        # The catalog has lost the name of a table that is still there.
+    elif known is not None and _holds(known) and is_lasting(spark, name):
         raise InvalidRequestError(
             "CAP-CATALOG",
             f"the catalog no longer has {name}, but its table is still at {known.path}",
@@ -42,7 +40,7 @@ def find_named(spark: SparkSession, lake: Lake, name: str, *, written: bool = Fa
             table=name,
             path=known.path,
         )
-    return known is not None
+    return found is not None or known is not None
 
 
 def register_named(spark: SparkSession, lake: Lake, name: str, path: str) -> None:
