@@ -307,7 +307,7 @@ def worker_gaps(
     left_out, silent, not_on_tape = list[str](), list[str](), list[str]()
     behind: dict[str, tuple[Time, ...]] = {}
     for stream, content in zip(plan.inputs, contents, strict=True):
-        left_out += [stream.label(n) for n in stream.labels if n not in stream.workers]
+        left_out += map(stream.label, stream.left_out)
         silent += [stream.label(n) for n in stream.workers if not content.by_worker.get(n)]
         behind |= {
             stream.label(worker): tuple(frontier.elements)

@@ -41,8 +41,9 @@ def draft_certificate(
     """The certificate, as far as it is known before anything is written."""
     time_type, content = plan.inputs.tape.time_type, total_content(contents)
     bounds = render_bounds(plan.time_type, plan.region)
-    workers, missing = listed(plan.inputs.workers), _not_covered(plan)
-    by_label = isinstance(workers, list) and isinstance(missing.workers, list)
+    workers, left_out = listed(plan.inputs.workers), listed(plan.inputs.keepers[0].left_out)
+    by_label = isinstance(workers, list) and isinstance(left_out, list)
+    frontier = [time_type.render(time) for time in plan.frontier.elements]
     late = [_late_of(plan, stream) for stream in plan.inputs]
     form = CERTIFICATE_FORMAT if by_label else _FORMAT_BY_NUMBER
     return Certificate(
@@ -57,9 +58,13 @@ def draft_certificate(
         fingerprint=content.fingerprint,
         since=bounds["since"],
         until=bounds["until"],
-        frontier=[time_type.render(time) for time in plan.frontier.elements],
+        frontier=frontier,
         complete=plan.complete,
-        not_covered=missing,
+        not_covered=NotCovered(
+            workers=left_out,
+            incomplete_from=None if plan.complete else frontier,
+            asked_until=plan.box.to_json(time_type)["until"],
+        ),
         late=dict(sum(late, Counter())),
         transform=plan.request.transform,
         pipeline=plan.computation.to_json(counters),
@@ -82,13 +87,12 @@ def _part(
     stream: StreamInput, content: ContentSummary, late: Mapping[str, int]
 ) -> Mapping[str, object]:
     """The part of a certificate that states what was read of one of several streams."""
-    left_out = {n: label for n, label in stream.labels.items() if n not in stream.workers}
     return {
         "source": stream.source,
         "stream": stream.tape.name,
         "cut": stream.cut.commit,
         "workers": listed(stream.workers),
-        "left_out": listed(left_out),
+        "left_out": listed(stream.left_out),
         "records": content.records,
         "times": content.times,
         "fingerprint": content.fingerprint,
@@ -135,21 +139,6 @@ def _replay_workers(
         }
         for number, share in enumerate(shares)
     ]
-
-
-def _not_covered(plan: Plan) -> NotCovered:
-    time_type = plan.inputs.tape.time_type
-    left_out = {
-        worker: label
-        for worker, label in plan.inputs.keepers[0].labels.items()
-        if worker not in plan.inputs.workers
-    }
-    frontier = [time_type.render(time) for time in plan.frontier.elements]
-    return NotCovered(
-        workers=listed(left_out),
-        incomplete_from=None if plan.complete else frontier,
-        asked_until=plan.box.to_json(time_type)["until"],
-    )
 
 
 def late_in(

@@ -40,6 +40,11 @@ class StreamInput:
         """Whether all workers of the cut are chosen."""
         return set(self.workers) == set(self.labels)
 
+    @property
+    def left_out(self) -> Mapping[int, str]:
+        """Labels of the workers that are not chosen."""
+        return {n: label for n, label in self.labels.items() if n not in self.workers}
+
     def label(self, worker: int) -> str:
         """The label of a worker; of several streams, after the name of the source."""
         return self.named(self.labels[worker])
