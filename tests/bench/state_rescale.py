@@ -33,7 +33,7 @@ from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateRow, batch_of, final_state
 from capstan.pipeline.state.chunks import assemble, split
 from capstan.pipeline.state.key_hash import key_hashes, owners_of
-from capstan.replay.snapshots.ledger import Snapshot, parts_of, read_parts, write_parts
+from capstan.replay.snapshots import Snapshot, parts_of, read_parts, write_parts
 from capstan.storage.lake import Lake
 from tests.bench.cpu_clock import Cost
 from tests.bench.inputs import Bench

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from capstan.replay.snapshots.catalog import list_taken
-from capstan.replay.snapshots.ledger import parts_of
+from capstan.replay.snapshots import list_taken, parts_of
 from tests.support import lake_contents, small_stream
 from tests.support.sample_streams import START, lay, rows
 

@@ -27,8 +27,7 @@ from capstan.replay.output.state_resume import rescale_state
 from capstan.replay.planning.request import Request
 from capstan.replay.publish import snapshot_gc
 from capstan.replay.run import replay, rollback
-from capstan.replay.snapshots.catalog import Taken, list_taken
-from capstan.replay.snapshots.ledger import parts_of, read_parts, write_parts
+from capstan.replay.snapshots import Taken, list_taken, parts_of, read_parts, write_parts
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake

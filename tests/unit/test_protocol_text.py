@@ -227,7 +227,7 @@ def test_states_of_coverage_are_those_of_the_code() -> None:
 
 
 def test_state_keys_are_those_of_the_code() -> None:
-    coded = keys_of("replay/snapshots/ledger.py", "to_json")
+    coded = keys_of("replay/snapshots.py", "to_json")
     assert set(names(rows(section("State"), "key"))) == coded
 
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
 from capstan.replay.publish.snapshot_gc import clear_old
-from capstan.replay.snapshots.ledger import parts_of
+from capstan.replay.snapshots import parts_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.retention import FILES, retention_of
 from capstan.storage.lake import Lake, exists, read_text

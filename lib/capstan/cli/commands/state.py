@@ -13,8 +13,7 @@ from capstan.cli.progress import Work
 from capstan.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from capstan.replay.snapshots.catalog import Taken
-    from capstan.replay.snapshots.ledger import Snapshot
+    from capstan.replay.snapshots import Snapshot, Taken
 
 _USAGE = "capstan state PIPELINE, or capstan state PIPELINE rescale N"
 
@@ -41,7 +40,7 @@ def state(
     the pipeline is followed into several tables, choose with --into which state to rescale.
     """
     from capstan.replay.planning.target_places import target_path
-    from capstan.replay.snapshots.catalog import list_taken
+    from capstan.replay.snapshots import list_taken
 
     shell = shell_of(context)
     shell.lake.require()

@@ -18,11 +18,11 @@ from capstan.pipeline.spark.rescale import rescale
 from capstan.pipeline.spark.stage_frames import CarriedState
 from capstan.pipeline.spark.state_rows import StateKind
 from capstan.replay.planning.pipeline_computation import PipelineComputation
-from capstan.replay.snapshots.catalog import Taken
-from capstan.replay.snapshots.ledger import (
+from capstan.replay.snapshots import (
     Snapshot,
     SnapshotAction,
     SnapshotEvent,
+    Taken,
     delete_parts,
     parts_of,
     read_parts,

@@ -20,7 +20,7 @@ from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.lookup_input import LookupInput, Pin
 from capstan.replay.planning.stream_input import Inputs, require_all_workers, require_same_workers
 from capstan.replay.planning.target_layout import Layout
-from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.snapshots import Snapshot
 from capstan.storage.tape.grains import require_multiples
 from capstan.storage.tape.tape import Tape, stored_payload
 

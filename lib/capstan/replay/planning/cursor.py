@@ -10,8 +10,7 @@ from capstan.core.times import Antichain
 from capstan.errors import InvalidRequestError
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.request import Request
-from capstan.replay.snapshots.catalog import find_snapshot
-from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.snapshots import Snapshot, find_snapshot
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.run_identity import identity_of
 from capstan.storage.ledger.runs import History, read_last_published

@@ -16,7 +16,7 @@ from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.stream_input import Inputs
-from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.snapshots import Snapshot
 from capstan.storage.ledger.region_json import region_text, render_bounds
 from capstan.storage.tape.grains import grain_text
 

@@ -15,7 +15,7 @@ from capstan.replay.planning.lookup_input import Pin, at_pins, lookups_of, pin_l
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stream_input import Inputs
-from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.snapshots import Snapshot
 from capstan.storage.lake import Lake
 from capstan.storage.tape.grains import require_whole_steps
 

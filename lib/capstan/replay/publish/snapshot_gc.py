@@ -6,11 +6,11 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from capstan.replay.snapshots.catalog import list_taken
-from capstan.replay.snapshots.ledger import (
+from capstan.replay.snapshots import (
     SnapshotAction,
     SnapshotEvent,
     delete_parts,
+    list_taken,
     parts_of,
     write_events,
 )

@@ -23,7 +23,7 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, nothing_new, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.preview import published_overlap
-from capstan.replay.snapshots.ledger import Snapshot
+from capstan.replay.snapshots import Snapshot
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import coverage

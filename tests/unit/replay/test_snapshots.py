@@ -20,8 +20,7 @@ from capstan.replay.planning.cursor import find_cursor
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
-from capstan.replay.snapshots.catalog import find_snapshot, list_taken
-from capstan.replay.snapshots.ledger import Snapshot, parts_of, read_parts
+from capstan.replay.snapshots import Snapshot, find_snapshot, list_taken, parts_of, read_parts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.runs import read_last_published
 from tests.support.jvmless_lake import Books, intent_json, lay_tape
