@@ -65,7 +65,10 @@ def as_json(value: object) -> object:
 
 # Prose, durations, random tokens, sizes of files, and what depends on the age of the lake.
 _LEFT_OUT = {"message", "hint", "does", "mermaid", "seconds", "total_time_ns", "token"}
-_LEFT_OUT |= {"bytes", "partly_bytes", "files_before", "holds", "staging"}
+_LEFT_OUT |= {"bytes", "partly_bytes", "rewritten", "files_before", "holds", "staging"}
+# Elsewhere `by` has columns, `files` names and `checkpoint` a folder; here they are a user, a
+# number, and whether a table got a checkpoint, which depends on the number of its commits.
+_DIFFERS: dict[str, type] = {"by": str, "files": int, "checkpoint": bool}
 # Event times in the lake are in 2024; times of the clock are later.
 _DONE_AT = re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*")
 
@@ -89,11 +92,7 @@ def comparable(value: object) -> object:
 
 
 def _stays(name: str, value: object) -> bool:
-    # Elsewhere `by` has columns and `files` names; here they are a user and a number.
-    differs = (name == "by" and isinstance(value, str)) or (
-        name == "files" and isinstance(value, int)
-    )
-    return name not in _LEFT_OUT and not differs
+    return name not in _LEFT_OUT and not isinstance(value, _DIFFERS.get(name, ()))
 
 
 def as_far_as(kept: object, given: object) -> object:

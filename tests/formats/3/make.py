@@ -10,8 +10,13 @@ from __future__ import annotations
 import fcntl
 import importlib
 import json
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
+
+from capstan.instrumentation import subscribe
 
 from capstan.core.config import load_config
 from capstan.pipeline.registry import registered
@@ -20,6 +25,8 @@ from tests.support import kept_lake, kept_lake_3, lake_figures
 from tests.support.small_spark import LASTING, MASTER
 
 HERE = Path(__file__).parent
+# A session changes `PYTHONPATH`.
+ENVIRONMENT = dict(os.environ)
 
 
 def write_identities() -> None:
@@ -44,6 +51,9 @@ def write_lake() -> None:
     session = build_session("capstan-kept-lake", master=MASTER, extra=LASTING)
     for name, done in kept_lake_3.make():
         print(name, done["code"], flush=True)
+    for point, command in kept_lake_3.KILLED.values():
+        # In a process of its own, which ends there.
+        subprocess.run([sys.executable, __file__, point, command], env=ENVIRONMENT, check=True)
     kept_lake.pack(HERE / "lake.tar.xz")
     # Later tests continue what was packed.
     kept_lake.unpack(HERE / "lake.tar.xz")
@@ -54,7 +64,17 @@ def write_lake() -> None:
     kept_lake.remove()
 
 
-write_identities()
-with Path(f"{kept_lake.ROOT}.lock").open("w") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    write_lake()
+def killed_at(point: str, command: str) -> None:
+    """Run a command, and end this process at a named point of it."""
+    build_session("capstan-kept-lake", master=MASTER, extra=LASTING)
+    with subscribe(lambda reached, _: os._exit(0) if reached == point else None):
+        sys.exit(f"{command} was not killed: {kept_lake.run(command)}")
+
+
+if len(sys.argv) > 1:
+    killed_at(*sys.argv[1:])
+else:
+    write_identities()
+    with Path(f"{kept_lake.ROOT}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        write_lake()
