@@ -41,7 +41,7 @@ def test_recordings_are_valid_by_construction(data, width):
 
 @given(st.data(), widths())
 def test_both_checkers_agree_on_every_sequence(data, width):
-    events = data.draw(any_events(width))
+    events = data.draw(any_events(width, stamped=True))
     capabilities = data.draw(st.integers(0, 3))
     judge = StreamChecker(minimum(width), [(minimum(width), capabilities)])
     assert check_all(judge, events) == check(events, minimum(width), capabilities)
@@ -60,13 +60,17 @@ def test_both_checkers_agree_on_recordings_gone_wrong(data, width):
     if change in ("repeat", "move"):
         events = [*events[:to], event, *events[to:]]
     if change == "insert":
-        events = [*events[:at], *data.draw(any_events(width, max_size=2)), *events[at:]]
+        events = [
+            *events[:at],
+            *data.draw(any_events(width, max_size=2, stamped=True)),
+            *events[at:],
+        ]
     assert check_all(StreamChecker(minimum(width)), events) == check(events, minimum(width))
 
 
 @given(st.data(), widths())
 def test_judging_in_two_goes_is_judging_in_one(data, width):
-    events = data.draw(any_events(width))
+    events = data.draw(any_events(width, stamped=True))
     cut = data.draw(st.integers(0, len(events)))
     first = StreamChecker(minimum(width))
     verdict = check_all(first, events[:cut])
@@ -79,7 +83,7 @@ def test_judging_in_two_goes_is_judging_in_one(data, width):
 @given(st.data(), widths())
 def test_a_violation_changes_nothing(data, width):
     judge = StreamChecker(minimum(width))
-    for event in data.draw(any_events(width)):
+    for event in data.draw(any_events(width, stamped=True)):
         before = judge.verdict()
         violation = judge.judge(event)
         if violation is not None:
@@ -167,7 +171,7 @@ def test_dropping_the_last_capability_below_a_message_is_caught(data, width):
 
 @given(st.data(), widths())
 def test_a_batch_is_atomic_and_net(data, width):
-    events = data.draw(any_events(width))
+    events = data.draw(any_events(width, stamped=True))
     rewritten = [
         Progress.of(data.draw(rewritten_updates(width, net(event))))
         if isinstance(event, Progress)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from capstan.cli.commands.capture import verdict_line
 from capstan.core.protocol import Messages, Progress, Release
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import EventTypes, connect, encode_event
@@ -100,7 +101,9 @@ def test_stamps_that_a_tape_does_not_hold_are_refused(
     assert not is_table(lake.stream(case).events)
 
 
-def test_pairs_are_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_pairs_are_refused_and_those_that_were_not_are_named(
+    spark: SparkSession, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     types = EventTypes.of("(u64,u64)", "u64")
     event = Progress.of([((0, 5), 1)])
     (tmp_path / "worker-0.bin").write_bytes(encode_event(types, event))
@@ -110,6 +113,12 @@ def test_pairs_are_refused(spark: SparkSession, lake: Lake, tmp_path: Path) -> N
     assert caught.value.code == "CAP-TIME-TYPE"
     with pytest.raises(InvalidRequestError, match="first part of a pair"):
         ListenRequest("pairs", 1, Form.of_folder(tmp_path, Format.TIMELY), 0)
+    # As an earlier version imported them.
+    monkeypatch.setattr(Form, "require_tape", lambda form: None)
+    put(spark, lake, "pairs", tmp_path, Format.TIMELY)
+    result = verify(spark, lake, open_tape(lake, "pairs"))
+    assert result.to_json()["pairs"] == "(u64, u64)"
+    assert "its times are (u64, u64), which the tape wrongly orders" in verdict_line(result)
 
 
 def test_sockets_in_the_form_of_0_32(spark: SparkSession, lake: Lake) -> None:

@@ -108,9 +108,14 @@ def recordings(
     return events
 
 
-def any_events(width: int, max_size: int = 12) -> st.SearchStrategy[list[Event]]:
-    """Recordings that obey a rule only by chance; a few stamps are not in order."""
-    stamps = st.lists(times(width), max_size=3)
+def any_events(
+    width: int, max_size: int = 12, *, stamped: bool = False
+) -> st.SearchStrategy[list[Event]]:
+    """Recordings that obey a rule only by chance.
+
+    If `stamped`, messages have stamps of several elements and of none, and a few not in order.
+    """
+    stamps = st.lists(times(width), min_size=not stamped, max_size=3 if stamped else 1)
     ordered = stamps.map(sorted) | stamps.map(sorted) | stamps
     messages = st.builds(Messages, ordered.map(tuple), st.integers(0, 3))
     progress = changes(width, max_size=4).map(Progress.of)

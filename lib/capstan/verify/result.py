@@ -75,12 +75,13 @@ class Verification:
 
     def to_json(self) -> dict[str, object]:
         """The verification, as the command line's `--json` prints it."""
-        time_type = self.tape.time_type
+        time_type, pairs = self.tape.time_type, self.tape.settings.pairs
         return {
             "stream": self.stream,
             "cut": self.cut.commit,
             "valid": self.valid,
             "retired": [box.to_json(time_type)["until"] for box in self.retired],
+            **({} if pairs is None else {"pairs": pairs}),
             "workers": [verdict.to_json(time_type) for verdict in self.workers],
         }
 

@@ -206,4 +206,8 @@ def _verdict_line(result: Verification) -> str:
     events = sum(verdict.events for verdict in result.workers)
     bad = sum(not verdict.valid for verdict in result.workers)
     verdict = f"{bad} of {len(result.workers)} recordings are not valid" if bad else "valid"
-    return f"{result.stream} at commit {result.cut.commit}: {verdict} ({events:,} valid events)"
+    line = f"{result.stream} at commit {result.cut.commit}: {verdict} ({events:,} valid events)"
+    pairs = result.tape.settings.pairs
+    if pairs is None:
+        return line
+    return f"{line}; its times are {pairs}, which the tape wrongly orders coordinate by coordinate"

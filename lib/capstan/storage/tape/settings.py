@@ -35,6 +35,15 @@ class TapeSettings:
         """The number of workers by key; None when workers are not by key."""
         return self.workers.get("count")
 
+    @property
+    def pairs(self) -> str | None:
+        """The type of imported times if it has pairs: recorded in another order than the tape's."""
+        imported = self.fixed.get("import")
+        name = imported.get("time_type") if isinstance(imported, dict) else None
+        # As types are named, the parts of a tuple are separated by a comma and a blank, and those
+        # of a Product by a comma.
+        return name if isinstance(name, str) and ", " in name else None
+
     def with_count(self, count: int) -> Self:
         """The settings with another number of workers by key."""
         return replace(self, fixed={**self.fixed, "workers": {**self.workers, "count": count}})

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+from capstan.core.times import PRODUCT
+from capstan.interop.timely import EventTypes
 from capstan.storage.tape.settings import TapeSettings
 
 KEYED = TapeSettings({"workers": {"by": "key", "columns": ["id"], "count": 2}}, {"late": "fail"})
@@ -26,3 +30,25 @@ def test_another_number_of_workers_changes_nothing_else() -> None:
 def test_a_recapture_lists_its_workers_and_has_none_by_key() -> None:
     recaptured = TapeSettings({"domain": "recapture", "workers": [0, 2], "count": 4})
     assert (recaptured.workers, recaptured.count, recaptured.time) == ({}, None, {})
+
+
+@pytest.mark.parametrize(
+    ("time_type", "expected"),
+    [
+        ("u64", False),
+        ("Product<u64,Product<u64,i64>>", False),
+        ("(u64)", False),
+        ("(u64, u64)", True),
+        ("Product<(u64, u64),u64>", True),
+    ],
+)
+def test_pairs_that_were_imported_are_found_by_the_name_of_their_type(
+    time_type: str, *, expected: bool
+) -> None:
+    types = EventTypes.of(time_type, "(u64, string)").to_json()
+    for domain in ("import", "listen"):
+        settings = TapeSettings({"domain": domain, "import": {**types, "format": "timely"}})
+        assert settings.pairs == (types["time_type"] if expected else None)
+    assert (EventTypes.of(time_type, "u64").time.order != PRODUCT) is expected
+    assert TapeSettings({"domain": "epoch"}).pairs is None
+    assert TapeSettings({"domain": "import", "import": {"minimum": 0}}).pairs is None
