@@ -97,7 +97,7 @@ def seconds(moment: datetime) -> float:
 
 
 def test_hourly_departures_are_those_of_the_source(tape: Tape) -> None:
-    played = tape.play("hourly_departures", "2013-01-02", "2013-01-03", peers=3)
+    played = tape.play("hourly_departures", "2013-01-02", "2013-01-03", peers=3, engine=True)
     rows = played.sinks["hours"].collect()
     assert played.sinks["hours"].columns == [
         "origin", "hour", "scheduled", "departures", "mean_delay_minutes"

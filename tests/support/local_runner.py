@@ -17,7 +17,7 @@ from capstan.pipeline.graph.stage_planner import Stage, StageInput, StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.operators.ordering import ordered
 from capstan.pipeline.spark import wire_format
-from capstan.pipeline.spark.stage_frames import side_rows
+from capstan.pipeline.spark.node_frames import side_rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.state_rows import StateRow
 from capstan.pipeline.spark.wire_format import AT, BLOB, KIND, NoteKind, part

@@ -33,10 +33,8 @@ from capstan.pipeline.operators import (
 )
 from tests.support.sample_streams import HOUR
 
-REFERENCES: Final = {
-    name: f"{__name__}:{name}"
-    for name in ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange")
-}
+_NAMES = ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange", "hourly")
+REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
 
 BACK, AHEAD = 8 * HOUR, 2 * HOUR
@@ -216,3 +214,12 @@ def _one(does: OperatorSpec) -> DagBuilder:
     build = DagBuilder().source("rows", _ROWS)
     made = build.operator if does.key is not None else build.stateless_operator
     return made("op", does).connect("rows", "op").sink_for("op", "out")
+
+
+@pipeline(name="hourly", sinks=[Sink("out", grain=HOUR)], lookback=HOUR, lookahead=HOUR)
+def hourly() -> DagBuilder:
+    """Rows and amounts by place and hour, all computed by Spark."""
+    made = [count_rows("rows"), sum_of("amount", "total")]
+    by_hour = Window.tumbling(HOUR, made, by=["place"], bounds=_INSTANT)
+    built = DagBuilder().source("rows", _ROWS).operator("by_hour", by_hour)
+    return built.connect("rows", "by_hour").sink_for("by_hour", "out")

@@ -11,8 +11,9 @@ from capstan.core.times import Antichain
 from capstan.core.times.region import Region
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.input_range import Reach
+from capstan.pipeline.spark.plans.spark_nodes import Keep
 from capstan.pipeline.spark.runner import persisted, play
-from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun
+from capstan.pipeline.spark.stage_frames import CarriedState, PipelineRun
 from capstan.storage.tape.tape import Cut, Tape
 
 
@@ -30,6 +31,7 @@ def play_tape(
     keep: Keep = persisted,
     after: Antichain | None = None,
     carried: CarriedState | None = None,
+    engine: bool = False,
 ) -> PipelineRun:
     """Run a pipeline over chosen workers and times of a tape at a cut; otherwise as `play`.
 
@@ -46,6 +48,7 @@ def play_tape(
         keep: As `play`.
         after: Frontier up to which an earlier run has read; None reads from the beginning.
         carried: State of that run, and whether to return the final state of this one.
+        engine: As `play`.
     """
     region = Region(reach.reads, below=frontier, above=after)
     records = played_records(spark, tape, cut, workers, region, place=True)
@@ -59,4 +62,5 @@ def play_tape(
         peers=max(1, chosen),
         keep=keep,
         carried=carried,
+        engine=engine,
     )

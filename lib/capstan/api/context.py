@@ -200,19 +200,21 @@ class Context(Workplace):
             result = replay(session, self.lake, config, request)
             return shown(replace(result, session=session()))
 
-    def audit(self, run: str, *, version: int | None = None) -> AuditReport:
+    def audit(self, run: str, *, version: int | None = None, deep: bool = False) -> AuditReport:
         """Compare what a run published with what the stream says.
 
         Args:
             run: The run's name.
             version: The target's version; None for the newest.
+            deep: Also where Spark has computed a pipeline over many records, compute all of its
+                rows again in the engine.
         """
         from capstan.replay.standalone_audit import audit_run, require_auditable
 
         history = require_auditable(self.lake, run, version)
         config = self.declarations
         with self.session(config) as spark:
-            return shown(audit_run(spark, self.lake, config, history, version))
+            return shown(audit_run(spark, self.lake, config, history, version, deep=deep))
 
     def audit_table(
         self, stream: str | TableAudit, table: str | None = None, **fields: Any

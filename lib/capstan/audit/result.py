@@ -81,6 +81,14 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSample:
+    """The part of a pipeline's output, computed by Spark, that the engine has computed again."""
+
+    cells: int  # (worker, time) compared
+    times: Mapping[str, object]  # `since` and `until`, as JSON
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The result of an audit: whether a table matches the stream and meets its declared checks.
 
@@ -98,6 +106,7 @@ class Audit:
     first: str = ""  # the first differing cell as text, or empty
     checks: tuple[CheckResult, ...] = ()
     near: Near = Near()
+    engine: EngineSample | None = None  # None when it has computed all rows, or none
 
     @property
     def shown(self) -> tuple[Finding, ...]:
@@ -121,6 +130,7 @@ class Audit:
             "findings": [finding.to_json(time_type) for finding in self.shown],
             "checks": [check.to_json() for check in self.checks],
             **({"near": asdict(self.near)} if self.near != Near() else {}),
+            **({} if self.engine is None else {"engine": asdict(self.engine)}),
         }
 
     def require_passed(self, where: str, *, staged: bool = False) -> None:

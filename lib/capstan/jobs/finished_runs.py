@@ -23,6 +23,7 @@ class RunAudit:
 
     run: str
     version: int | None = None
+    deep: bool = False  # Whether the engine computes all rows of a pipeline again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +43,13 @@ def audit_all(context: Context, request: RunAudits) -> JobResult:
     differs, or something is broken.
     """
     context.lake.require()
-    runs = [(read_history(context.lake, audit.run), audit.version) for audit in request.audits]
+    runs = [(read_history(context.lake, audit.run), audit) for audit in request.audits]
     audits: list[dict[str, object]] = []
     broken: list[CapstanError] = []
-    for history, version in runs:
-        about = _about(history, version)
+    for history, requested in runs:
+        about = _about(history, requested.version)
         try:
-            audits.append({**about, **_audit(context, history.last.run, version)})
+            audits.append({**about, **_audit(context, requested)})
         except CapstanError as error:
             audits.append({**about, **error.summary()})
             # A table that somebody deleted is not broken.
@@ -88,10 +89,10 @@ def _about(history: History, version: int | None) -> dict[str, object]:
     }
 
 
-def _audit(context: Context, run: str, version: int | None) -> dict[str, object]:
+def _audit(context: Context, requested: RunAudit) -> dict[str, object]:
     """The audit part of a run's entry."""
     try:
-        report = context.audit(run, version=version)
+        report = context.audit(requested.run, version=requested.version, deep=requested.deep)
     except PySparkException as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         hint = "replay it again, or audit the table as it is now with --against"

@@ -200,7 +200,10 @@ def audit(fields: Json, context: Context) -> JobResult:
         return audit_all(context, read_request(RunAudits, fields))
     if "run" in fields:
         one = read_request(RunAudit, fields)
-        report, subject = context.audit(one.run, version=one.version), f"run {one.run}"
+        report, subject = (
+            context.audit(one.run, version=one.version, deep=one.deep),
+            f"run {one.run}",
+        )
     else:
         request = read_request(TableAudit, fields)
         report, subject = context.audit_table(request), request.table

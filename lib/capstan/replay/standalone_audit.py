@@ -263,6 +263,8 @@ def audit_run(
     config: ProjectConfig,
     history: History,
     version: int | None = None,
+    *,
+    deep: bool = False,
 ) -> AuditReport:
     """Audit the rows of a run, staged or in its target, now or at a version; findings are kept."""
     look_again()
@@ -272,13 +274,13 @@ def audit_run(
     newest = delta.version_of(plan.target)
     if audited is not None and version is None:
         staged = delta.load(spark, lake.staging(job.at(audited.attempt).name))
-        audit = target_table.audit(spark, plan, staged)
+        audit = target_table.audit(spark, plan, staged, deep=deep)
     elif plan.change_rule is not None:
         require_newest_version(version)
         audit = audit_changes(job)
     else:
         at = newest if version is None else version
-        audit = target_table.audit_target(spark, plan, at)
+        audit = target_table.audit_target(spark, plan, at, deep=deep)
     record_findings(plan, audit, history.last.run, job.attempt, version)
     if audit.passed and newest is not None and history.published and version in (None, newest):
         record_whole(plan, history.last.run, newest)

@@ -149,7 +149,9 @@ def audit_text(audit: Json | None, show: Show) -> str:
         near = audit.get("near") or {}
         columns = ", ".join(map(str, near.get("columns", ())))
         within = f"; {columns} within {near['tolerance']}" if columns else ""
-        return f"passed ({audit['kind']}{counted}{within})" if kind else "passed"
+        sample = audit.get("engine")
+        part = f"; {show(sample['cells'])} of them also by the engine" if sample else ""
+        return f"passed ({audit['kind']}{counted}{within}{part})" if kind else "passed"
     if differing:
         return f"failed{kind}: {show(differing)} of {show(cells)} cells differ"
     broken = [f"{c.name} {c.text}" for c in check_facts(audit, show) if not c.met]

@@ -39,6 +39,10 @@ def audit(
     version: Annotated[
         int | None, typer.Option(help="The table's version; default: the newest.")
     ] = None,
+    deep: Annotated[
+        bool,
+        typer.Option("--deep", help="Compute all rows of a pipeline again in the engine, too."),
+    ] = False,
     as_of: AsOf = None,
     workers: Workers = None,
     since: Since = None,
@@ -49,6 +53,12 @@ def audit(
     For a run, check its target as it is now. With --against, check any table with a stream's rows.
     """
     shell = shell_of(context)
+    if against is not None and deep:
+        raise InvalidRequestError(
+            "CAP-AUDIT-RUN",
+            "--deep is of audits of runs: a copy has no operators",
+            "leave it out, or name a run instead of --against",
+        )
     if against is not None:
         fields = {
             "workers": names(workers, "--workers"),
@@ -68,11 +78,11 @@ def audit(
     if any(value is not None for value in given):
         raise InvalidRequestError(
             "CAP-AUDIT-RUN",
-            "the audit of a run takes only --version: the run determines the rest",
+            "the audit of a run takes only --version and --deep: the run determines the rest",
             "to audit any table: capstan audit STREAM --against TABLE",
         )
     with shell.working(Work(f"audit {subject}")) as work:
-        report = work.audit(subject, version=version)
+        report = work.audit(subject, version=version, deep=deep)
     return _audited(shell, report)
 
 

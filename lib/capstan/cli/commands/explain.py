@@ -11,7 +11,8 @@ from capstan.cli.context import shell_of
 from capstan.cli.output import facts
 
 if TYPE_CHECKING:
-    from capstan.pipeline import Pipeline, Pipelines, StagePlan
+    from capstan.pipeline import Dag, Pipeline, Pipelines, StagePlan
+    from capstan.pipeline.spark.plans.choice import Choice
 
 
 def explain(
@@ -48,8 +49,19 @@ def explain(
             ],
         ),
         dag.explain(plan.dag).rstrip(),
+        *_computers(plan),
     )
     return 0
+
+
+def _computers(plan: StagePlan) -> list[str]:
+    """Who computes the nodes, as text."""
+    chosen = _chosen(plan.dag)
+    lines = ["", "computed by Spark, except in a followed replay, whose state is the engine's"]
+    lines.append(f"  {', '.join(chosen.plans)}")
+    if chosen.reasons:
+        lines.append("computed by the engine")
+    return [*lines, *(f"  {name}: {reason}" for name, reason in chosen.reasons.items())]
 
 
 def known(references: Mapping[str, str] | None = None) -> Pipelines:
@@ -66,6 +78,7 @@ def described(pipeline: Pipeline, plan: StagePlan) -> dict[str, object]:
     """A pipeline, its graph and its stages as one JSON object; durations as text."""
     graph = plan.dag
     names = [node.name for node in graph.nodes]
+    chosen = _chosen(graph)
     return {
         "pipeline": pipeline.name,
         "description": pipeline.description,
@@ -87,6 +100,10 @@ def described(pipeline: Pipeline, plan: StagePlan) -> dict[str, object]:
             }
             for node in (graph.nodes[number] for number in graph.execution_order)
         ],
+        "computed_by": {
+            **dict.fromkeys(chosen.plans, "spark"),
+            **{name: f"engine: {reason}" for name, reason in chosen.reasons.items()},
+        },
         "edges": [[names[edge.source], names[edge.target]] for edge in graph.edges],
         "stages": [
             {
@@ -102,6 +119,13 @@ def described(pipeline: Pipeline, plan: StagePlan) -> dict[str, object]:
             for stage in plan.stages
         ],
     }
+
+
+def _chosen(dag: Dag) -> Choice:
+    from capstan.pipeline import END
+    from capstan.pipeline.spark.plans.choice import choose
+
+    return choose(dag, END)
 
 
 def _back(pipeline: Pipeline) -> str:

@@ -18,7 +18,9 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.graph.stage_planner import StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
-from capstan.pipeline.spark.stage_frames import CarriedState, Keep, PipelineRun, StageBuilder
+from capstan.pipeline.spark.plans.choice import choose, rest_of
+from capstan.pipeline.spark.plans.spark_nodes import Keep, SparkNodes
+from capstan.pipeline.spark.stage_frames import CarriedState, PipelineRun, StageBuilder
 from capstan.pipeline.spark.task_errors import on_driver
 from capstan.storage.tape.schema import time_struct
 
@@ -64,8 +66,12 @@ def play(
     peers: int = 2,
     keep: Keep = persisted,
     carried: CarriedState | None = None,
+    engine: bool = False,
 ) -> PipelineRun:
     """Run a pipeline over records.
+
+    Spark computes the operators that it has, up to the first ones that only the engine has. State
+    is the engine's, so a run that passes it on is computed by the engine alone.
 
     The multiset of output rows depends neither on `peers` nor on the partitioning of the records.
 
@@ -81,17 +87,23 @@ def play(
             once, or the pipeline runs again.
         carried: State to continue from, of the same number of `peers`, with the records that follow
             (`resuming`); and whether to return the final state.
+        engine: Whether the engine computes all operators.
     """
     if peers < 1:
         raise pipeline.refusal(f"needs at least one replay worker, not {peers}")
     plan = pipeline.plan(sinks)
     streams = _streams(pipeline, plan, records)
-    run = StageBuilder(
-        spark, pipeline, plan, reach, peers, keep, streams, carried or CarriedState()
-    )
+    carried = carried or CarriedState()
+    stateful = carried.keeps or carried.state is not None
+    choice = choose(plan.dag, None if engine or stateful else reach.last)
+    computed = SparkNodes(spark, pipeline, plan.dag, reach, keep, streams)
+    rest = rest_of(plan, choice)
+    run = StageBuilder(spark, pipeline, rest, reach, peers, keep, computed, carried)
     try:
         with on_driver():
-            for stage in plan.stages:
+            for name, operator in choice.plans.items():
+                computed.add(name, operator)
+            for stage in rest.stages:
                 run.add(stage)
             return run.run()
     except BaseException:

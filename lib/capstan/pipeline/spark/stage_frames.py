@@ -4,36 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
-from capstan.core.sql_names import quoted
-from capstan.core.times import Coordinate, Kind
-from capstan.pipeline.definition import Pipeline, SideTable, resolve
-from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.stage_planner import Stage, StagePlan
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
+from capstan.pipeline.spark.node_frames import sink_rows
+from capstan.pipeline.spark.plans.spark_nodes import Keep, SparkNodes
 from capstan.pipeline.spark.row_transport import Notes, Reader, Rows
 from capstan.pipeline.spark.stage_task import StageWork
 from capstan.pipeline.spark.task_errors import in_task
-from capstan.pipeline.spark.wire_format import AT, KIND, NOTE, NodeMetrics, NoteKind, part
-from capstan.storage.tape.index_totals import integers
-from capstan.storage.tape.time_columns import coordinate
+from capstan.pipeline.spark.wire_format import KIND, NOTE, NodeMetrics, NoteKind, part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-Keep = Callable[["DataFrame"], "DataFrame"]
-"""Stores a stage's output for several reads, and returns it."""
 
 _ASIDE = "node STRING, output STRING, name STRING, worker INT, time BIGINT, row STRING"
 
@@ -80,7 +73,7 @@ class StageBuilder:
     reach: Reach
     peers: int
     keep: Keep
-    streams: Mapping[str, Sequence[DataFrame]]
+    computed: SparkNodes  # The nodes before the stages: at least all sources.
     carried: CarriedState
     _frames: dict[int, DataFrame] = field(default_factory=dict)
     _works: dict[int, StageWork] = field(default_factory=dict)
@@ -91,7 +84,7 @@ class StageBuilder:
         """Build the frame of a stage after the stages that it reads."""
         if _is_source_only(stage):
             (name,) = stage.nodes
-            self._frames[stage.number] = self._source(name)
+            self._frames[stage.number] = self.computed.frames[name]
             return
         resumes, keeps = self.carried.state is not None, self.carried.keeps
         work = self._works[stage.number] = StageWork.create(
@@ -110,18 +103,21 @@ class StageBuilder:
             self._kept.append(frame)
         self._frames[stage.number] = frame
         for name in stage.sinks:
-            self._sinks[name] = self._shaped(name, frame, part(work.part_of(name)))
+            schema, column = stage.dag.node(name).schema, part(work.part_of(name))
+            rows = sink_rows(self.pipeline, name, schema, frame, column, self.reach)
+            self._sinks[name] = rows
 
     def release(self) -> None:
         """Release the stored frames."""
-        for frame in self._kept:
+        for frame in (*self._kept, *self.computed.kept):
             frame.unpersist()
 
     def run(self) -> PipelineRun:
         """Run all stages and return the result."""
         ends = [stage.number for stage in self.plan.stages if stage.sinks]
         by_stage = [row_transport.notes_of(self._frames[number]) for number in ends]
-        notes = reduce(lambda one, other: one.unionByName(other), by_stage)
+        no_notes = self.spark.createDataFrame([], f"{KIND} STRING, {NOTE} STRING")
+        notes = reduce(lambda one, other: one.unionByName(other), by_stage, no_notes)
         # This reads every stored frame to its end, and so runs the tasks exactly once.
         counts = notes.where(
             F.col(KIND).isin(NoteKind.METRICS.value, NoteKind.TRIMMED.value)
@@ -129,7 +125,7 @@ class StageBuilder:
         parsed = [(NoteKind(row[KIND]), json.loads(row[NOTE])) for row in counts]
         nodes = [NodeMetrics.from_json(note) for kind, note in parsed if kind is NoteKind.METRICS]
         nodes.sort(key=lambda node: (node.stage, node.node, node.worker))
-        trimmed = Counter(dict.fromkeys(self._sinks, 0))
+        trimmed = Counter({**dict.fromkeys(self._sinks, 0), **self.computed.trimmed()})
         for kind, note in parsed:
             if kind is NoteKind.TRIMMED:
                 trimmed[note["node"]] += note["rows"]
@@ -140,13 +136,13 @@ class StageBuilder:
             put_aside[node.node, "late"] += node.counters.late_rows
             put_aside[node.node, "side"] += node.counters.side_rows
         return PipelineRun(
-            self._sinks,
+            {**self._sinks, **self.computed.sinks},
             aside,
             tuple(nodes),
             dict(trimmed),
             {place: rows for place, rows in put_aside.items() if rows},
             self._state() if self.carried.keeps else None,
-            tuple(self._kept),
+            (*self._kept, *self.computed.kept),
         )
 
     def _state(self) -> DataFrame:
@@ -162,7 +158,7 @@ class StageBuilder:
         for number, source in enumerate(work.inputs):
             entry = next((entry for entry in stage.inputs if entry.source == source), None)
             if entry is None:
-                inputs.append(Rows(self._source(source), (Reader(number, part(0), None),)))
+                inputs.append(Rows(self.computed.frames[source], (Reader(number, part(0), None),)))
                 continue
             producer = self.plan.stage_of(entry.producer).number
             earlier = self._works.get(producer)
@@ -189,28 +185,6 @@ class StageBuilder:
         first = not self.plan.stages[producer].sinks and self._readers(producer)[0] == reader
         return Notes.ALL if first else Notes.MARKS
 
-    def _source(self, name: str) -> DataFrame:
-        schema = self.plan.dag.node(name).schema
-        if name in self.streams:
-            records = self.streams[name]
-            return row_transport.from_all(self.pipeline, name, schema, records, self.reach)
-        table = next(table for table in self.pipeline.tables if table.source == name)
-        row_transport.spark_type(self.pipeline, name, schema)
-        rows = side_rows(self.pipeline, table, schema, self.reach)
-        return self.spark.createDataFrame(rows)
-
-    def _shaped(self, node: str, frame: DataFrame, column: str) -> DataFrame:
-        """Return the rows of a sink with the columns of its target."""
-        sink = self.pipeline.sink(node)
-        names = [f.name for f in self.plan.dag.node(node).schema if f.name != TIME]
-        rows = frame.where(F.col(column).isNotNull())
-        columns = [F.col(f"{column}.{quoted(name)}") for name in names]
-        if sink.time != TIME:
-            return rows.select(*columns)
-        declared = self.reach.time_type.coordinates[self.reach.coordinate]
-        time = F.struct(coordinate(F.col(AT), declared)).alias(TIME)
-        return rows.select(time, *columns)
-
 
 def _is_source_only(stage: Stage) -> bool:
     """Whether a stage is a source alone, whose rows go directly to its readers."""
@@ -235,41 +209,3 @@ def _body(work: StageWork) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.R
                 yield batch if same else batch.cast(schema)
 
     return body
-
-
-_STORED = {Kind.BIGINT: pa.int64(), Kind.DATE: pa.date32(), Kind.TIMESTAMP: pa.timestamp("us")}
-
-
-def side_rows(pipeline: Pipeline, table: SideTable, schema: pa.Schema, reach: Reach) -> pa.Table:
-    """Return the rows of a side table that a run reads: column `time`, and the rows as struct `p0`.
-
-    In the source's `schema`, `_time` is the table's time as an integer.
-    """
-    result = resolve(pipeline, table.function)()
-    if not isinstance(result, pa.Table):
-        raise pipeline.refusal(f"has a table {table.source} that is not an Arrow table")
-    missing = {table.time, *schema.names} - {*result.column_names, TIME}
-    if missing:
-        raise pipeline.refusal(f"has a table {table.source} without {', '.join(sorted(missing))}")
-    times = _integers(result.column(table.time), reach.time_type.coordinates[reach.coordinate])
-    since, until = (bound[reach.coordinate] for bound in (reach.reads.since, reach.reads.until))
-    in_range = pc.is_valid(times)
-    if since is not None:
-        in_range = pc.and_(in_range, pc.greater_equal(times, since))
-    until = reach.last if until is None else min(until, reach.last)
-    in_range = pc.and_(in_range, pc.less(times, until))
-    columns = [times if name == TIME else result.column(name) for name in schema.names]
-    try:
-        rows = pa.table(columns, names=schema.names).cast(schema)
-    except (pa.ArrowException, ValueError) as error:
-        raise pipeline.refusal(f"has a table {table.source} with other types: {error}") from error
-    structs = rows.combine_chunks().to_struct_array()
-    return pa.table([times, structs], names=[AT, part(0)]).filter(in_range)
-
-
-def _integers(times: pa.ChunkedArray, coordinate: Coordinate) -> pa.ChunkedArray:
-    """Convert times to the integers that represent them."""
-    stored = _STORED[coordinate.kind]
-    if pa.types.is_timestamp(times.type) and times.type.tz is not None:
-        stored = pa.timestamp("us", tz="UTC")
-    return integers(pc.cast(times, stored))

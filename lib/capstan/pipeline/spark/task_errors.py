@@ -28,8 +28,13 @@ def in_task() -> Iterator[None]:
     try:
         yield
     except CapstanError as error:
-        value = {"class": type(error).__name__, "told": error.summary(), "fields": error.fields}
-        raise TaskFailed(_MARK + json.dumps(value, default=plain)) from error
+        raise TaskFailed(sent(error)) from error
+
+
+def sent(error: CapstanError) -> str:
+    """The text of an error in a task, from which `on_driver` makes the error."""
+    value = {"class": type(error).__name__, "told": error.summary(), "fields": error.fields}
+    return _MARK + json.dumps(value, default=plain)
 
 
 @contextmanager

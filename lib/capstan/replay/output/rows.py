@@ -72,12 +72,18 @@ def expected_rows(spark: SparkSession, plan: Plan) -> DataFrame:
 
 @contextmanager
 def playing(
-    spark: SparkSession, plan: Plan, expected: DataFrame | None = None, *, again: bool = False
+    spark: SparkSession,
+    plan: Plan,
+    expected: DataFrame | None = None,
+    *,
+    again: bool = False,
+    engine: bool = True,
 ) -> Iterator[Output]:
     """Compute the output of a replay; it can be read inside the `with` block.
 
     The second computation of an audit, `again`, reads its records in another order, and a
-    pipeline runs on another number of replay workers.
+    pipeline runs on another number of replay workers; by default all of its operators in the
+    engine, which shares no rule with Spark.
     """
     pipe = as_pipeline(plan.computation)
     if pipe is None:
@@ -98,6 +104,7 @@ def playing(
             sinks=[pipe.sink.node],
             peers=max(1, peers),
             carried=state,
+            engine=again and engine,
         )
         try:
             yield Output(played.sinks[pipe.sink.node], played, pipe)

@@ -125,6 +125,11 @@ class Computation:
             (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
         )
 
+    @property
+    def is_divisible(self) -> bool:
+        """Whether another engine than its own can compute the rows of a part of its times alone."""
+        return False
+
     def identity_parts(self, _region: Region) -> dict[str, object]:
         """What the identity of a run has besides name and code."""
         return {}

@@ -14,6 +14,7 @@ from capstan.pipeline import Pipeline, Reach, Sink, reach_of
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
+from capstan.pipeline.spark.plans.choice import choose
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.stream_input import Inputs
 from capstan.replay.snapshots import Snapshot
@@ -157,6 +158,15 @@ class PipelineComputation(Computation):
         if self.resumed is not None:
             reach = resuming(reach, self.resumed.last)
         return replace(self, reach=reach)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether Spark computes some of it, and its rows depend on the times around them alone."""
+        if self.pipeline.unbounded or self.resumed is not None:
+            return False
+        dag = self.pipeline.plan([self.sink.node]).dag
+        plans = choose(dag, self.reach.last).plans
+        return any(operator is not None for operator in plans.values())
 
     def identity_parts(self, region: Region) -> dict[str, object]:
         """Its sink, and the times that it reads."""

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, audit_copy, shape_of
+from capstan.audit.result import EngineSample
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
@@ -19,11 +20,13 @@ from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import Output, playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
+from capstan.replay.target.engine_sample import engine_sample
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
+from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Step
@@ -63,15 +66,30 @@ def predicate(plan: Plan, schema: StructType) -> str:
     return plan.layout.predicate(schema, plan.time_type, scope.workers, scope.region)
 
 
-def audit(spark: SparkSession, plan: Plan, rows: DataFrame) -> Audit:
-    """Audit rows of the plan's workers and times, from staging or from the target."""
+def audit(spark: SparkSession, plan: Plan, rows: DataFrame, *, deep: bool = False) -> Audit:
+    """Audit rows of the plan's workers and times, from staging or from the target.
+
+    Where Spark computes a pipeline, the engine computes a part of its rows again, or all (`deep`).
+    """
     columns = None
     if plan.request.mode is not Mode.MERGE:  # It leaves one row of each key.
         columns = record_shape(plan, rows.columns)
     if columns is not None:
         return audit_records(spark, plan, tagged(plan, rows), columns)
     require_computable(plan)
-    with playing(spark, plan, again=True) as output:
+    part = None if deep else engine_sample(plan)
+    if part is None:
+        return _computed_again(spark, plan, rows, engine=True)
+    result = _computed_again(spark, plan, rows, engine=False)
+    chosen = rows.where(predicate(part, rows.schema))
+    by_engine = _computed_again(spark, part, chosen, engine=True)
+    result = result if by_engine.passed else by_engine
+    times = render_bounds(plan.time_type, part.region)
+    return replace(result, engine=EngineSample(by_engine.cells, times))
+
+
+def _computed_again(spark: SparkSession, plan: Plan, rows: DataFrame, *, engine: bool) -> Audit:
+    with playing(spark, plan, again=True, engine=engine) as output:
         computed = rows_to_publish(plan, output.rows)
         shape = output_shape(plan, rows.schema, computed.columns)
         return audit_again(spark, plan, rows, shape, computed, output)
@@ -160,10 +178,12 @@ def require_inside(plan: Plan, rows: DataFrame) -> None:
         raise delta.outside_range_error(plan.target, where)
 
 
-def audit_target(spark: SparkSession, plan: Plan, version: int | None = None) -> Audit:
+def audit_target(
+    spark: SparkSession, plan: Plan, version: int | None = None, *, deep: bool = False
+) -> Audit:
     """Audit the target's rows of the plan's workers and times, now or at a version."""
     rows = delta.load(spark, plan.target, version)
-    return audit(spark, plan, rows.where(predicate(plan, rows.schema)))
+    return audit(spark, plan, rows.where(predicate(plan, rows.schema)), deep=deep)
 
 
 def fence(spark: SparkSession, path: str, run: RunId, attempt: int, by: str) -> None:

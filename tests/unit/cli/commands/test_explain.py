@@ -31,7 +31,16 @@ def test_text_output_shows_graph_and_stages(capsys: pytest.CaptureFixture[str]) 
         "  1: by carrier: by_day, with_mean, carriers\n"
         "     reads departed (carrier)\n"
         "  2: by day: latest, days\n"
-        "     reads with_mean (day)"
+        "     reads with_mean (day)\n"
+        "\n"
+        "computed by Spark, except in a followed replay, whose state is the engine's\n"
+        "  flights, departed, by_day\n"
+        "computed by the engine\n"
+        "  with_mean: its column mean_delay_minutes is computed by an expression or a function of "
+        "Arrow\n"
+        "  latest: it reads with_mean\n"
+        "  days: it reads latest\n"
+        "  carriers: it reads with_mean"
     )
 
 
@@ -57,6 +66,7 @@ def test_json_output_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
         {"from": "weather", "by": ["origin"]},
     ]
     assert ["weather", "in_the_hour"] in printed["edges"]
+    assert printed["computed_by"]["in_the_hour"] == "spark"
     joined = next(node for node in printed["nodes"] if node["node"] == "in_the_hour")
     assert joined["columns"]["temp"] == "double"
 

@@ -13,7 +13,7 @@ from capstan.core.times import Antichain, Box, Kind, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import TIME, OperatorNodeMetrics, Pipeline, SideTable, Sink, reach_of
 from capstan.pipeline.definition import register
-from capstan.pipeline.spark.stage_frames import side_rows
+from capstan.pipeline.spark.node_frames import side_rows
 from capstan.pipeline.spark.wire_format import (
     NodeMetrics,
     NoteKind,

@@ -1,0 +1,87 @@
+"""Audits of what Spark has computed of a pipeline, by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import functions as F
+
+from capstan.audit.result import EngineSample
+from capstan.errors import CheckFailedError
+from capstan.pipeline.spark.plans.operator_plan import ROW
+from capstan.pipeline.spark.plans.window_plans import WindowPlan
+from capstan.replay.standalone_audit import audit_run, require_auditable
+from capstan.replay.target import engine_sample
+from tests.support.pipeline_samples import REFERENCES
+from tests.support.replay_harness import Play
+from tests.support.sample_streams import rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DAY2, DAY4 = "2024-05-02", "2024-05-04"
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play:
+    first = Play.of(spark, tmp_path_factory.mktemp("engines"), rows(range(240)))
+    return replace(first, declarations=replace(first.declarations, pipelines=REFERENCES))
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of windows that counts a row too many."""
+    right = WindowPlan.rows
+
+    def rows(self: WindowPlan, *inputs: DataFrame) -> DataFrame:
+        made = right(self, *inputs)
+        return made.withColumn(ROW, F.col(ROW).withField("rows", F.col(f"{ROW}.rows") + 1))
+
+    monkeypatch.setattr(WindowPlan, "rows", rows)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine computes the rows of one hour of a replay again."""
+    monkeypatch.setattr(engine_sample, "FEW_RECORDS", 10)
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_wrong_plan_publishes_nothing(play: Play) -> None:
+    with pytest.raises(CheckFailedError, match="^CAP-AUDIT: .* cells differ .pipeline audit."):
+        play("wrong", pipeline="hourly", since=DAY2, until=DAY4)
+    assert play.rows("wrong").height == 0
+
+
+@pytest.mark.usefixtures("wrong", "few")
+def test_a_part_of_the_times_shows_a_wrong_plan(play: Play) -> None:
+    with pytest.raises(CheckFailedError, match="^CAP-AUDIT: "):
+        play("part", pipeline="hourly", since=DAY2, until=DAY4)
+    assert play.rows("part").height == 0
+
+
+@pytest.mark.usefixtures("few")
+def test_the_certificate_names_the_part(play: Play) -> None:
+    certificate = play("named", pipeline="hourly", since=DAY2, until=DAY4).certificate
+    assert certificate is not None
+    audit = certificate.to_json()["audit"]
+    assert isinstance(audit, dict)
+    sample = EngineSample(**audit["engine"])
+    since, until = str(sample.times["since"]), str(sample.times["until"])
+    assert DAY2 <= since < until <= DAY4 + "T"
+    assert 0 < sample.cells < audit["cells"]
+
+    history = require_auditable(play.lake, str(certificate.run), None)
+    asked = play.spark, play.lake, play.declarations, history
+    assert audit_run(*asked).audit.engine == sample
+    assert audit_run(*asked, deep=True).audit.engine is None
+    # Rows outside of the part are compared as well, by Spark.
+    outside = f"window_start >= '{until}' OR window_end <= '{since}'"
+    DeltaTable(play.lake.table("named")).delete(outside)
+    damaged = audit_run(*asked).audit
+    assert not damaged.passed
+    assert damaged.totals["missing"] > 0
+    assert damaged.engine == sample
