@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.cli.commands.capture import verdict_line
+from capstan.cli.commands import capture
 from capstan.core.protocol import Messages, Progress, Release
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import EventTypes, connect, encode_event
@@ -118,7 +118,9 @@ def test_pairs_are_refused_and_those_that_were_not_are_named(
     put(spark, lake, "pairs", tmp_path, Format.TIMELY)
     result = verify(spark, lake, open_tape(lake, "pairs"))
     assert result.to_json()["pairs"] == "(u64, u64)"
-    assert "its times are (u64, u64), which the tape wrongly orders" in verdict_line(result)
+    assert "its times are (u64, u64), which the tape wrongly orders" in capture._verdict_line(
+        result
+    )
 
 
 def test_sockets_in_the_form_of_0_32(spark: SparkSession, lake: Lake) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from capstan.core.protocol import Event, StreamChecker
+from capstan.core.protocol import Event, Release, StreamChecker
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
@@ -149,6 +149,21 @@ class Receiver:
                 reason = f"silent for {self.max_silence:g} s when another sender connected"
                 self.faults.append(f"worker {self.worker}, {reader.name}: {reason}")
                 return
+        if self.closed and self.form.release is Release.V032:
+            self._receive_after_close(reader)
+
+    def _receive_after_close(self, reader: EventReader) -> None:
+        """Take or refuse what was sent already: messages without elements may follow a close."""
+        while not self.refused:
+            start = reader.offset
+            try:
+                event = reader.poll()
+            except InvalidRequestError as error:
+                self._refuse(error.message)
+                return
+            if event is None:
+                return
+            self._take(event, reader.offset - start, reader.name)
 
     def _gives_way(self) -> bool:
         silent = time.monotonic() - self.last > self.max_silence

@@ -56,6 +56,9 @@ MUTANTS = [
 ]
 
 
+STAMPED = ("timely032/s", "timely032/m")
+
+
 def release(case):
     return RELEASES[case.split("/")[0]]
 
@@ -94,8 +97,11 @@ def streams():
 
 def replays():
     for case in CASES:
+        # The programs of 0.31, run again with 0.32: the same streams, but for their bytes.
+        again = release(case) is Release.V032 and not case.startswith(STAMPED)
+        marks = (pytest.mark.rest,) if again else ()
         for number, replay in enumerate(expected(case)["replays"]):
-            yield pytest.param(case, replay, id=f"{case}-{number}")
+            yield pytest.param(case, replay, id=f"{case}-{number}", marks=marks)
 
 
 def as_written(case, time):

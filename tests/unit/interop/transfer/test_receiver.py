@@ -6,7 +6,9 @@ import socket
 import threading
 import time
 
-from capstan.core.protocol import Messages, Progress, StreamChecker
+import pytest
+
+from capstan.core.protocol import Messages, Progress, Release, StreamChecker
 from capstan.interop.timely import Listener, connect
 from capstan.interop.transfer.receiver import Inbox, Received, Receiver
 from capstan.interop.transfer.recording_format import Form, Format
@@ -134,3 +136,22 @@ def test_who_waits_for_room_is_neither_done_nor_silent():
     assert receiver.done
     assert receiver.last <= time.monotonic()
     assert len(inbox.take(0)) == 1
+
+
+@pytest.mark.parametrize("after", [Messages.under([], ["b"]), Messages.of((0,), ["b"])])
+def test_what_follows_a_close_is_not_passed_over(after):
+    form = Form.from_options(
+        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
+    )
+    inbox = Inbox()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, lambda: False)
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for event in (Messages.of((0,), ["a"]), Progress.of([((0,), -1)]), after):
+                sender.push(event)
+        receiver.run()
+    assert len(inbox.take(0)) == 2
+    assert receiver.closed
+    assert receiver.refused
+    (fault,) = receiver.faults
+    assert ("a stamp without elements" if not after.stamp else "nothing was held") in fault
