@@ -35,15 +35,29 @@ COMMANDS = {
 NAMES = {"3 briefly": {"commands": kept_lake_3.BRIEFLY, "tables": ()}, **FIGURES}
 
 
+# After a run at another cut has replaced a part of `copies` by the same rows, format 2 published
+# them once more. Today an audit finds them whole, and nothing changes (`test_standing.py`); the
+# lake "3" has the same commands and ledgers without that. So versions and claims are other numbers.
+OVERLAID = {
+    *("replay copy", "replay lay over", "plan", "replay over", "lake/tables/copies"),
+    *(f"lake/ledger/{name}" for name in ("changes", "claims", "coverage", "runs")),
+}
+
+
 def _cases(kind: str) -> list[ParameterSet]:
     """Each name of figures of each case; but for a few commands, they are further cases."""
     return [
-        pytest.param(
-            case, name, id=f"{case}-{name}", marks=[pytest.mark.nightly] * (case in FIGURES)
-        )
+        pytest.param(case, name, id=f"{case}-{name}", marks=_marks(case, name))
         for case, names in NAMES.items()
         for name in names[kind]
     ]
+
+
+def _marks(case: str, name: str) -> list[pytest.MarkDecorator]:
+    marks = [pytest.mark.nightly] if case in FIGURES else []
+    if case == "2" and name in OVERLAID:
+        marks.append(pytest.mark.xfail(reason="today the rows are found whole", strict=True))
+    return marks
 
 
 @pytest.fixture(scope="module")
