@@ -31,6 +31,8 @@ from capstan.errors import InvalidRequestError
 _DIFF: Final = (-(2**63), 2**63 - 1)
 _COORDINATE: Final = (-(2**63), 2**64 - 1)
 _SHOWN: Final = 80
+# A member of an enumeration takes longer to find, and is asked for once per line.
+_TIMED, _STAMPED = Release.V031, Release.V032
 _UPDATE_FIELDS: Final = 2
 
 
@@ -111,13 +113,13 @@ def transcript_line(
         ]
     else:
         fields["event"] = "messages"
-        if release is Release.V031 or (release is None and len(event.stamp) == 1):
-            time = event.stamp[0] if len(event.stamp) == 1 else event.time
-            fields["time"] = _written(time, width)
+        stamp = event.stamp
+        if release is _TIMED or (len(stamp) == 1 and release is None):
+            fields["time"] = _written(stamp[0] if len(stamp) == 1 else event.time, width)
+        elif in_order(stamp):
+            fields["stamp"] = [_written(time, width) for time in stamp]
         else:
-            if not in_order(event.stamp):
-                raise _not_written(unsorted(event.stamp))
-            fields["stamp"] = [_written(time, width) for time in event.stamp]
+            raise _not_written(unsorted(stamp))
         fields["data"] = _unwritten(event) if event.data is None else event.data
     try:
         return json_text(fields, allow_nan=False).encode() + b"\n"
@@ -203,7 +205,7 @@ def _stamp(fields: Mapping[str, object], width: int | None) -> tuple[Time, ...]:
 
 def _form_of(fields: Mapping[str, object]) -> Release:
     """How a line of messages states their times."""
-    return Release.V031 if "time" in fields else Release.V032
+    return _TIMED if "time" in fields else _STAMPED
 
 
 def _form(fields: Mapping[str, object], form: Release | None, *, declared: bool) -> Release | None:
