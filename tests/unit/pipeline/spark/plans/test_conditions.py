@@ -59,7 +59,7 @@ def test_a_condition_is_understood(condition: pc.Expression) -> None:
         pc.field("day") == 5,
         pc.field("ab").is_null(nan_is_null=True),
         pc.field("a"),
-        lambda batch: batch.column("flag"),
+        pytest.param(lambda batch: batch.column("flag"), id="a function"),
     ],
     ids=str,
 )
