@@ -97,6 +97,10 @@ def test_a_table_has_the_same_contents(
     # Maintenance deletes old parts of a log, so the log that is left depends on the lake's age.
     assert lake_figures.same_log(kept, now, more=is_ledger)
     lost, more = lake_figures.unmatched(kept["rows"], now["rows"])
+    if name.endswith("ledger/metrics"):
+        # Nodes that Spark computes have no counters.
+        counted = {(row["run"], row["node"]) for row in now["rows"]}
+        lost = [row for row in lost if (row["run"], row["node"]) in counted]
     assert lost == []
     assert [row for row in more if not (is_ledger and row.get("state") == "compared")] == []
     assert lake_figures.unmatched(kept["columns"]["fields"], now["columns"]["fields"])[0] == []
