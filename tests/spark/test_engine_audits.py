@@ -52,20 +52,20 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("wrong")
 def test_a_wrong_plan_publishes_nothing(play: Play) -> None:
     with pytest.raises(CheckFailedError, match="^CAP-AUDIT: .* cells differ .pipeline audit."):
-        play("wrong", pipeline="hourly", since=DAY2, until=DAY4)
+        play("wrong", pipeline="by_place", since=DAY2, until=DAY4)
     assert play.rows("wrong").height == 0
 
 
 @pytest.mark.usefixtures("wrong", "few")
 def test_a_part_of_the_times_shows_a_wrong_plan(play: Play) -> None:
     with pytest.raises(CheckFailedError, match="^CAP-AUDIT: "):
-        play("part", pipeline="hourly", since=DAY2, until=DAY4)
+        play("part", pipeline="by_place", since=DAY2, until=DAY4)
     assert play.rows("part").height == 0
 
 
 @pytest.mark.usefixtures("few")
 def test_the_certificate_names_the_part(play: Play) -> None:
-    certificate = play("named", pipeline="hourly", since=DAY2, until=DAY4).certificate
+    certificate = play("named", pipeline="by_place", since=DAY2, until=DAY4).certificate
     assert certificate is not None
     audit = certificate.to_json()["audit"]
     assert isinstance(audit, dict)

@@ -33,7 +33,7 @@ from capstan.pipeline.operators import (
 )
 from tests.support.sample_streams import HOUR
 
-_NAMES = ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange", "hourly")
+_NAMES = ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange", "by_place")
 REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
 
@@ -216,8 +216,8 @@ def _one(does: OperatorSpec) -> DagBuilder:
     return made("op", does).connect("rows", "op").sink_for("op", "out")
 
 
-@pipeline(name="hourly", sinks=[Sink("out", grain=HOUR)], lookback=HOUR, lookahead=HOUR)
-def hourly() -> DagBuilder:
+@pipeline(name="by_place", sinks=[Sink("out", grain=HOUR)], lookback=HOUR, lookahead=HOUR)
+def by_place() -> DagBuilder:
     """Rows and amounts by place and hour, all computed by Spark."""
     made = [count_rows("rows"), sum_of("amount", "total")]
     by_hour = Window.tumbling(HOUR, made, by=["place"], bounds=_INSTANT)

@@ -35,7 +35,8 @@ def found(passed: bool) -> Any:
 
 @pytest.fixture
 def audit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
-    def of_run(run: str, *, version: int | None) -> Any:
+    def of_run(run: str, *, version: int | None, deep: bool) -> Any:
+        assert not deep
         answer = answers[run]
         if isinstance(answer, Exception):
             raise answer
@@ -138,7 +139,7 @@ def test_runs_changed_meanwhile_do_not_stop_the_others(
         version=None,
         time_type=TimeType.of(epoch=Kind.BIGINT),
     )
-    monkeypatch.setattr(standalone_audit, "audit_run", lambda *_: report)
+    monkeypatch.setattr(standalone_audit, "audit_run", lambda *_, deep: report)
     context = Context(tmp_path, spark=lambda: Some(stop=lambda: None))  # type: ignore[arg-type,return-value]
     requested = [{"run": "back"}, {"run": "lost", "version": 3}, {"run": "remade", "version": 3}]
     answer = handlers.audit({"audits": [*requested, {"run": "good"}]}, context)
