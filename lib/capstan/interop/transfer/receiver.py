@@ -132,38 +132,35 @@ class Receiver:
         while not self.done and not self.stopping():
             # Before reading: events sent until now still count.
             gives_way = self._gives_way()
-            start = reader.offset
-            try:
-                event = reader.poll()
-            except InvalidRequestError as error:
-                self._refuse(error.message)
+            if self._take_next(reader):
+                continue
+            if self.refused:
                 return
-            if event is not None:
-                self._take(event, reader.offset - start, reader.name)
-            elif reader.ended:
+            if reader.ended:
                 torn = reader.torn
                 if torn is not None:
                     self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
                 return
-            elif gives_way:
+            if gives_way:
                 reason = f"silent for {self.max_silence:g} s when another sender connected"
                 self.faults.append(f"worker {self.worker}, {reader.name}: {reason}")
                 return
         if self.closed and self.form.release is Release.V032:
-            self._receive_after_close(reader)
+            # What was sent already is taken or refused: messages without elements may follow.
+            while not self.refused and self._take_next(reader):
+                pass
 
-    def _receive_after_close(self, reader: EventReader) -> None:
-        """Take or refuse what was sent already: messages without elements may follow a close."""
-        while not self.refused:
-            start = reader.offset
-            try:
-                event = reader.poll()
-            except InvalidRequestError as error:
-                self._refuse(error.message)
-                return
-            if event is None:
-                return
+    def _take_next(self, reader: EventReader) -> bool:
+        """Take or refuse what has arrived; returns whether there was an event."""
+        start = reader.offset
+        try:
+            event = reader.poll()
+        except InvalidRequestError as error:
+            self._refuse(error.message)
+            return False
+        if event is not None:
             self._take(event, reader.offset - start, reader.name)
+        return event is not None
 
     def _gives_way(self) -> bool:
         silent = time.monotonic() - self.last > self.max_silence
