@@ -5,34 +5,13 @@ from __future__ import annotations
 import json
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from capstan.core.protocol import (
-    Release,
-    StreamChecker,
-    check_all,
-    read_transcript,
-    transcript_minimum,
-)
+from capstan.core.protocol import StreamChecker, check_all, read_transcript, transcript_minimum
 from capstan.core.times import Antichain, MutableAntichain
+from tests.support.conformance_cases import CASES, CONFORMANCE, MUTANTS, RELEASES
 from tests.support.reference_checker import check
-
-CONFORMANCE = Path(__file__).parents[3] / "conformance"
-RELEASES = {"timely": Release.V031, "timely032": Release.V032}
-CASES = [
-    f"{folder}/{path.parent.name}"
-    for folder in RELEASES
-    for path in sorted((CONFORMANCE / folder).glob("*/case.json"))
-]
-MUTANTS = [
-    {**mutant, "folder": folder}
-    for folder in RELEASES
-    for mutant in json.loads(
-        (CONFORMANCE / folder / "mutants" / "expected.json").read_text(encoding="utf-8")
-    )["mutants"]
-]
 
 
 def reference(items, minimum):

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
@@ -38,23 +37,8 @@ from capstan.interop.timely import (
     types_of,
     worker_of,
 )
+from tests.support.conformance_cases import CASES, CONFORMANCE, MUTANTS, RELEASES
 from tests.support.reference_checker import check
-
-CONFORMANCE = Path(__file__).parents[3] / "conformance"
-RELEASES = {"timely": Release.V031, "timely032": Release.V032}
-CASES = [
-    f"{folder}/{path.parent.name}"
-    for folder in RELEASES
-    for path in sorted((CONFORMANCE / folder).glob("*/case.json"))
-]
-MUTANTS = [
-    {**mutant, "folder": folder}
-    for folder in RELEASES
-    for mutant in json.loads(
-        (CONFORMANCE / folder / "mutants" / "expected.json").read_text(encoding="utf-8")
-    )["mutants"]
-]
-
 
 STAMPED = ("timely032/s", "timely032/m")
 
