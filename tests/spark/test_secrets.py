@@ -94,7 +94,7 @@ def test_errors_with_secrets_drop_their_causes(
             capture(spark, Lake.at(folder / "lake"), declared.stream("failing"))
         assert not redaction.reveals(caught.value)
     finally:
-        redaction.forget()
+        redaction._hidden.clear()
 
 
 def test_calls_to_the_jvm_are_logged_without_secrets(
@@ -110,4 +110,4 @@ def test_calls_to_the_jvm_are_logged_without_secrets(
             assert "a\\.key" in str(spark.conf.get("spark.sql.redaction.options.regex"))
         assert spark.conf.get("spark.sql.redaction.options.regex") == "(?i)url"
     finally:
-        redaction.forget()
+        redaction._hidden.clear()
