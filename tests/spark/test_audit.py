@@ -452,7 +452,8 @@ def transform_of(
     time = "hour" if recompute is by_id else "the `hour`"
     shape = shape or shape_of(frame.schema, made.tape.time_type, time=time)
     scope = AuditScope(made.spark, made.tape, made.cut, made.workers, made.region)
-    return audit_computed([scope], frame, shape, Computed(recompute(made.played()), keys=keys))
+    again = Computed(recompute(made.played()), keys=keys)
+    return audit_computed(scope, frame, shape, again, inputs=[scope])
 
 
 ONE = "_worker = 0 AND `n m` = 2 AND sum = 18"

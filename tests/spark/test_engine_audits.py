@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import functions as F
 
 from capstan.audit.result import EngineSample
 from capstan.errors import CheckFailedError
-from capstan.pipeline.spark.plans.operator_plan import ROW
+from capstan.pipeline.spark.plans.operator_plan import column, stored
 from capstan.pipeline.spark.plans.window_plans import WindowPlan
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.replay.target import engine_sample
@@ -38,7 +37,7 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def rows(self: WindowPlan, *inputs: DataFrame) -> DataFrame:
         made = right(self, *inputs)
-        return made.withColumn(ROW, F.col(ROW).withField("rows", F.col(f"{ROW}.rows") + 1))
+        return made.withColumn(stored("rows"), column("rows") + 1)
 
     monkeypatch.setattr(WindowPlan, "rows", rows)
 

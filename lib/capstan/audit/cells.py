@@ -256,29 +256,30 @@ def merge(one: RowDifferences, other: RowDifferences) -> RowDifferences:
 
 
 def few_promised(
-    tape: Tape, cut: Cut, workers: Iterable[int], region: Region, like: Shape
+    tape: Tape, cut: Cut, workers: Iterable[int], region: Region, like: Shape | None
 ) -> dict[Place, Content] | None:
-    """The cells that the index promises for a table of this shape; None if there are many."""
-    columns = like.times_for(tape.time_type)
+    """The cells of `promised_cells`, in this process; None if there are many."""
+    keeps_worker = like is None or like.worker is not None
+    columns = tape.time_type.names if like is None else like.times_for(tape.time_type)
     cells: dict[Place, Content] = {}
     events = index.messages(tape, cut, workers, region)
     for number, event in enumerate(events):
         if number == MAX_CELLS:
             return None
         times = (None if c is None else t for c, t in zip(columns, event.time, strict=True))
-        place = (None if like.worker is None else event.worker, *times)
+        place = (event.worker if keeps_worker else None, *times)
         records, h1, h2 = cells.get(place, (0, 0, 0))
         cells[place] = records + event.records, h1 + event.h1, h2 + event.h2
     return {place: (n, _signed(h1), _signed(h2)) for place, (n, h1, h2) in cells.items()}
 
 
 def totals_if_equal(
-    expected: Mapping[Place, Content] | None, stored: DataFrame, summed: Sequence[str]
+    expected: Mapping[Place, Content] | None, stored: DataFrame, summed: Sequence[str] = ()
 ) -> dict[str, int] | None:
     """The totals of `count_cells` if all cells are equal, without a join; None if any may differ.
 
-    By name: `cells` with rows, rows as `table`, and the sums of `summed`. `expected` is None if
-    there are too many cells.
+    By name: `cells` with rows, their `rows`, and the sums of `summed`. `expected` is None if there
+    are too many cells.
     """
     if expected is None:
         return None
@@ -293,7 +294,7 @@ def totals_if_equal(
     if cells != {place: content for place, content in expected.items() if content[0]}:
         return None
     sums = {name: sum(row[name] or 0 for row in rows) for name in summed}
-    return {"cells": len(cells), "table": sum(n for n, _, _ in cells.values()), **sums}
+    return {"cells": len(cells), "rows": sum(n for n, _, _ in cells.values()), **sums}
 
 
 def _signed(value: int) -> int:

@@ -57,10 +57,17 @@ class AuditScope:
     def recorded(self, like: Shape | None = None, among: DataFrame | None = None) -> CellComparison:
         """The comparison of the tape's records with its index, `among` some cells or in all."""
         fields = stored_payload(self.tape).fields
-        sides = self.promised(like), cells.view_cells(self.records(like), {"h": fields})
+        actual = cells.view_cells(self.records(like), {"h": fields})
+        sides = self.promised(like), actual
         if among is not None:
             sides = within(sides[0], among), within(sides[1], among)
+        elif equal := cells.totals_if_equal(self.few_promised(like), actual):
+            return CellComparison(equal["cells"], 0)
         return cells.compare(*sides, self.limit)
+
+    def few_promised(self, like: Shape | None = None) -> dict[cells.Place, cells.Content] | None:
+        """The cells that the tape's index promises, in this process; None if there are many."""
+        return cells.few_promised(self.tape, self.cut, self.workers, self.region, like)
 
     def table(self, frame: DataFrame, shape: Shape) -> View:
         """The rows of the audited table."""
@@ -143,13 +150,11 @@ class _CopySides:
     def copy(self) -> Audit:
         """Compare the table's cells with the index; records are read only for differing cells."""
         scope, stored, counted = self.scope, self._stored(), _measures(self.checks)
-        promised = cells.few_promised(
-            scope.tape, scope.cut, scope.workers, scope.region, self.shape
-        )
+        promised = scope.few_promised(self.shape)
         equal = cells.totals_if_equal(promised, stored, tuple(counted))
         if equal is not None:
             checks = results(self.checks, self._table.view, equal)
-            return scope.result("copy", CellComparison(equal["cells"], 0), equal["table"], checks)
+            return scope.result("copy", CellComparison(equal["cells"], 0), equal["rows"], checks)
         sides = {"events": scope.promised(self.shape), "table": stored}
         with persisted(cells.gather(sides)) as joined:
             differs = cells.differs("events", "table")
@@ -217,18 +222,19 @@ class Computed:
 
 
 def audit_computed(
-    scopes: Sequence[AuditScope],
+    scope: AuditScope,
     frame: DataFrame,
     shape: Shape,
     computed: Computed,
     checks: Sequence[Check] = (),
+    inputs: Sequence[AuditScope] = (),
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
-    The input records of each stream's scope are compared with the tape's index as well. Workers of
-    the output are those of the first scope.
+    The records of its `inputs` are compared with the index of their tapes as well. `scope` has the
+    workers of the output.
     """
-    scope, limit, prepared = scopes[0], scopes[0].limit, prepare(checks, frame)
+    limit, prepared = scope.limit, prepare(checks, frame)
     kind, tolerance = computed.kind, computed.tolerance
     fields = common_fields(shape.columns, computed.rows.schema, frame.schema)
     stored = stored_fields(fields, frame.schema)
@@ -239,7 +245,7 @@ def audit_computed(
         "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),
     }
     with persisted(cells.gather(sides)) as joined:
-        by_stream = [each.recorded() for each in scopes]
+        by_stream = _recorded(inputs)
         on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
         totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, _measures(prepared))
@@ -259,10 +265,17 @@ def audit_computed(
             first = cells.sample_cells(bad.cells, "computed", "table", 1)
             compared = replace(compared, sample=first)
     failed = scope.result(kind, compared, totals["table"], check_results, rows, on_tape)
-    if on_tape.differing and len(scopes) > 1:
-        wrong = next(s for s, found in zip(scopes, by_stream, strict=True) if found.differing)
+    if on_tape.differing and len(inputs) > 1:
+        wrong = next(s for s, found in zip(inputs, by_stream, strict=True) if found.differing)
         failed = replace(failed, first=f"stream {wrong.tape.name}, {failed.first}")
     return replace(failed, near=near)
+
+
+def _recorded(inputs: Sequence[AuditScope]) -> list[CellComparison]:
+    """The comparison of each input with its index; of inputs with the same records only one."""
+    first = [inputs.index(each) for each in inputs]
+    compared = {number: inputs[number].recorded() for number in dict.fromkeys(first)}
+    return [compared[number] for number in first]
 
 
 def _keys(keys: Sequence[str], fields: Sequence[StructField]) -> list[StructField]:

@@ -159,9 +159,28 @@ def interpreting(session: SparkSession, rows: int) -> Iterator[None]:
     if rows > FEW_ROWS:
         yield
         return
-    before = {key: session.conf.get(key) for key in _INTERPRETED}
+    with _set(session, _INTERPRETED):
+        yield
+
+
+@contextmanager
+def dividing_otherwise(session: SparkSession) -> Iterator[None]:
+    """Divide what is scanned and shuffled into other partitions than by default."""
+    configured = session._jsparkSession.sessionState().conf()
+    settings = {
+        "spark.sql.files.minPartitionNum": session.sparkContext.defaultParallelism + 1,
+        "spark.sql.files.maxPartitionBytes": max(1, configured.filesMaxPartitionBytes() * 3 // 4),
+        "spark.sql.shuffle.partitions": configured.numShufflePartitions() + 1,
+    }
+    with _set(session, {key: str(value) for key, value in settings.items()}):
+        yield
+
+
+@contextmanager
+def _set(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    before = {key: session.conf.get(key, None) for key in settings}
     try:
-        set_all(session, _INTERPRETED)
+        set_all(session, settings)
         yield
     finally:
         # If the session was shut down, its JVM has no settings.

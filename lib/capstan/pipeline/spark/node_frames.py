@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from capstan.core.sql_names import quoted
 from capstan.core.times import Coordinate, Kind
 from capstan.pipeline.definition import Pipeline, SideTable, resolve
 from capstan.pipeline.graph.events import TIME
@@ -20,7 +19,7 @@ from capstan.storage.tape.index_totals import integers
 from capstan.storage.tape.time_columns import coordinate
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 
 def source_rows(
@@ -40,12 +39,15 @@ def source_rows(
 
 
 def sink_rows(
-    pipeline: Pipeline, name: str, schema: pa.Schema, frame: DataFrame, column: str, reach: Reach
+    pipeline: Pipeline,
+    name: str,
+    names: Sequence[str],
+    rows: DataFrame,
+    column: Callable[[str], Column],
+    reach: Reach,
 ) -> DataFrame:
-    """The rows of a sink, which are structs in a column, with the columns of its target."""
-    names = [field.name for field in schema if field.name != TIME]
-    rows = frame.where(F.col(column).isNotNull())
-    columns = [F.col(f"{column}.{quoted(name)}") for name in names]
+    """The rows of a sink, whose columns are named, with the columns of its target."""
+    columns = [column(each).alias(each) for each in names if each != TIME]
     if pipeline.sink(name).time != TIME:
         return rows.select(*columns)
     declared = reach.time_type.coordinates[reach.coordinate]

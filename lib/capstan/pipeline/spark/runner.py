@@ -67,6 +67,7 @@ def play(
     keep: Keep = persisted,
     carried: CarriedState | None = None,
     engine: bool = False,
+    counting: bool = True,
 ) -> PipelineRun:
     """Run a pipeline over records.
 
@@ -88,6 +89,8 @@ def play(
         carried: State to continue from, of the same number of `peers`, with the records that follow
             (`resuming`); and whether to return the final state.
         engine: Whether the engine computes all operators.
+        counting: Whether to count the rows of Spark's sinks outside of the range. They are stored
+            then, if there can be any.
     """
     if peers < 1:
         raise pipeline.refusal(f"needs at least one replay worker, not {peers}")
@@ -96,7 +99,7 @@ def play(
     carried = carried or CarriedState()
     stateful = carried.keeps or carried.state is not None
     choice = choose(plan.dag, None if engine or stateful else reach.last)
-    computed = SparkNodes(spark, pipeline, plan.dag, reach, keep, streams)
+    computed = SparkNodes(spark, pipeline, plan.dag, reach, keep, streams, counting)
     rest = rest_of(plan, choice)
     run = StageBuilder(spark, pipeline, rest, reach, peers, keep, computed, carried)
     try:

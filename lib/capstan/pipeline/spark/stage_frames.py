@@ -84,7 +84,7 @@ class StageBuilder:
         """Build the frame of a stage after the stages that it reads."""
         if _is_source_only(stage):
             (name,) = stage.nodes
-            self._frames[stage.number] = self.computed.frames[name]
+            self._frames[stage.number] = self.computed.rows(name)
             return
         resumes, keeps = self.carried.state is not None, self.carried.keeps
         work = self._works[stage.number] = StageWork.create(
@@ -103,9 +103,11 @@ class StageBuilder:
             self._kept.append(frame)
         self._frames[stage.number] = frame
         for name in stage.sinks:
-            schema, column = stage.dag.node(name).schema, part(work.part_of(name))
-            rows = sink_rows(self.pipeline, name, schema, frame, column, self.reach)
-            self._sinks[name] = rows
+            row, names = F.col(part(work.part_of(name))), stage.dag.node(name).schema.names
+            rows = frame.where(row.isNotNull())
+            self._sinks[name] = sink_rows(
+                self.pipeline, name, names, rows, row.getField, self.reach
+            )
 
     def release(self) -> None:
         """Release the stored frames."""
@@ -158,7 +160,7 @@ class StageBuilder:
         for number, source in enumerate(work.inputs):
             entry = next((entry for entry in stage.inputs if entry.source == source), None)
             if entry is None:
-                inputs.append(Rows(self.computed.frames[source], (Reader(number, part(0), None),)))
+                inputs.append(Rows(self.computed.rows(source), (Reader(number, part(0), None),)))
                 continue
             producer = self.plan.stage_of(entry.producer).number
             earlier = self._works.get(producer)

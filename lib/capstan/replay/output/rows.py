@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 from pyspark.errors import AnalysisException
@@ -23,6 +23,7 @@ from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.pipeline_computation import PipelineComputation, as_pipeline
 from capstan.replay.planning.plan import Plan
 from capstan.spark.clock_literals import clock_literal
+from capstan.spark.own_session import dividing_otherwise
 from capstan.storage.delta import delta
 from capstan.storage.keyed_lookup import with_values
 from capstan.storage.tape.fingerprint import require_types
@@ -83,28 +84,32 @@ def playing(
 
     The second computation of an audit, `again`, reads its records in another order, and a
     pipeline runs on another number of replay workers; by default all of its operators in the
-    engine, which shares no rule with Spark.
+    engine, which shares no rule with Spark. What Spark computes a second time does not depend on
+    the order of records, so they are only divided into other partitions.
     """
     pipe = as_pipeline(plan.computation)
     if pipe is None:
         yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
         return
+    engine = again and engine
     for each in pipe.lookups:
         each.require_readable()
     peers = plan.peers
     if again:
         peers = peers - 1 if peers > 1 else 2
     keeps = plan.request.follow is not None and not again
-    with carried(spark, plan.lake, pipe, peers, keeps=keeps) as state:
+    divided = dividing_otherwise(spark) if again and not engine else nullcontext()
+    with divided, carried(spark, plan.lake, pipe, peers, keeps=keeps) as state:
         played = play(
             spark,
-            _inputs(spark, plan, pipe, again=again),
+            _inputs(spark, plan, pipe, reordered=engine),
             pipe.pipeline,
             pipe.reach,
             sinks=[pipe.sink.node],
             peers=max(1, peers),
             carried=state,
-            engine=again and engine,
+            engine=engine,
+            counting=not again,
         )
         try:
             yield Output(played.sinks[pipe.sink.node], played, pipe)
@@ -113,7 +118,7 @@ def playing(
 
 
 def _inputs(
-    spark: SparkSession, plan: Plan, pipe: PipelineComputation, *, again: bool = False
+    spark: SparkSession, plan: Plan, pipe: PipelineComputation, *, reordered: bool = False
 ) -> DataFrame | dict[str, list[DataFrame]]:
     """The records that a pipeline reads: of one stream a frame, of several lists by source."""
     # Only times that are complete in all streams are read. Lookups complete the records of their
@@ -125,7 +130,7 @@ def _inputs(
         )
         source = source_of(stream.source)
         records = _looked_up(spark, pipe, source, records)
-        frames.setdefault(source, []).append(in_another_order(records) if again else records)
+        frames.setdefault(source, []).append(in_another_order(records) if reordered else records)
     return frames if plan.inputs.several else frames[""][0]
 
 

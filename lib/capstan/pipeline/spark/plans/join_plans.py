@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
+from capstan.core.sql_names import quoted
+from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.operators.joins import IntervalJoin, Sides, WindowJoin
 from capstan.pipeline.operators.time_buffer import units, without_time
-from capstan.pipeline.spark.plans.operator_plan import ROW, OperatorPlan, floor_to, inexact
+from capstan.pipeline.spark.plans.operator_plan import OperatorPlan, floor_to, inexact, stored
 from capstan.pipeline.spark.wire_format import AT
 
 if TYPE_CHECKING:
@@ -32,27 +35,35 @@ class _JoinPlan(OperatorPlan[AnyJoin]):
         return inexact(left, self.spec.left_on) or inexact(right, self.spec.right_on)
 
     def _pairs(self, left: DataFrame, right: DataFrame, condition: Column | None) -> DataFrame:
-        """Pairs of rows with equal keys and buckets, as `l`, `l_time`, `r` and `r_time`.
+        """Pairs of rows with equal keys and buckets: their columns with `l_` and `r_` before them.
 
-        In a left join, `r` is null for a left row without a pair.
+        In a left join, those of the right are null for a left row without a pair.
         """
         on = [F.col("l_bucket") == F.col("r_bucket")]
         for one, other in zip(self.spec.left_on, self.spec.right_on, strict=True):
-            on.append(F.col("l").getField(one) == F.col("r").getField(other))
+            on.append(_of("l", one) == _of("r", other))
         if condition is not None:
             on.append(condition)
-        sides = [
-            frame.select(F.col(ROW).alias(side), *(F.col(n).alias(f"{side}_{n}") for n in _TIMES))
-            for side, frame in (("l", left), ("r", right))
-        ]
-        return sides[0].join(sides[1], on, self.spec.how)
+        first, second = self.inputs
+        return _side("l", left, first).join(_side("r", right, second), on, self.spec.how)
 
     def _emit_pairs(self, pairs: DataFrame, time: Column) -> DataFrame:
         sides = Sides.of(self.spec, self.inputs)
-        made = {name: F.col("l").getField(name) for name in without_time(sides.left).names}
+        made = {name: _of("l", name) for name in without_time(sides.left).names}
         for name in sides.output_names():
-            made[self.spec.prefix + name] = F.col("r").getField(name)
+            made[self.spec.prefix + name] = _of("r", name)
         return self.emit(pairs, time, made)
+
+
+def _side(side: str, frame: DataFrame, schema: pa.Schema) -> DataFrame:
+    """The rows of one side, under the names that pairs have for them."""
+    names = [*_TIMES, *map(stored, without_time(schema).names)]
+    return frame.select(*(F.col(quoted(name)).alias(f"{side}_{name}") for name in names))
+
+
+def _of(side: str, name: str) -> Column:
+    """A column of one side of a pair."""
+    return F.col(f"{side}_{AT}" if name == TIME else quoted(f"{side}_{stored(name)}"))
 
 
 class IntervalJoinPlan(_JoinPlan[IntervalJoin]):
@@ -77,9 +88,9 @@ class IntervalJoinPlan(_JoinPlan[IntervalJoin]):
         )
         beyond = max(upper, 0)
         expired = F.col("l_time") < self.last - beyond
-        pairs = pairs.where(F.col("r").isNotNull() | expired)
+        pairs = pairs.where(F.col("r_time").isNotNull() | expired)
         alone = F.col("l_time") + beyond
-        time = F.when(F.col("r").isNull(), alone).otherwise(F.greatest("l_time", "r_time"))
+        time = F.when(F.col("r_time").isNull(), alone).otherwise(F.greatest("l_time", "r_time"))
         return self._emit_pairs(pairs, time)
 
 

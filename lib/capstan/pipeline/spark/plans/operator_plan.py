@@ -1,8 +1,8 @@
 """A Spark plan of an operator, and the columns that it is made of.
 
-Rows are frames of two columns: `time BIGINT`, and the struct `p0` with the columns of the node. All
-of them are complete, so a plan needs neither watermarks nor state: what the engine gives at the
-last watermark is a function of the rows.
+Rows are frames with the column `time BIGINT` and those of the node, with a prefix, so that Spark
+reads only what a later node needs. All of them are complete, so a plan needs neither watermarks nor
+state: what the engine gives at the last watermark is a function of the rows.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from capstan.core.sql_names import quoted
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.graph.events import END, TIME
 from capstan.pipeline.graph.operator import OperatorSpec
 from capstan.pipeline.spark.task_errors import sent
-from capstan.pipeline.spark.wire_format import AT, part
+from capstan.pipeline.spark.wire_format import AT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ROW = part(0)
-"""The column with the rows."""
+_PREFIX = "c_"
+"""The beginning of a column's name in a frame, which no other column of a plan has."""
 
 Spec = TypeVar("Spec", bound=OperatorSpec)
 
@@ -62,7 +63,8 @@ class OperatorPlan(ABC, Generic[Spec]):
     def within_limits(self, rows: DataFrame, reach: int) -> DataFrame:
         """The rows, which fail if one has a time less than `reach` before the limit of 64 bits."""
         problem = f"a time is less than {reach} before the limit of 64 bits"
-        return rows.withColumn(AT, self.failing(F.col(AT) > END - reach, problem, F.col(AT)))
+        # As a condition, it is evaluated once; in the column, wherever the time is used.
+        return rows.where(self.failing(F.col(AT) > END - reach, problem, F.lit(True)))
 
     def failing(self, condition: Column, problem: str, value: Column) -> Column:
         """A value, in whose place the operator fails under a condition."""
@@ -80,10 +82,11 @@ def emitted(
 ) -> DataFrame:
     """Rows with these times and columns, in the types of a schema."""
     fields = [
-        (time if field.name == TIME else columns[field.name]).cast(field.dataType).alias(field.name)
+        columns[field.name].cast(field.dataType).alias(stored(field.name))
         for field in from_arrow_schema(schema).fields
+        if field.name != TIME
     ]
-    return frame.select(time.alias(AT), F.struct(*fields).alias(ROW))
+    return frame.select(time.alias(AT), *fields)
 
 
 def united(inputs: Sequence[DataFrame], schema: pa.Schema) -> DataFrame:
@@ -95,14 +98,32 @@ def united(inputs: Sequence[DataFrame], schema: pa.Schema) -> DataFrame:
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def column(name: str, row: str = ROW) -> Column:
+def stored(name: str) -> str:
+    """The name in a frame of a column of the rows."""
+    return f"{_PREFIX}{name}"
+
+
+def column(name: str) -> Column:
     """A column of the rows; `_time` is the row's time, even if the rows do not have it."""
-    return F.col(AT) if name == TIME else F.col(row).getField(name)
+    return F.col(AT) if name == TIME else F.col(quoted(stored(name)))
 
 
 def columns(schema: pa.Schema) -> dict[str, Column]:
     """All columns of rows with a schema."""
     return {name: column(name) for name in schema.names}
+
+
+def unpacked(rows: DataFrame, schema: pa.Schema, row: str) -> DataFrame:
+    """Rows whose columns are those of a struct."""
+    fields = (
+        F.col(row).getField(name).alias(stored(name)) for name in schema.names if name != TIME
+    )
+    return rows.select(AT, *fields)
+
+
+def packed(rows: DataFrame, schema: pa.Schema, row: str) -> DataFrame:
+    """Rows whose columns are a struct."""
+    return rows.select(AT, F.struct(*(c.alias(n) for n, c in columns(schema).items())).alias(row))
 
 
 def floor_to(time: Column, width: int, offset: int = 0) -> Column:

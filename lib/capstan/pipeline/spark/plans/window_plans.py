@@ -118,8 +118,9 @@ class WindowPlan(_AggregatePlan[Window]):
             rows = rows.withColumn("back", backs)
             rows = rows.withColumn(_START, newest - F.col("back") * slide)
             rows = rows.where(F.col(_START) + size > F.col(AT))
-        rows = rows.withColumn(_STOP, F.col(_START) + size).where(F.col(_STOP) <= self.last)
-        return self._emit_windows(self._grouped(rows, [_START, _STOP]))
+        closed = rows.where(F.col(_START) + size <= self.last)
+        grouped = self._grouped(closed, [_START])
+        return self._emit_windows(grouped.withColumn(_STOP, F.col(_START) + size))
 
 
 class SessionPlan(_AggregatePlan[SessionWindow]):
