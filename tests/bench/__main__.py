@@ -37,7 +37,7 @@ from tests.bench.page_load import pages
 from tests.bench.pipeline import pipelines
 from tests.bench.replay import replays
 from tests.bench.scaling import scaling
-from tests.bench.several_streams import joins
+from tests.bench.spark_operators import joins, operators
 from tests.bench.state_rescale import rescales
 from tests.bench.store_requests import requests
 from tests.bench.verify_rate import judging
@@ -51,6 +51,7 @@ NAMES = (
     "verify",
     "merge",
     "join",
+    "operators",
     "fixed",
     "cold",
     "follow",
@@ -122,6 +123,7 @@ def measured(bench: Bench) -> Iterator[list[Line]]:
         (_REPLAYS, lambda: replays(bench, expected)),
         (frozenset({"merge"}), lambda: merges(bench)),
         (frozenset({"join"}), lambda: joins(bench)),
+        (frozenset({"operators"}), lambda: operators(bench)),
         (frozenset({"fixed"}), lambda: fixed(bench)),
         (frozenset({"cold"}), lambda: cold(bench)),
         (frozenset({"follow"}), lambda: follow(bench)),

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from capstan.audit.result import EngineSample
 from capstan.errors import CheckFailedError
+from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.spark.plans.operator_plan import column, stored
 from capstan.pipeline.spark.plans.window_plans import WindowPlan
 from capstan.replay.standalone_audit import audit_run, require_auditable
@@ -43,6 +44,19 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan of windows that fails for each row."""
+    right = WindowPlan.rows
+
+    def rows(self: WindowPlan, *inputs: DataFrame) -> DataFrame:
+        made = right(self, *inputs)
+        broken = self.failing(column("rows") > 0, "broken", column("rows"))
+        return made.withColumn(stored("rows"), broken)
+
+    monkeypatch.setattr(WindowPlan, "rows", rows)
+
+
+@pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine computes the rows of one hour of a replay again."""
     monkeypatch.setattr(engine_sample, "FEW_RECORDS", 10)
@@ -53,6 +67,15 @@ def test_a_wrong_plan_publishes_nothing(play: Play) -> None:
     with pytest.raises(CheckFailedError, match="^CAP-AUDIT: .* cells differ .pipeline audit."):
         play("wrong", pipeline="by_place", since=DAY2, until=DAY4)
     assert play.rows("wrong").height == 0
+
+
+@pytest.mark.usefixtures("failing")
+@pytest.mark.parametrize("until", [DAY4, None], ids=["bounded", "unbounded"])
+def test_an_operator_that_fails_in_spark_is_named(play: Play, until: str | None) -> None:
+    since = None if until is None else DAY2
+    with pytest.raises(OperatorFailed, match="failed: ValueError: broken"):
+        play("broken", pipeline="by_place", since=since, until=until)
+    assert play.rows("broken").height == 0
 
 
 @pytest.mark.usefixtures("wrong", "few")

@@ -236,7 +236,8 @@ def test_a_failing_operator_fails_the_job_and_says_where(spark: SparkSession) ->
     assert facts["node"] == "shaky"
     # All windows close at once, at the end; an event has the time of the first of them.
     assert facts["time"] == 9
-    assert facts["worker"] in (0, 1, 2)
+    # The number of the task: the operator has no key.
+    assert facts["worker"] >= 0
 
 
 def test_columns_that_the_stream_does_not_have_are_refused(spark: SparkSession) -> None:

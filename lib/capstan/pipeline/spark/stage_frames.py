@@ -127,7 +127,8 @@ class StageBuilder:
         parsed = [(NoteKind(row[KIND]), json.loads(row[NOTE])) for row in counts]
         nodes = [NodeMetrics.from_json(note) for kind, note in parsed if kind is NoteKind.METRICS]
         nodes.sort(key=lambda node: (node.stage, node.node, node.worker))
-        trimmed = Counter({**dict.fromkeys(self._sinks, 0), **self.computed.trimmed()})
+        sinks = {**self._sinks, **self.computed.sinks}
+        trimmed = Counter({**dict.fromkeys(sinks, 0), **self.computed.trimmed()})
         for kind, note in parsed:
             if kind is NoteKind.TRIMMED:
                 trimmed[note["node"]] += note["rows"]
@@ -138,7 +139,7 @@ class StageBuilder:
             put_aside[node.node, "late"] += node.counters.late_rows
             put_aside[node.node, "side"] += node.counters.side_rows
         return PipelineRun(
-            {**self._sinks, **self.computed.sinks},
+            sinks,
             aside,
             tuple(nodes),
             dict(trimmed),

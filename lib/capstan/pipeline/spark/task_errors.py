@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from capstan.errors import CapstanError
@@ -42,7 +43,7 @@ def on_driver() -> Iterator[None]:
     """Raise the error with which a task of a job inside has failed."""
     try:
         yield
-    except PySparkException as failure:
+    except (PySparkException, Py4JJavaError) as failure:
         match = _PATTERN.search(str(failure))
         if match is None:
             raise

@@ -19,6 +19,7 @@ from capstan.errors import InvalidRequestError
 from capstan.pipeline.spark.lookup_join import completed, require_single
 from capstan.pipeline.spark.runner import play, require_fit, sink_columns
 from capstan.pipeline.spark.stage_frames import PipelineRun
+from capstan.pipeline.spark.task_errors import on_driver
 from capstan.replay.output.state_resume import carried
 from capstan.replay.planning.pipeline_computation import PipelineComputation, as_pipeline
 from capstan.replay.planning.plan import Plan
@@ -112,7 +113,9 @@ def playing(
             counting=not again,
         )
         try:
-            yield Output(played.sinks[pipe.sink.node], played, pipe)
+            # Spark may compute it only now, and with it the operators that fail.
+            with on_driver():
+                yield Output(played.sinks[pipe.sink.node], played, pipe)
         finally:
             played.release()
 
