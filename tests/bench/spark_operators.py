@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _GOAL: Final = 2.5
 _MINUTE: Final = timedelta(minutes=1)
-_GAP: Final = timedelta(seconds=10)
+_GAP: Final = timedelta(minutes=2)
 _FIRST: Final = 10
 _BIDS: Final = pa.schema([(TIME, pa.int64()), ("auction", pa.int64()), ("price", pa.int64())])
 

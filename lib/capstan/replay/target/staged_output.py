@@ -17,8 +17,9 @@ from capstan.core.sql_names import quoted
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
+from capstan.replay.target.standing import may_have_rows
 from capstan.storage.delta import delta
-from capstan.storage.delta.data_files import is_empty, read_all
+from capstan.storage.delta.data_files import read_all
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
@@ -83,9 +84,9 @@ def _write(
 
 
 def _replaces(plan: Plan) -> bool:
-    """Whether a publish looks for rows to replace: not in an empty table."""
+    """Whether a publish looks for rows to replace: not where no file can have any."""
     # Rows that others add meanwhile are foreign.
-    return plan.request.mode is Mode.REPLACE and not is_empty(plan.target)
+    return plan.request.mode is Mode.REPLACE and may_have_rows(plan)
 
 
 def require_staged_files(plan: Plan, staging: str) -> None:

@@ -111,6 +111,12 @@ def scope_of(plan: Plan, bounds: Bounds) -> Scope:
     return Scope(plan.target, workers or None, Region(Box(tuple(since), box.until)))
 
 
+def may_have_rows(plan: Plan) -> bool:
+    """Whether a file of the target can have a row of the plan's range, by its bounds."""
+    files = pa.table(delta.open_table(plan.target).get_add_actions(flatten=True)).to_pylist()
+    return any(scope_of(plan, bounds).overlaps(plan.scope) for bounds in files)
+
+
 def is_stale(plan: Plan, covered: Covered) -> bool:
     """Whether a run used another transform or pipeline than the plan, or other code."""
     computation = plan.computation

@@ -13,6 +13,7 @@ audited before anybody sees them, and are written once.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -62,12 +63,16 @@ def write_once(
             if is_committed(path, each):
                 return False
             writer.transaction.readTxn().addOne(each.app)
-    data = writer.write(frame, creation_properties)
-    actions = data.actions()
+    if files and mode == "Append" and writer.has_columns_of(frame):
+        # Nothing else is to be written, so no job has to run.
+        actions, tags = writer.transaction_of(txn)
+    else:
+        data = writer.write(frame, creation_properties)
+        actions, tags = data.actions(), data.stringTags()
     if files:
         actions = writer.with_files(actions, files)
     with committing(path):
-        writer.transaction.commitIfNeeded(actions, writer.operation(), data.stringTags())
+        writer.transaction.commitIfNeeded(actions, writer.operation(), tags)
     return True
 
 
@@ -116,6 +121,17 @@ class DeltaWriter:
         how = self._mode, self._options, self._columns, properties
         write = self._delta.commands.WriteIntoDelta(self._log, *how, rows._jdf, none, none, False)
         return write.writeAndReturnCommitData(self.transaction, self._session, none, False)
+
+    def transaction_of(self, txn: Txn) -> tuple[JavaObject, JavaObject]:
+        """The actions and tags of a commit that writes nothing, with a transaction identity."""
+        entry = {"appId": txn.app, "version": txn.version, "lastUpdated": int(time.time() * 1000)}
+        action = self._delta.actions.Action.fromJson(json.dumps({"txn": entry}))
+        return self._jvm.PythonUtils.toSeq([action]), _map(self._jvm, {})
+
+    def has_columns_of(self, rows: DataFrame) -> bool:
+        """Whether the table has all columns of some rows."""
+        names = {name.lower() for name in self.transaction.metadata().schema().fieldNames()}
+        return names.issuperset(name.lower() for name in rows.columns)
 
     def with_files(self, actions: JavaObject, files: Sequence[str]) -> JavaObject:
         """Actions together with those of files that were written before, and their metrics."""
