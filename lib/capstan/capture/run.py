@@ -39,6 +39,7 @@ from capstan.errors import IncompleteError, InvalidRequestError
 from capstan.spark.own_session import copy_of, moved
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.tables import now
+from capstan.storage.stored_log import remembering
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.schema import payload_of
@@ -76,6 +77,7 @@ class CaptureResult:
 
 
 @in_turn
+@remembering()
 def capture(
     spark: SparkSession,
     lake: Lake,

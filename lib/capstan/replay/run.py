@@ -40,10 +40,12 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.runs import History, Row, Step
+from capstan.storage.stored_log import remembering
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
 
 
+@remembering()
 def replay(
     session: SparkSession | Later, lake: Lake, config: ProjectConfig, request: Request
 ) -> ReplayResult:
@@ -176,6 +178,7 @@ def _report_changes(owner: Ownership, last: History | None) -> None:
         emit("replay.changed", into=owner.plan.request.into, change=str(change))
 
 
+@remembering()
 def publish(
     spark: SparkSession,
     lake: Lake,
@@ -257,6 +260,7 @@ def _require_decision(job: Job, history: History, decision: Decision | None) -> 
         )
 
 
+@remembering()
 def rollback(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) -> int:
     """Roll back a published run; a second rollback changes nothing.
 

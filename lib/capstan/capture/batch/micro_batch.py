@@ -28,6 +28,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.idempotent_write import Txn, is_committed
+from capstan.storage.stored_log import look_again
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
 from capstan.storage.tape.fingerprint import row_hashes
@@ -80,6 +81,7 @@ class MicroBatch:
 
         The roster that is given has the times held before the batch.
         """
+        look_again()
         rows = max_rows(self.consumed)
         with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
             result = self._capture(prepared, roster)

@@ -28,6 +28,7 @@ from capstan.storage.ledger.coverage import PUBLISHED, Covered
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.ledger.tables import read_places
+from capstan.storage.stored_log import look_again
 from capstan.telemetry.instrumentation import emit
 
 
@@ -132,6 +133,7 @@ class Job:
         self, draft: Certificate, version: int, audit: Mapping[str, object]
     ) -> Certificate:
         """Write coverage and certificate of a commit that is in the target."""
+        look_again()
         history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
         if history is not None and history.certificate is not None:
             return history.certificate  # Another attempt has already recorded the publish.

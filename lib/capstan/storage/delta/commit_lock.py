@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capstan.errors import RangeLockedError
+from capstan.storage.stored_log import look_again
 
 LOCK = ".commit.lock"
 """The lock file in a table's folder. It is hidden from Delta, empty, and never deleted."""
@@ -38,7 +39,8 @@ def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     """
     folder = _folder(path)
     if folder is None:
-        yield
+        with _looking_again():
+            yield
         return
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -58,7 +60,8 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     # file system may not support locks of folders; then nothing is locked.
     folder = _folder(path)
     if folder is None:
-        yield
+        with _looking_again():
+            yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -70,6 +73,16 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _looking_again() -> Iterator[None]:
+    """Forget what earlier looks at logs have shown, before a commit and after it."""
+    look_again()
+    try:
+        yield
+    finally:
+        look_again()
 
 
 def _folder(path: str) -> Path | None:

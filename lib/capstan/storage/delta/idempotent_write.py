@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
+from capstan.storage.stored_log import look_again
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject, JVMView
@@ -55,6 +56,7 @@ def write_once(
     in this commit. False if the table has this transaction, a later one of its app, or the one of
     `unless`, which shuts this writer out; nothing was written.
     """
+    look_again()
     transaction = {"txnAppId": txn.app, "txnVersion": str(txn.version)}
     writer = DeltaWriter(frame.sparkSession, path, mode, {**options, **transaction})
     # A transaction committed after this line either is seen by the check or conflicts.

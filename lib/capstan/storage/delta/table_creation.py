@@ -21,6 +21,7 @@ from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commit_lock import making
 from capstan.storage.delta.commits import is_any
 from capstan.storage.lake import delete_folder, is_table, read_text, write_text
+from capstan.storage.stored_log import look_again
 
 _COMMON_TYPES = (
     T.BinaryType, T.BooleanType, T.ByteType, T.DateType, T.DecimalType, T.DoubleType, T.FloatType,
@@ -114,6 +115,7 @@ def _create(builder: DeltaTableBuilder, path: str) -> None:
             try:
                 builder.execute()
             except (Py4JJavaError, PySparkException) as error:
+                look_again()
                 if is_table(path):
                     return  # Another writer has created it.
                 if not is_any(error, "DELTA_TABLE_NOT_FOUND"):

@@ -27,6 +27,7 @@ from capstan.storage.ledger.region_json import may_overlap, parse_region, region
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.runs import TERMINAL, Step
 from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows
+from capstan.storage.stored_log import look_again
 
 LEASE = timedelta(hours=12)
 """The lifetime of a claim that is not renewed."""
@@ -115,6 +116,7 @@ def ensure_held(lake: Lake, run: str, attempt: int) -> None:
     """Check that an attempt still holds its claim, right before it changes its target."""
     # A claim that is about to expire is renewed by another row. An expired one is claimed again,
     # unless another run has claimed part of the scope in the meantime.
+    look_again()
     held = _held_claim(lake, run, attempt)
     if held is not None and held.expires - now() > LEASE / _RENEW:
         return
