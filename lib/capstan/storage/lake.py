@@ -223,15 +223,16 @@ def children(path: str) -> list[str]:
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
 
 
-def newest_entry(table: str) -> str:
+def newest_entry(table: str, known: int = 0) -> str:
     """Name and identity of the newest entry in a table's log; empty without a table.
 
+    `known` is a version that the table has; a look at an object store begins there.
     The identity is the modification time, or the tag in an object store. The value changes with
     each commit, and when a table is deleted and created again.
     """
     filesystem, log = _open(f"{table}/_delta_log")
     if not isinstance(filesystem, fs.LocalFileSystem) and (
-        newest := newest_commit(filesystem, log)
+        newest := newest_commit(filesystem, log, known)
     ):
         return newest
     entries = _log_entries(table)

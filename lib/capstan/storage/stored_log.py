@@ -73,8 +73,13 @@ def is_log(filesystem: fs.FileSystem, log: str) -> bool:
     return False
 
 
-def newest_commit(filesystem: fs.FileSystem, log: str) -> str | None:
-    """Name and tag of the newest commit in a log; None when the place to begin is not known."""
+def newest_commit(filesystem: fs.FileSystem, log: str, known: int = 0) -> str | None:
+    """Name and tag of the newest commit in a log; None when the place to begin is not known.
+
+    `known` is a version that the log has.
+    """
+    if known > _seen.get(log, 0):
+        _seen[log] = known
     looks = _looks.get()
     if looks is None:
         return _newest_commit(filesystem, log)

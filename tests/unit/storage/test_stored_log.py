@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import fs
 
@@ -91,3 +92,76 @@ def test_a_log_that_begins_again_is_read_from_its_start(tmp_path: Path) -> None:
     add(tmp_path, range(2))
     assert is_log(cast(Any, Counted(tmp_path)), "log")
     assert newest(Counted(tmp_path)) == 1
+
+
+class Shared:
+    """Logs that several writers change, as a store shows them."""
+
+    def __init__(self) -> None:
+        self.versions: dict[str, int] = {}
+        self.looks = 0
+
+    def open_input_stream(self, path: str) -> Any:
+        self.looks += 1
+        log, _, name = path.partition("/")
+        number = name.partition(".")[0]
+        if not number.isdecimal() or int(number) >= self.versions.get(log, 0):
+            raise FileNotFoundError(path)
+        return nullcontext(self)
+
+    def metadata(self) -> dict[bytes, bytes]:
+        return {}
+
+    def newest(self, log: str) -> int:
+        """The number of commits of a log, looked at as callers do."""
+        store = cast(Any, self)
+        if not is_log(store, log):
+            return 0
+        return int((newest_commit(store, log) or "").partition(".json")[0]) + 1
+
+
+LOGS = st.sampled_from("abc")
+STEPS = st.tuples(st.sampled_from(["write", "look", "look", "look", "again"]), LOGS)
+
+
+@given(st.lists(STEPS, max_size=60))
+@example([("look", "a"), ("write", "a"), ("write", "b"), ("look", "b"), ("look", "a")])
+def test_a_look_shows_what_was_written_before_what_others_have_shown(
+    steps: list[tuple[str, str]],
+) -> None:
+    stored_log._seen.clear()
+    store, least = Shared(), 0
+    moments: list[dict[str, int]] = [{}]
+    with stored_log.remembering():
+        for step, log in steps:
+            if step == "write":
+                store.versions[log] = store.versions.get(log, 0) + 1
+                moments.append(dict(store.versions))
+            elif step == "again":
+                stored_log.look_again()
+                least = len(moments) - 1
+            else:
+                shown = store.newest(log)
+                assert shown >= moments[least].get(log, 0)
+                written = next(n for n, m in enumerate(moments) if m.get(log, 0) == shown)
+                least = max(least, written)
+
+
+def test_a_look_is_not_repeated_until_something_is_new() -> None:
+    store = Shared()
+    store.versions = {"a": 1, "b": 3}
+    with stored_log.remembering():
+        assert [store.newest(log) for log in "abab"] == [1, 3, 1, 3]
+        store.looks = 0
+        assert [store.newest(log) for log in "abab"] == [1, 3, 1, 3]
+        assert store.looks == 0
+        # Nobody has told of this commit yet.
+        store.versions["a"] = 2
+        assert store.newest("a") == 1
+        store.versions["c"] = 1
+        assert [store.newest(log) for log in "ca"] == [1, 2]
+        store.versions["b"] = 4
+        stored_log.look_again()
+        assert store.newest("b") == 4
+    store.versions["b"] = 5
+    assert store.newest("b") == 5

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import deltalake
 import pyarrow as pa
-from deltalake import CommitProperties, Transaction
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import types as T
 
@@ -25,9 +25,11 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
 from capstan.storage.s3_access import storage_options
+from capstan.storage.stored_log import look_again
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
-_CHECKPOINTS = {"delta.checkpointInterval": "10"}
+_INTERVAL = 10
+_CHECKPOINTS = {"delta.checkpointInterval": str(_INTERVAL)}
 _ATTEMPTS = 20
 
 
@@ -86,6 +88,19 @@ def append(
     False if the table has this transaction, a later one of its app, or the one of `unless`, which
     shuts this writer out; nothing was appended.
     """
+    with committing(path):
+        table = _append(path, rows, txn, note, unless)
+    if table is None:
+        return False
+    # The commit has brought it up to date, and nothing here changes it after that.
+    delta.keep_table(path, table)
+    return True
+
+
+def _append(
+    path: str, rows: pa.Table, txn: Txn | None, note: Note | None, unless: Txn | None
+) -> OpenedTable | None:
+    """Append rows; the table after that, or None if it has one of the transactions."""
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta.note_text(note, uuid.uuid4().hex)},
@@ -93,19 +108,26 @@ def append(
         # The transaction is looked up before each commit instead.
         max_commit_retries=0,
     )
-    with committing(path):
-        for _ in range(_ATTEMPTS):
-            table = OpenedTable(path)
-            if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
-                return False
-            try:
-                _add_columns(table, rows.schema)
-                deltalake.write_deltalake(table, rows, mode="append", commit_properties=properties)
-            except CommitFailedError:
-                continue
-            # The commit has brought it up to date, and nothing here changes it after that.
-            delta.keep_table(path, table)
-            return True
+    for _ in range(_ATTEMPTS):
+        table = delta.open_table(path)
+        if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
+            return None
+        # Of a log that has grown by a whole interval; each time the log is listed.
+        due = (table.version() + 2) % _INTERVAL == 0
+        hooks = PostCommitHookProperties(cleanup_expired_logs=None if due else False)
+        try:
+            _add_columns(table, rows.schema)
+            deltalake.write_deltalake(
+                table,
+                rows,
+                mode="append",
+                commit_properties=properties,
+                post_commithook_properties=hooks,
+            )
+        except CommitFailedError:
+            look_again()
+            continue
+        return table
     raise RangeLockedError(
         "CAP-CONFLICT",
         f"other writers committed to {path} first, {_ATTEMPTS} times in a row",

@@ -29,6 +29,7 @@ class OpenedTable(deltalake.DeltaTable):
     def __init__(self, path: str, version: int | None = None) -> None:
         """Open the table at `path`, in a version or the newest one."""
         self.path = path
+        self._transactions: dict[tuple[str, int], int | None] = {}
         with _reading(path):
             super().__init__(path, version=version, storage_options=storage_options(path))
 
@@ -68,8 +69,12 @@ class OpenedTable(deltalake.DeltaTable):
 
     def transaction_version(self, app_id: str) -> int | None:
         """The last version of a transaction identity; None without one."""
-        with _reading(self.path):
-            return super().transaction_version(app_id)
+        # Each time, delta-rs reads all commits since the last checkpoint.
+        key = app_id, self.version()
+        if key not in self._transactions:
+            with _reading(self.path):
+                self._transactions[key] = super().transaction_version(app_id)
+        return self._transactions[key]
 
     def has_transaction(self, app: str, version: int) -> bool:
         """Whether the table has a transaction of an identity, or a later one."""

@@ -111,7 +111,10 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
 def keep(kind: str, table: str, version: int, value: Value) -> None:
     """Keep a value, never changed again, for `cached`, if the table still has this version."""
     cache = _cache_of(table)
-    if cache is not None and (newest := newest_entry(table)).startswith(f"{version:020}."):
+    if cache is None:
+        return
+    newest = newest_entry(table, version)
+    if newest.startswith(f"{version:020}."):
         cache.put((kind, table), newest, value)
 
 
