@@ -284,7 +284,7 @@ def totals_if_equal(
     if expected is None:
         return None
     # With more cells than expected, one of them differs.
-    rows = stored.limit(len(expected) + 2).toArrow().to_pylist()
+    rows = stored.limit(len(expected) + 2).collect()
     names = place_of(stored)
     cells = {
         tuple(row[name] for name in names): (row["records"], row["h1"], row["h2"])

@@ -25,7 +25,6 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
 from capstan.storage.s3_access import storage_options
-from capstan.storage.stored_log import look_again
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
 _INTERVAL = 10
@@ -109,7 +108,8 @@ def _append(
         max_commit_retries=0,
     )
     for _ in range(_ATTEMPTS):
-        table = delta.open_table(path)
+        # Its own, which the commit changes; whoever holds another sees that as it was.
+        table = OpenedTable(path)
         if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
             return None
         # Of a log that has grown by a whole interval; each time the log is listed.
@@ -125,7 +125,6 @@ def _append(
                 post_commithook_properties=hooks,
             )
         except CommitFailedError:
-            look_again()
             continue
         return table
     raise RangeLockedError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import posixpath
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,9 @@ from capstan.storage.delta.idempotent_write import write_files
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
 from capstan.telemetry.instrumentation import emit
+
+# Text that a path has as it is, and that means the same in each type of a column.
+_PLAIN = re.compile(r"_?[A-Za-z][A-Za-z0-9_-]*|0|[1-9][0-9]{0,8}")
 
 
 def can_stage(path: str, *, replaces: bool) -> bool:
@@ -51,10 +55,10 @@ def stage_rows(rows: DataFrame, path: str, listing: str, *, gather: bool) -> Dat
         lines.append(json.dumps(action))
     write_whole(f"{listing}/_delta_log/{0:020}.json", "".join(f"{x}\n" for x in lines).encode())
     table = delta.open_table(listing)
-    if len(files) > MAX_DIRECT or not table.is_plain or table.metadata().partition_columns:
+    listed = _listed(path, listing)
+    if len(files) > MAX_DIRECT or not table.is_plain or not all(map(_names_partition, listed)):
         return delta.load(rows.sparkSession, listing)
-    names = [file["path"] for file in _listed(path, listing)]
-    return read_files(rows.sparkSession, path, names, table)
+    return read_files(rows.sparkSession, path, [file["path"] for file in listed], table)
 
 
 def staged_files(path: str, listing: str) -> list[str]:
@@ -86,6 +90,13 @@ def discard(path: str, listing: str) -> None:
     for file in _listed(path, listing):
         if file["path"] not in committed:
             delete_file(delta.resolve_path(path, file["path"]))
+
+
+def _names_partition(file: dict[str, Any]) -> bool:
+    """Whether the path of a file says of which partition it is, as readers of Parquet take it."""
+    values = file["partitionValues"]
+    plain = all(_PLAIN.fullmatch(part) for item in values.items() for part in map(str, item))
+    return plain and file["path"].startswith("".join(f"{k}={v}/" for k, v in values.items()))
 
 
 def _listed(path: str, listing: str) -> list[dict[str, Any]]:
