@@ -217,6 +217,28 @@ def test_a_replay_writes_its_rows_once(made: Made) -> None:
     assert expected <= set(statistics(made.lake.table("once_written")))
 
 
+def test_rows_beside_all_others_are_published_without_a_job(made: Made) -> None:
+    """A range that no file of the target can have rows of is not looked at."""
+    made.replay("beside", **made.days(0, 1))
+    watch, jobs = Watch(made.spark), dict[str, int]()
+
+    def listen(point: str, _: dict[str, object]) -> None:
+        if point == "replay.holds":
+            watch.__enter__()
+        elif point == "replay.publish":
+            watch.__exit__()
+            jobs[into] = watch.jobs
+
+    with instrumentation.subscribe(listen):
+        into = "beside"
+        made.replay(into, **made.days(1, 2))
+        into = "over"
+        made.replay(into, **made.days(0, 2), workers=("ann",))
+        made.replay(into, **made.days(0, 1), adopt=True)
+    assert jobs["beside"] == 0
+    assert jobs["over"] > 0
+
+
 def names(path: str) -> list[str]:
     files = pa.table(delta.open_table(path).get_add_actions())["path"].to_pylist()
     return [file.rpartition("/")[2] for file in files]

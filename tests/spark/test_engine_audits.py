@@ -13,6 +13,7 @@ from capstan.errors import CheckFailedError
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.spark.plans.operator_plan import column, stored
 from capstan.pipeline.spark.plans.window_plans import WindowPlan
+from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.replay.target import engine_sample
 from tests.support.pipeline_samples import REFERENCES
@@ -95,6 +96,7 @@ def test_the_certificate_names_the_part(play: Play) -> None:
     since, until = str(sample.times["since"]), str(sample.times["until"])
     assert DAY2 <= since < until <= DAY4 + "T"
     assert 0 < sample.cells < audit["cells"]
+    assert sample.share == 0.02
 
     history = require_auditable(play.lake, str(certificate.run), None)
     asked = play.spark, play.lake, play.declarations, history
@@ -107,3 +109,18 @@ def test_the_certificate_names_the_part(play: Play) -> None:
     assert not damaged.passed
     assert damaged.totals["missing"] > 0
     assert damaged.engine == sample
+
+
+@pytest.mark.usefixtures("few")
+def test_a_pipeline_declares_the_share(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = []
+    for share in (0.1, 0.6, 1):
+        monkeypatch.setattr(PipelineComputation, "engine_share", share)
+        done = play(f"share_{len(cells)}", pipeline="by_place", since=DAY2, until=DAY4)
+        assert done.certificate is not None
+        engine = (done.certificate.audit or {})["engine"]
+        cells.append(engine and (engine["cells"], engine["share"]))
+    part, more, everything = cells
+    assert part[0] < more[0]
+    assert (part[1], more[1]) == (0.1, 0.6)
+    assert everything is None

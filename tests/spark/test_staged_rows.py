@@ -175,3 +175,26 @@ def test_rows_of_a_partition_are_gathered_only_on_request(
     frame.write.format("delta").partitionBy("half").save(table)
     staged_rows.stage_rows(frame, table, str(tmp_path / "listing"), gather=gather)
     assert len(parquet(table) - committed(table)) == files
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "plain"),
+    [
+        ("part-0.parquet", {}, True),
+        ("_worker=1/part-0.parquet", {"_worker": "1"}, True),
+        ("day=7/who=a-b/part-0.parquet", {"day": "7", "who": "a-b"}, True),
+        ("part-0.parquet", {"_worker": "1"}, False),
+        ("_worker=007/part-0.parquet", {"_worker": "007"}, False),
+        ("who=a%2520b/part-0.parquet", {"who": "a b"}, False),
+        ("who=__HIVE_DEFAULT_PARTITION__/part-0.parquet", {"who": None}, False),
+        (
+            "who=__HIVE_DEFAULT_PARTITION__/part-0.parquet",
+            {"who": "__HIVE_DEFAULT_PARTITION__"},
+            False,
+        ),
+    ],
+)
+def test_paths_say_the_partition_only_as_plain_text(
+    path: str, values: dict[str, str | None], plain: bool
+) -> None:
+    assert staged_rows._names_partition({"path": path, "partitionValues": values}) is plain

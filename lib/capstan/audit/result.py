@@ -86,6 +86,7 @@ class EngineSample:
 
     cells: int  # (worker, time) compared
     times: Mapping[str, object]  # `since` and `until`, as JSON
+    share: float  # of the records, as the pipeline declares it
 
 
 @dataclass(frozen=True, slots=True)

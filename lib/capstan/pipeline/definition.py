@@ -95,6 +95,8 @@ class Pipeline:
         tables: Sources that are tables; all other sources are streams.
         modules: Further modules whose source text is part of the pipeline's identity.
         lookups: Delta tables that complete the records of sources, in the order in which they do.
+        engine_share: Share of the records around which audits compute rows again in the engine,
+            where Spark has computed them from more than 100,000 records; 1 for all.
 
     Raises:
         InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths. Methods
@@ -114,6 +116,7 @@ class Pipeline:
     tables: tuple[SideTable, ...] = ()
     modules: tuple[str, ...] = ()
     lookups: tuple[Lookup, ...] = ()
+    engine_share: float = 0.02
 
     def __post_init__(self) -> None:
         check_name("pipeline", self.name)
@@ -127,6 +130,8 @@ class Pipeline:
             raise self.refusal("has a negative lookback or lookahead")
         if any(sink.grain is not None and units(sink.grain) < 1 for sink in self.sinks):
             raise self.refusal("has a sink with a grain of less than one unit")
+        if not 0 < self.engine_share <= 1:
+            raise self.refusal(f"has the engine_share {self.engine_share}, not one above 0 up to 1")
         if self.unbounded and units(self.lookback):
             raise self.refusal("is unbounded and has a lookback; remove one of them")
 

@@ -65,6 +65,7 @@ class Pipelines(ByName[Pipeline]):
         tables: Iterable[SideTable] = (),
         modules: Iterable[str] = (),
         lookups: Iterable[Lookup] = (),
+        engine_share: float = 0.02,
     ) -> Callable[[Function], Function]:
         """Register the decorated function, which returns a graph, as a pipeline.
 
@@ -92,6 +93,7 @@ class Pipelines(ByName[Pipeline]):
                     tuple(tables),
                     tuple(modules),
                     tuple(lookups),
+                    engine_share,
                 )
             )
             register(reference, function)

@@ -52,6 +52,8 @@ def test_a_pipeline_gives_its_graph() -> None:
         ({"sinks": (Sink("out", grain=0),)}, "a grain of less than one unit"),
         ({"lookahead": timedelta(seconds=-1)}, "negative lookback or lookahead"),
         ({"lookback": 1, "unbounded": True}, "is unbounded and has a lookback"),
+        ({"engine_share": 0.0}, "engine_share 0.0, not one above 0 up to 1"),
+        ({"engine_share": 1.5}, "engine_share 1.5, not one above 0 up to 1"),
         ({"give": 3}, "returns int, not a graph"),
         ({"give": DagBuilder().source("in").sink_for("in", "out")}, "the columns of its source in"),
     ],

@@ -126,9 +126,9 @@ class Computation:
         )
 
     @property
-    def is_divisible(self) -> bool:
-        """Whether another engine than its own can compute the rows of a part of its times alone."""
-        return False
+    def engine_share(self) -> float:
+        """Share of its records around which the engine computes rows again; 1 for all."""
+        return 1
 
     def identity_parts(self, _region: Region) -> dict[str, object]:
         """What the identity of a run has besides name and code."""

@@ -160,13 +160,14 @@ class PipelineComputation(Computation):
         return replace(self, reach=reach)
 
     @property
-    def is_divisible(self) -> bool:
-        """Whether Spark computes some of it, and its rows depend on the times around them alone."""
+    def engine_share(self) -> float:
+        """As declared, if Spark computes some of it, and rows depend on times around them alone."""
         if self.pipeline.unbounded or self.resumed is not None:
-            return False
+            return 1
         dag = self.pipeline.plan([self.sink.node]).dag
         plans = choose(dag, self.reach.last).plans
-        return any(operator is not None for operator in plans.values())
+        computes = any(operator is not None for operator in plans.values())
+        return self.pipeline.engine_share if computes else 1
 
     def identity_parts(self, region: Region) -> dict[str, object]:
         """Its sink, and the times that it reads."""

@@ -23,15 +23,13 @@ from capstan.storage.tape import index
 FEW_RECORDS: Final = 100_000
 """Of at most this many records, the engine computes all rows again."""
 
-PART: Final = 50
-"""Of more records, it computes the rows around one in so many."""
-
 
 def engine_sample(plan: Plan) -> Plan | None:
     """The plan for a part of the times; None when the engine computes all of them again."""
+    share = plan.computation.engine_share
     # The row of a key that a merge leaves depends on later times.
-    divisible = plan.computation.is_divisible and plan.layout.time is not None
-    if not divisible or plan.request.mode is Mode.MERGE or plan.request.follow is not None:
+    whole = share == 1 or plan.layout.time is None or plan.request.mode is Mode.MERGE
+    if whole or plan.request.follow is not None:
         return None
     records = _records_by_time(plan)
     total = records.total()
@@ -41,7 +39,7 @@ def engine_sample(plan: Plan) -> Plan | None:
     counts = [*accumulate(records[time] for time in times)]
     chosen = int.from_bytes(hashlib.sha256(plan.identity.encode()).digest()) % total
     first = next(n for n, count in enumerate(counts) if count > chosen)
-    wanted = chosen + total // PART
+    wanted = chosen + int(total * share)
     last = next((n for n, count in enumerate(counts) if count > wanted), len(times) - 1)
     grain = plan.computation.grain
     since = times[first] - times[first] % grain

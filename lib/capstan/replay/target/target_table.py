@@ -86,7 +86,8 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame, *, deep: bool = Fals
     by_engine = _computed_again(spark, part, chosen, engine=True, inputs=False)
     result = result if by_engine.passed else by_engine
     times = render_bounds(plan.time_type, part.region)
-    return replace(result, engine=EngineSample(by_engine.cells, times))
+    sample = EngineSample(by_engine.cells, times, plan.computation.engine_share)
+    return replace(result, engine=sample)
 
 
 def _computed_again(
