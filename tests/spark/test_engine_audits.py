@@ -124,3 +124,16 @@ def test_a_pipeline_declares_the_share(play: Play, monkeypatch: pytest.MonkeyPat
     assert part[0] < more[0]
     assert (part[1], more[1]) == (0.1, 0.6)
     assert everything is None
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize(("pipeline", "divided"), [("hourly", True), ("visits", False)])
+def test_a_replay_of_all_records_needs_no_lookback(
+    play: Play, pipeline: str, divided: bool
+) -> None:
+    """A part reads as far back as its operators need; if that is not known, all is computed."""
+    done = play(pipeline, pipeline=pipeline)
+    assert done.certificate is not None
+    audit = done.certificate.audit or {}
+    assert audit["passed"]
+    assert ("engine" in audit) == divided

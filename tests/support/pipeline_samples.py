@@ -33,7 +33,18 @@ from capstan.pipeline.operators import (
 )
 from tests.support.sample_streams import HOUR
 
-_NAMES = ("places", "firsts", "by_worker", "shaky", "unsteady", "counted", "strange", "by_place")
+_NAMES = (
+    "places",
+    "firsts",
+    "by_worker",
+    "shaky",
+    "unsteady",
+    "counted",
+    "strange",
+    "by_place",
+    "hourly",
+    "visits",
+)
 REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
 
@@ -223,3 +234,15 @@ def by_place() -> DagBuilder:
     by_hour = Window.tumbling(HOUR, made, by=["place"], bounds=_INSTANT)
     built = DagBuilder().source("rows", _ROWS).operator("by_hour", by_hour)
     return built.connect("rows", "by_hour").sink_for("by_hour", "out")
+
+
+@pipeline(name="hourly", sinks=[Sink("out")])
+def hourly() -> DagBuilder:
+    """Rows by two hours: right for all records at once, and without a lookback for no others."""
+    return _one(Window.tumbling(2 * HOUR, [count_rows("rows")], bounds=_INSTANT))
+
+
+@pipeline(name="visits", sinks=[Sink("out")])
+def visits() -> DagBuilder:
+    """Rows by place of stays of any length, without a lookback."""
+    return _one(SessionWindow(9 * HOUR, (count_rows("rows"),), by=("place",), bounds=_INSTANT))

@@ -125,6 +125,10 @@ class Computation:
             (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
         )
 
+    def part(self, region: Region) -> Self:
+        """The computation of the rows of some of its times."""
+        return self.at(region)
+
     @property
     def engine_share(self) -> float:
         """Share of its records around which the engine computes rows again; 1 for all."""

@@ -11,10 +11,12 @@ from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.pipeline import Pipeline, Reach, Sink, reach_of
+from capstan.pipeline.graph.events import TIME
+from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
-from capstan.pipeline.spark.plans.choice import choose
+from capstan.pipeline.spark.plans.choice import Choice, choose, span_of
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.stream_input import Inputs
 from capstan.replay.snapshots import Snapshot
@@ -164,10 +166,36 @@ class PipelineComputation(Computation):
         """As declared, if Spark computes some of it, and rows depend on times around them alone."""
         if self.pipeline.unbounded or self.resumed is not None:
             return 1
-        dag = self.pipeline.plan([self.sink.node]).dag
-        plans = choose(dag, self.reach.last).plans
-        computes = any(operator is not None for operator in plans.values())
-        return self.pipeline.engine_share if computes else 1
+        choice = self._choice
+        computes = any(operator is not None for operator in choice.plans.values())
+        # A lookback says on which times they depend, where the operators do not.
+        known = units(self.pipeline.lookback) or span_of(self._dag, choice) is not None
+        return self.pipeline.engine_share if computes and known else 1
+
+    def part(self, region: Region) -> Self:
+        """The computation of the rows of some of its times, from all records that it reads there.
+
+        A replay of all records is right without a lookback; one of a part is not.
+        """
+        span = span_of(self._dag, self._choice) or 0
+        # Rows whose time is a column may have one before their records.
+        after = 0 if self.sink.time == TIME else span
+        wide = replace(
+            self.pipeline,
+            lookback=max(units(self.pipeline.lookback), span),
+            lookahead=max(units(self.pipeline.lookahead), after),
+        )
+        reach = replace(self, pipeline=wide).at(region).reach
+        reads, last = reach.reads.intersect(self.reach.reads), min(reach.last, self.reach.last)
+        return replace(self, reach=replace(reach, reads=reads, last=last))
+
+    @property
+    def _dag(self) -> Dag:
+        return self.pipeline.plan([self.sink.node]).dag
+
+    @property
+    def _choice(self) -> Choice:
+        return choose(self._dag, self.reach.last)
 
     def identity_parts(self, region: Region) -> dict[str, object]:
         """Its sink, and the times that it reads."""

@@ -17,7 +17,6 @@ from typing import Final
 from capstan.core.config import Mode
 from capstan.core.times import Box
 from capstan.replay.planning.plan import Plan
-from capstan.replay.planning.planner import with_region
 from capstan.storage.tape import index
 
 FEW_RECORDS: Final = 100_000
@@ -45,7 +44,10 @@ def engine_sample(plan: Plan) -> Plan | None:
     since = times[first] - times[first] % grain
     until = times[last] - times[last] % grain + grain
     box = plan.region.box.intersect(Box((since,), (until,)))
-    return None if box.is_empty else with_region(plan, replace(plan.region, box=box))
+    region = replace(plan.region, box=box)
+    if box.is_empty:
+        return None
+    return replace(plan, region=region, computation=plan.computation.part(region))
 
 
 def _records_by_time(plan: Plan) -> Counter[int]:

@@ -76,6 +76,22 @@ def choose(dag: Dag, last: int | None) -> Choice:
     return Choice(plans, reasons)
 
 
+def span_of(dag: Dag, choice: Choice) -> int | None:
+    """How far before the time of an output the records can lie on which it depends.
+
+    None without a limit, or when one cannot be known of an operator that only the engine has.
+    """
+    spans: dict[int, int] = {}
+    for number in dag.execution_order:
+        node = dag.nodes[number]
+        plan = choice.plans.get(node.name)
+        own = plan.span if plan is not None else 0 if node.key is None else None
+        if own is None:
+            return None
+        spans[number] = own + max((spans[edge.source] for edge in dag.inputs(number)), default=0)
+    return max(spans.values())
+
+
 def rest_of(plan: StagePlan, choice: Choice) -> StagePlan:
     """The stages of the engine, in which what it reads of Spark's nodes is a source."""
     dag, builder = plan.dag, DagBuilder()

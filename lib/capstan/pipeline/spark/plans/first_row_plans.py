@@ -39,6 +39,11 @@ class DeduplicatePlan(OperatorPlan[Deduplicate]):
             return "which rows pass within a time depends on the row that passed before"
         return inexact(self.inputs[0], self.inputs[0].names)
 
+    @property
+    def span(self) -> int | None:
+        """None: a row depends on all before it."""
+        return None
+
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The first row of each key at its own time."""
         rows = self.within_limits(inputs[0], 1).where(F.col(AT) < self.last)
@@ -59,6 +64,11 @@ class TopNPlan(OperatorPlan[TopN]):
         if self.spec.window is None and self.last < END:
             return "it passes its rows when its input has ended"
         return inexact(self.inputs[0], self.inputs[0].names)
+
+    @property
+    def span(self) -> int | None:
+        """The window; None over all rows."""
+        return None if self.spec.window is None else units(self.spec.window)
 
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The first rows, with their rank, at the last time of their window or their own time."""

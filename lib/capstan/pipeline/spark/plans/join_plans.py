@@ -71,6 +71,11 @@ class IntervalJoinPlan(_JoinPlan[IntervalJoin]):
 
     __slots__ = ()
 
+    @property
+    def span(self) -> int:
+        """The ends of the interval."""
+        return abs(units(self.spec.lower)) + abs(units(self.spec.upper))
+
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The pairs, at their later time; unmatched left rows once none can match them."""
         lower, upper = units(self.spec.lower), units(self.spec.upper)
@@ -98,6 +103,11 @@ class WindowJoinPlan(_JoinPlan[WindowJoin]):
     """Pairs of rows in the same window, of closed windows."""
 
     __slots__ = ()
+
+    @property
+    def span(self) -> int:
+        """The window."""
+        return units(self.spec.size)
 
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The pairs, and in a left join the unmatched left rows, at the last time of a window."""

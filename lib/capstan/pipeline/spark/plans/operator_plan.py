@@ -56,6 +56,11 @@ class OperatorPlan(ABC, Generic[Spec]):
     def problem(self) -> str | None:
         """Why Spark would not give exactly the rows of the engine; None when it does."""
 
+    @property
+    @abstractmethod
+    def span(self) -> int | None:
+        """How far before the time of an output its rows can lie; None without a limit."""
+
     @abstractmethod
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The output of the operator."""

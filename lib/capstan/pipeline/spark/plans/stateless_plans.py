@@ -28,6 +28,11 @@ class FilterPlan(OperatorPlan[Filter]):
             return None
         return "its condition is code, or compares other than texts, integers and flags"
 
+    @property
+    def span(self) -> int:
+        """0: a row depends on itself."""
+        return 0
+
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The rows for which the condition is true."""
         condition = read_condition(self.spec.condition, self.inputs[0])
@@ -49,6 +54,11 @@ class ProjectPlan(OperatorPlan[Project]):
             if TIME in (name, definition):
                 return "it makes the time of its rows from a column, or a column from their time"
         return None
+
+    @property
+    def span(self) -> int:
+        """0: a row depends on itself."""
+        return 0
 
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The rows with the columns that are named."""

@@ -103,6 +103,11 @@ class WindowPlan(_AggregatePlan[Window]):
 
     __slots__ = ()
 
+    @property
+    def span(self) -> int:
+        """The window."""
+        return units(self.spec.size)
+
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """A row for each key and closed window that has rows."""
         spec = self.spec
@@ -127,6 +132,11 @@ class SessionPlan(_AggregatePlan[SessionWindow]):
     """Sessions that have ended."""
 
     __slots__ = ()
+
+    @property
+    def span(self) -> None:
+        """None: a session lasts as long as it has rows."""
+        return None
 
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """A row for each session that has ended."""
