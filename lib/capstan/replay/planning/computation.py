@@ -125,7 +125,7 @@ class Computation:
             (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
         )
 
-    def part(self, region: Region) -> Self:
+    def part(self, region: Region) -> Computation:
         """The computation of the rows of some of its times."""
         return self.at(region)
 
