@@ -135,8 +135,8 @@ class _Case:
     sources: tuple[str, ...] = ()  # of several streams
 
 
-_JOIN: Final = {"join of two streams": _Case(bids_and_prices, _joined, ("sent", "offered"))}
-_OPERATORS: Final = {
+JOIN: Final = {"join of two streams": _Case(bids_and_prices, _joined, ("sent", "offered"))}
+OPERATORS: Final = {
     "windows": _Case(bids_by_minute, _by_minute),
     "sessions": _Case(bid_sessions, _sessions),
     "first rows of windows": _Case(best_bids, _best),
@@ -146,12 +146,12 @@ _OPERATORS: Final = {
 
 def joins(bench: Bench) -> list[Line]:
     """The result of `join`."""
-    return _compared(bench, _JOIN)
+    return _compared(bench, JOIN)
 
 
 def operators(bench: Bench) -> list[Line]:
     """The results of `operators`."""
-    return _compared(bench, _OPERATORS)
+    return _compared(bench, OPERATORS)
 
 
 def _compared(bench: Bench, cases: Mapping[str, _Case]) -> list[Line]:

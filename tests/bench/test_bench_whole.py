@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench.spark_operators import JOIN, OPERATORS
+
 BACKFILLS = {
     "backfill, a run for each interval", "backfill, one run as they adjoin", "backfill, one app",
 }  # fmt: skip
@@ -25,8 +27,8 @@ COLD = {
 }  # fmt: skip
 RATIOS = {
     "capture", "capture without read-back", "capture_into", "replay", "transform",
-    "verify", "merge by sequence", "replay of two streams", "look at JSON lines, flat",
-    "look at JSON lines, nested",
+    "verify", "merge by sequence", "look at JSON lines, flat", "look at JSON lines, nested",
+    *(f"replay of a pipeline: {name}" for name in [*JOIN, *OPERATORS]),
 }  # fmt: skip
 
 
