@@ -127,7 +127,9 @@ def test_a_pipeline_declares_the_share(play: Play, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("few")
-@pytest.mark.parametrize(("pipeline", "divided"), [("hourly", True), ("visits", False)])
+@pytest.mark.parametrize(
+    ("pipeline", "divided"), [("without_lookback", True), ("stays_without_lookback", False)]
+)
 def test_a_replay_of_all_records_needs_no_lookback(
     play: Play, pipeline: str, divided: bool
 ) -> None:

@@ -42,8 +42,8 @@ _NAMES = (
     "counted",
     "strange",
     "by_place",
-    "hourly",
-    "visits",
+    "without_lookback",
+    "stays_without_lookback",
 )
 REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
@@ -236,13 +236,13 @@ def by_place() -> DagBuilder:
     return built.connect("rows", "by_hour").sink_for("by_hour", "out")
 
 
-@pipeline(name="hourly", sinks=[Sink("out")])
-def hourly() -> DagBuilder:
+@pipeline(name="without_lookback", sinks=[Sink("out")])
+def without_lookback() -> DagBuilder:
     """Rows by two hours: right for all records at once, and without a lookback for no others."""
     return _one(Window.tumbling(2 * HOUR, [count_rows("rows")], bounds=_INSTANT))
 
 
-@pipeline(name="visits", sinks=[Sink("out")])
-def visits() -> DagBuilder:
+@pipeline(name="stays_without_lookback", sinks=[Sink("out")])
+def stays_without_lookback() -> DagBuilder:
     """Rows by place of stays of any length, without a lookback."""
     return _one(SessionWindow(9 * HOUR, (count_rows("rows"),), by=("place",), bounds=_INSTANT))
