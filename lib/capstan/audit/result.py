@@ -14,10 +14,14 @@ CellTime = tuple[int | None, ...]
 TimesJson = int | str | None | list[int | str | None]
 # The location of a difference: in the audited table or on the tape.
 TARGET, TAPE = "target", "tape"
-_ORDERED = (
-    "the findings show the rows that differ when records come in another order; make the output "
-    "independent of it"
-)
+# Of rows that are new, by kind.
+_AGAIN = {
+    "transform": "the findings show the rows that differ when records come in another order; make "
+    "the output independent of it",
+    "pipeline": "the findings show the rows that differ when they are computed again, from records "
+    "in another order; make operators of your own independent of it, and the lookback as long as "
+    "rows depend on earlier records; otherwise report this",
+}
 _REPAIR = "the findings show the rows; replay the range again to repair the table"
 CHECK = "check"
 """The kind of a finding for a row that fails a declared check."""
@@ -140,7 +144,7 @@ class Audit:
             return
         if not self.differing:
             self._require_checks(where)
-        hint = _ORDERED if staged and self.kind in ("transform", "pipeline") else _REPAIR
+        hint = _AGAIN.get(self.kind, _REPAIR) if staged else _REPAIR
         counts = ", ".join(f"{count} {kind}" for kind, count in self.totals.items() if count)
         raise CheckFailedError(
             "CAP-AUDIT",
