@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,19 +46,6 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan of windows that fails for each row."""
-    right = WindowPlan.rows
-
-    def rows(self: WindowPlan, *inputs: DataFrame) -> DataFrame:
-        made = right(self, *inputs)
-        broken = self.failing(column("rows") > 0, "broken", column("rows"))
-        return made.withColumn(stored("rows"), broken)
-
-    monkeypatch.setattr(WindowPlan, "rows", rows)
-
-
-@pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine computes the rows of one hour of a replay again."""
     monkeypatch.setattr(engine_sample, "FEW_RECORDS", 10)
@@ -70,13 +58,23 @@ def test_a_wrong_plan_publishes_nothing(play: Play) -> None:
     assert play.rows("wrong").height == 0
 
 
-@pytest.mark.usefixtures("failing")
-@pytest.mark.parametrize("until", [DAY4, None], ids=["bounded", "unbounded"])
-def test_an_operator_that_fails_in_spark_is_named(play: Play, until: str | None) -> None:
-    since = None if until is None else DAY2
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("which", [1, 2], ids=["rows", "audit"])
+def test_an_operator_that_fails_in_spark_is_named(
+    play: Play, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    """Also in the second computation, which Spark begins when its rows are compared."""
+    right, plans = WindowPlan.rows, itertools.count(1)
+
+    def rows(self: WindowPlan, *inputs: DataFrame) -> DataFrame:
+        made = right(self, *inputs)
+        broken = self.failing(column("rows") > 0, "broken", column("rows"))
+        return made.withColumn(stored("rows"), broken) if next(plans) == which else made
+
+    monkeypatch.setattr(WindowPlan, "rows", rows)
     with pytest.raises(OperatorFailed, match="failed: ValueError: broken"):
-        play("broken", pipeline="by_place", since=since, until=until)
-    assert play.rows("broken").height == 0
+        play(f"broken_{which}", pipeline="by_place", since=DAY2, until=DAY4)
+    assert play.rows(f"broken_{which}").height == 0
 
 
 @pytest.mark.usefixtures("wrong", "few")
