@@ -166,10 +166,10 @@ class PipelineComputation(Computation):
         """As declared, if Spark computes some of it, and rows depend on times around them alone."""
         if self.pipeline.unbounded or self.resumed is not None:
             return 1
-        choice = self._choice
+        dag, choice = self._chosen()
         computes = any(operator is not None for operator in choice.plans.values())
         # A lookback says on which times they depend, where the operators do not.
-        known = units(self.pipeline.lookback) or span_of(self._dag, choice) is not None
+        known = units(self.pipeline.lookback) or span_of(dag, choice) is not None
         return self.pipeline.engine_share if computes and known else 1
 
     def part(self, region: Region) -> Self:
@@ -177,7 +177,7 @@ class PipelineComputation(Computation):
 
         A replay of all records is right without a lookback; one of a part is not.
         """
-        span = span_of(self._dag, self._choice) or 0
+        span = span_of(*self._chosen()) or 0
         # Rows whose time is a column may have one before their records.
         after = 0 if self.sink.time == TIME else span
         wide = replace(
@@ -189,13 +189,10 @@ class PipelineComputation(Computation):
         reads, last = reach.reads.intersect(self.reach.reads), min(reach.last, self.reach.last)
         return replace(self, reach=replace(reach, reads=reads, last=last))
 
-    @property
-    def _dag(self) -> Dag:
-        return self.pipeline.plan([self.sink.node]).dag
-
-    @property
-    def _choice(self) -> Choice:
-        return choose(self._dag, self.reach.last)
+    def _chosen(self) -> tuple[Dag, Choice]:
+        """The graph of the sink, and who computes its nodes."""
+        dag = self.pipeline.plan([self.sink.node]).dag
+        return dag, choose(dag, self.reach.last)
 
     def identity_parts(self, region: Region) -> dict[str, object]:
         """Its sink, and the times that it reads."""

@@ -39,11 +39,6 @@ class DeduplicatePlan(OperatorPlan[Deduplicate]):
             return "which rows pass within a time depends on the row that passed before"
         return inexact(self.inputs[0], self.inputs[0].names)
 
-    @property
-    def span(self) -> int | None:
-        """None: a row depends on all before it."""
-        return None
-
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """The first row of each key at its own time."""
         rows = self.within_limits(inputs[0], 1).where(F.col(AT) < self.last)

@@ -57,9 +57,9 @@ class OperatorPlan(ABC, Generic[Spec]):
         """Why Spark would not give exactly the rows of the engine; None when it does."""
 
     @property
-    @abstractmethod
     def span(self) -> int | None:
         """How far before the time of an output its rows can lie; None without a limit."""
+        return None
 
     @abstractmethod
     def rows(self, *inputs: DataFrame) -> DataFrame:

@@ -133,11 +133,6 @@ class SessionPlan(_AggregatePlan[SessionWindow]):
 
     __slots__ = ()
 
-    @property
-    def span(self) -> None:
-        """None: a session lasts as long as it has rows."""
-        return None
-
     def rows(self, *inputs: DataFrame) -> DataFrame:
         """A row for each session that has ended."""
         gap = units(self.spec.gap)
