@@ -9,9 +9,12 @@ the run decides which, so that nobody can choose it, and every audit of a run ta
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
+from math import ceil
 from typing import Final
 
 from capstan.core.config import Mode
@@ -31,23 +34,27 @@ def engine_sample(plan: Plan) -> Plan | None:
     if whole or plan.request.follow is not None:
         return None
     records = _records_by_time(plan)
-    total = records.total()
-    if total <= FEW_RECORDS:
+    if records.total() <= FEW_RECORDS:
         return None
+    # What is read around the range has no rows of its own.
+    inside = {time: n for time, n in records.items() if plan.region.box.contains((time,))}
+    if not inside:
+        return None
+    first, last = stretch(inside, share, plan.identity)
+    grain = plan.computation.grain
+    bounds = Box((first - first % grain,), (last - last % grain + grain,))
+    region = replace(plan.region, box=plan.region.box.intersect(bounds))
+    return replace(plan, region=region, computation=plan.computation.part(region))
+
+
+def stretch(records: Mapping[int, int], share: float, identity: str) -> tuple[int, int]:
+    """The first and the last time of a stretch that has at least a share of some records."""
     times = sorted(records)
     counts = [*accumulate(records[time] for time in times)]
-    chosen = int.from_bytes(hashlib.sha256(plan.identity.encode()).digest()) % total
-    first = next(n for n, count in enumerate(counts) if count > chosen)
-    wanted = chosen + int(total * share)
-    last = next((n for n, count in enumerate(counts) if count > wanted), len(times) - 1)
-    grain = plan.computation.grain
-    since = times[first] - times[first] % grain
-    until = times[last] - times[last] % grain + grain
-    box = plan.region.box.intersect(Box((since,), (until,)))
-    region = replace(plan.region, box=box)
-    if box.is_empty:
-        return None
-    return replace(plan, region=region, computation=plan.computation.part(region))
+    wanted = max(1, ceil(counts[-1] * share))
+    number = int.from_bytes(hashlib.sha256(identity.encode()).digest())
+    start = number % (counts[-1] - wanted + 1)
+    return times[bisect_right(counts, start)], times[bisect_left(counts, start + wanted)]
 
 
 def _records_by_time(plan: Plan) -> Counter[int]:
