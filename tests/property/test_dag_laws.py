@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from capstan.core.protocol import Messages
 from capstan.core.times import Antichain, Time, complete
-from capstan.pipeline import END, DagBuilder, DagCheckpoint, DagExecutor, Event, plan_stages
+from capstan.pipeline import END, TIME, DagBuilder, DagCheckpoint, DagExecutor, Event, plan_stages
+from capstan.pipeline.graph.key_columns import key_columns
 from capstan.pipeline.operators import (
     Deduplicate,
     DivertLate,
@@ -141,6 +142,32 @@ def test_times_of_events_and_times_of_rows_give_the_same(spec, count, data):
         for timed in (False, True)
     ]
     assert ran[0] == ran[1]
+
+
+@pytest.mark.parametrize(("spec", "count"), OPERATORS)
+@few
+@given(data=st.data())
+def test_rows_of_some_keys_are_made_of_rows_of_these_keys(spec, count, data):
+    dag = graph_of(spec, SOURCES[:count], timed=True)
+    names = key_columns(dag, "out")
+    inputs = inputs_of(data, count)
+    drawn = data.draw(st.sets(st.integers(0, 4)))
+    keys = sorted(names["left"].keys() - {"ratio"})  # Results have floats as text.
+
+    def of_keys(given, schema, own):
+        columns = [TIME, *(name for name in schema.names if name != TIME)]
+        places = [columns.index(own[key]) for key in keys]
+        numbers = [zlib.crc32(repr([row[n] for n in places]).encode()) % 5 for row in given]
+        return [row for row, number in zip(given, numbers, strict=True) if number in drawn]
+
+    part = {
+        name: of_keys(given, dag.node(name).schema, names[name]) for name, given in inputs.items()
+    }
+    whole, done = (
+        run(dag, data.draw(feedings(given, timed=True))).rows for given in (inputs, part)
+    )
+    own = of_keys(whole, dag.node("out").schema, {key: key for key in keys})
+    assert done == own
 
 
 @pytest.mark.parametrize(("spec", "count"), OPERATORS)

@@ -13,7 +13,7 @@ from capstan.audit.result import EngineSample
 from capstan.errors import CheckFailedError
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.spark.plans.operator_plan import column, stored
-from capstan.pipeline.spark.plans.window_plans import WindowPlan
+from capstan.pipeline.spark.plans.window_plans import SessionPlan, WindowPlan
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.replay.target import engine_sample
@@ -126,14 +126,40 @@ def test_a_pipeline_declares_the_share(play: Play, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize(
-    ("pipeline", "divided"), [("without_lookback", True), ("stays_without_lookback", False)]
+    ("pipeline", "keys"),
+    [
+        ("without_lookback", ()),
+        ("stays_without_lookback", ("place",)),
+        ("stays_of_all_without_lookback", None),
+    ],
 )
 def test_a_replay_of_all_records_needs_no_lookback(
-    play: Play, pipeline: str, divided: bool
+    play: Play, pipeline: str, keys: tuple[str, ...] | None
 ) -> None:
-    """A part reads as far back as its operators need; if that is not known, all is computed."""
-    done = play(pipeline, pipeline=pipeline)
-    assert done.certificate is not None
-    audit = done.certificate.audit or {}
+    """A part reads as far back as operators need, or all of some keys; without keys, it is all."""
+    certificate = play(pipeline, pipeline=pipeline).certificate
+    assert certificate is not None
+    audit = certificate.audit or {}
     assert audit["passed"]
-    assert ("engine" in audit) == divided
+    assert ("engine" in audit) == (keys is not None)
+    if keys is not None:
+        sample = EngineSample(**audit["engine"])
+        assert tuple(sample.keys) == keys
+        assert sample.cells > 0
+        history = require_auditable(play.lake, str(certificate.run), None)
+        again = audit_run(play.spark, play.lake, play.declarations, history).audit.engine
+        assert again == replace(sample, keys=keys)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_wrong_plan_is_shown_by_some_keys(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SessionPlan.rows
+
+    def rows(self: SessionPlan, *inputs: DataFrame) -> DataFrame:
+        made = right(self, *inputs)
+        return made.withColumn(stored("rows"), column("rows") + 1)
+
+    monkeypatch.setattr(SessionPlan, "rows", rows)
+    with pytest.raises(CheckFailedError, match="^CAP-AUDIT: "):
+        play("wrong_stays", pipeline="stays_without_lookback")
+    assert play.rows("wrong_stays").height == 0

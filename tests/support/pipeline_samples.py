@@ -44,6 +44,7 @@ _NAMES = (
     "by_place",
     "without_lookback",
     "stays_without_lookback",
+    "stays_of_all_without_lookback",
 )
 REFERENCES: Final = {name: f"{__name__}:{name}" for name in _NAMES}
 """The pipelines of this module, by the names used in declarations."""
@@ -245,4 +246,10 @@ def without_lookback() -> DagBuilder:
 @pipeline(name="stays_without_lookback", sinks=[Sink("out")])
 def stays_without_lookback() -> DagBuilder:
     """Rows by place of stays of any length, without a lookback."""
-    return _one(SessionWindow(9 * HOUR, (count_rows("rows"),), by=("place",), bounds=_INSTANT))
+    return _one(SessionWindow(2 * HOUR, (count_rows("rows"),), by=("place",), bounds=_INSTANT))
+
+
+@pipeline(name="stays_of_all_without_lookback", sinks=[Sink("out")])
+def stays_of_all_without_lookback() -> DagBuilder:
+    """Rows by stays of any length, of all places together, without a lookback."""
+    return _one(SessionWindow(2 * HOUR, (count_rows("rows"),), bounds=_INSTANT))

@@ -90,7 +90,12 @@ class EngineSample:
 
     cells: int  # (worker, time) compared
     times: Mapping[str, object]  # `since` and `until`, as JSON
-    share: float  # of the records, as the pipeline declares it
+    share: float  # of the records or keys, as the pipeline declares it
+    keys: tuple[str, ...] = ()  # the columns by whose values the rows were drawn, of all times
+
+    def to_json(self) -> dict[str, object]:
+        """The part as a JSON object; `keys` only where keys were drawn."""
+        return {key: value for key, value in asdict(self).items() if value != ()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +140,7 @@ class Audit:
             "findings": [finding.to_json(time_type) for finding in self.shown],
             "checks": [check.to_json() for check in self.checks],
             **({"near": asdict(self.near)} if self.near != Near() else {}),
-            **({} if self.engine is None else {"engine": asdict(self.engine)}),
+            **({} if self.engine is None else {"engine": self.engine.to_json()}),
         }
 
     def require_passed(self, where: str, *, staged: bool = False) -> None:

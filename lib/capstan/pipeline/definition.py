@@ -95,8 +95,8 @@ class Pipeline:
         tables: Sources that are tables; all other sources are streams.
         modules: Further modules whose source text is part of the pipeline's identity.
         lookups: Delta tables that complete the records of sources, in the order in which they do.
-        engine_share: Share of the records around which audits compute rows again in the engine,
-            where Spark has computed them from more than 100,000 records; 1 for all.
+        engine_share: Share of the records, or of the keys, whose rows audits compute again in the
+            engine, where Spark has computed them from more than 100,000 records; 1 for all.
 
     Raises:
         InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths. Methods

@@ -115,7 +115,10 @@ def playing(
         try:
             # Spark may compute it only now, and with it the operators that fail.
             with on_driver():
-                yield Output(played.sinks[pipe.sink.node], played, pipe)
+                rows = played.sinks[pipe.sink.node]
+                # A table beside the streams has rows of all keys.
+                rows = rows if pipe.drawn is None else pipe.drawn.rows(rows)
+                yield Output(rows, played, pipe)
         finally:
             played.release()
 
@@ -133,6 +136,8 @@ def _inputs(
         )
         source = source_of(stream.source)
         records = _looked_up(spark, pipe, source, records)
+        if pipe.drawn is not None:
+            records = pipe.drawn.records(source, records)
         frames.setdefault(source, []).append(in_another_order(records) if reordered else records)
     return frames if plan.inputs.several else frames[""][0]
 

@@ -125,15 +125,6 @@ class Computation:
             (*time[:last], time[last] - time[last] % self.grain) for time in frontier.elements
         )
 
-    def part(self, region: Region) -> Computation:
-        """The computation of the rows of some of its times."""
-        return self.at(region)
-
-    @property
-    def engine_share(self) -> float:
-        """Share of its records around which the engine computes rows again; 1 for all."""
-        return 1
-
     def identity_parts(self, _region: Region) -> dict[str, object]:
         """What the identity of a run has besides name and code."""
         return {}

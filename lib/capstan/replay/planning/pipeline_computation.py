@@ -16,6 +16,7 @@ from capstan.pipeline.graph.graph import Dag
 from capstan.pipeline.graph.signature import require_unchanged
 from capstan.pipeline.input_range import coordinate_of, resuming
 from capstan.pipeline.operators.time_buffer import units
+from capstan.pipeline.spark.key_draw import KeyDraw
 from capstan.pipeline.spark.plans.choice import Choice, choose, span_of
 from capstan.replay.planning.computation import Computation
 from capstan.replay.planning.stream_input import Inputs
@@ -40,6 +41,7 @@ class PipelineComputation(Computation):
     reach: Reach  # The times that are read, and the times of the rows that are kept.
     box: Box  # The requested range, in all coordinates of the stream's time.
     frontier: Antichain  # The common frontier of the chosen workers at the cut.
+    drawn: KeyDraw | None = None  # The keys whose rows are computed; None for all.
 
     @classmethod
     def of(cls, pipeline: Pipeline, sink: Sink, inputs: Inputs, box: Box) -> Self:
@@ -163,14 +165,23 @@ class PipelineComputation(Computation):
 
     @property
     def engine_share(self) -> float:
-        """As declared, if Spark computes some of it, and rows depend on times around them alone."""
-        if self.pipeline.unbounded or self.resumed is not None:
+        """As declared, if Spark computes some of it; 1 if each row may depend on any state."""
+        if self.resumed is not None:
             return 1
-        dag, choice = self._chosen()
+        _, choice = self._chosen()
         computes = any(operator is not None for operator in choice.plans.values())
+        return self.pipeline.engine_share if computes else 1
+
+    @property
+    def depends_on_near(self) -> bool:
+        """Whether rows are known to depend on records of times around them alone."""
         # A lookback says on which times they depend, where the operators do not.
-        known = units(self.pipeline.lookback) or span_of(dag, choice) is not None
-        return self.pipeline.engine_share if computes and known else 1
+        known = units(self.pipeline.lookback) or span_of(*self._chosen()) is not None
+        return bool(known) and not self.pipeline.unbounded
+
+    def keys_of(self, salt: str) -> KeyDraw | None:
+        """The keys by which its rows divide, none drawn yet; None where they do not."""
+        return KeyDraw.of(self.pipeline, self.sink.node, salt)
 
     def part(self, region: Region) -> Self:
         """The computation of the rows of some of its times, from all records that it reads there.

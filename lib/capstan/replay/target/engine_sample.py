@@ -2,8 +2,9 @@
 
 An audit compares all rows with a second computation. One by Spark shows that the rows are what the
 plan gives; one by the engine, which shares no code with it, shows that the plan is right. The
-engine computes all of a small input, and of a larger one a stretch of its times: the identity of
-the run decides which, so that nobody can choose it, and every audit of a run takes the same.
+engine computes all of a small input, and of a larger one a stretch of its times; where rows depend
+on records of any time, all times of some keys. The identity of the run decides which, so that
+nobody can choose it, and every audit of a run takes the same.
 """
 
 from __future__ import annotations
@@ -12,39 +13,77 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from math import ceil
 from typing import Final
 
+from pyspark.sql import DataFrame
+
+from capstan.audit.result import EngineSample
 from capstan.core.config import Mode
 from capstan.core.times import Box
+from capstan.replay.planning.pipeline_computation import PipelineComputation, as_pipeline
 from capstan.replay.planning.plan import Plan
+from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.tape import index
 
 FEW_RECORDS: Final = 100_000
 """Of at most this many records, the engine computes all rows again."""
 
 
-def engine_sample(plan: Plan) -> Plan | None:
-    """The plan for a part of the times; None when the engine computes all of them again."""
-    share = plan.computation.engine_share
+@dataclass(frozen=True, slots=True)
+class EnginePart:
+    """Rows of an output, of which the engine computes those again that are in a plan's range."""
+
+    plan: Plan
+    rows: DataFrame
+    share: float  # of the records, or of the keys
+    keys: tuple[str, ...] = ()  # The columns whose values were drawn.
+
+    def sample(self, cells: int) -> EngineSample:
+        """What a certificate says of it, once so many cells were compared."""
+        times = render_bounds(self.plan.time_type, self.plan.region)
+        return EngineSample(cells, times, self.share, self.keys)
+
+
+def engine_part(plan: Plan, rows: DataFrame) -> EnginePart | None:
+    """The part of some rows that the engine computes again; None when it is all of them."""
+    pipe = as_pipeline(plan.computation)
     # The row of a key that a merge leaves depends on later times.
-    whole = share == 1 or plan.layout.time is None or plan.request.mode is Mode.MERGE
-    if whole or plan.request.follow is not None:
+    if pipe is None or plan.request.mode is Mode.MERGE or plan.request.follow is not None:
         return None
-    records = _records_by_time(plan)
+    share = pipe.engine_share
+    records = Counter[int]() if share == 1 else _records_by_time(plan)
     if records.total() <= FEW_RECORDS:
         return None
+    if pipe.depends_on_near and plan.layout.time is not None:
+        return _stretch_of(plan, pipe, rows, records)
+    return _keys_of(plan, pipe, rows)
+
+
+def _stretch_of(
+    plan: Plan, pipe: PipelineComputation, rows: DataFrame, records: Mapping[int, int]
+) -> EnginePart | None:
     # What is read around the range has no rows of its own.
     inside = {time: n for time, n in records.items() if plan.region.box.contains((time,))}
     if not inside:
         return None
-    first, last = stretch(inside, share, plan.identity)
-    grain = plan.computation.grain
+    first, last = stretch(inside, pipe.engine_share, plan.identity)
+    grain = pipe.grain
     bounds = Box((first - first % grain,), (last - last % grain + grain,))
     region = replace(plan.region, box=plan.region.box.intersect(bounds))
-    return replace(plan, region=region, computation=plan.computation.part(region))
+    part = replace(plan, region=region, computation=pipe.part(region))
+    return EnginePart(part, rows, pipe.engine_share)
+
+
+def _keys_of(plan: Plan, pipe: PipelineComputation, rows: DataFrame) -> EnginePart | None:
+    keys = pipe.keys_of(plan.identity)
+    drawn = None if keys is None else keys.drawing(pipe.engine_share, rows)
+    if drawn is None:
+        return None
+    part = replace(plan, computation=replace(pipe, drawn=drawn))
+    return EnginePart(part, drawn.rows(rows), pipe.engine_share, tuple(drawn.types))
 
 
 def stretch(records: Mapping[int, int], share: float, identity: str) -> tuple[int, int]:

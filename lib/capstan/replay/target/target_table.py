@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, audit_copy, shape_of
-from capstan.audit.result import EngineSample
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
@@ -20,13 +19,12 @@ from capstan.replay.output.latest_rows import rows_to_publish
 from capstan.replay.output.rows import Output, playing
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
-from capstan.replay.target.engine_sample import engine_sample
+from capstan.replay.target.engine_sample import engine_part
 from capstan.storage.delta import delta
 from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import is_table
-from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Step
@@ -77,17 +75,15 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame, *, deep: bool = Fals
     if columns is not None:
         return audit_records(spark, plan, tagged(plan, rows), columns)
     require_computable(plan)
-    part = None if deep else engine_sample(plan)
+    part = None if deep else engine_part(plan, rows)
     if part is None:
         return _computed_again(spark, plan, rows, engine=True)
     result = _computed_again(spark, plan, rows, engine=False)
-    chosen = rows.where(predicate(part, rows.schema))
+    chosen = part.rows.where(predicate(part.plan, rows.schema))
     # Its records were compared with the index by now.
-    by_engine = _computed_again(spark, part, chosen, engine=True, inputs=False)
+    by_engine = _computed_again(spark, part.plan, chosen, engine=True, inputs=False)
     result = result if by_engine.passed else by_engine
-    times = render_bounds(plan.time_type, part.region)
-    sample = EngineSample(by_engine.cells, times, plan.computation.engine_share)
-    return replace(result, engine=sample)
+    return replace(result, engine=part.sample(by_engine.cells))
 
 
 def _computed_again(
