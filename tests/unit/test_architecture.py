@@ -105,6 +105,24 @@ def without_hint(module: Path) -> list[str]:
     return [f"{name_of(module)}:{node.lineno}" for node in empty]
 
 
+def test_tests_of_a_module_are_where_it_is() -> None:
+    """`tests/unit/<package>/test_<module>.py`; a test of several modules is in their package."""
+    unit, product = ROOT / "tests" / "unit", LIBRARY / "capstan"
+    places: dict[str, set[Path]] = {}
+    for module in MODULES:
+        places.setdefault(module.stem, set()).add(module.parent.relative_to(product))
+    tests = {test: test.parent.relative_to(unit) for test in unit.rglob("test_*.py")}
+    apart = {Path(), *map(Path, ("bench", "reference", "support"))}
+    wrong = [
+        str(test.relative_to(unit))
+        for test, folder in tests.items()
+        if folder not in apart
+        if not (product / folder).is_dir()
+        or folder not in places.get(test.stem.removeprefix("test_"), {folder})
+    ]
+    assert wrong == []
+
+
 def test_no_script_shadows_the_standard_library() -> None:
     """Python puts a script's folder first on its path: a `types.py` in it breaks every import."""
     rooms = {module.parent for module in MODULES if '"__main__"' in module.read_text("utf-8")}

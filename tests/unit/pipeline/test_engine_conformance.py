@@ -401,16 +401,16 @@ MINE = [case for case in CASES if case["kind"] in RUNNERS]
 # Scenarios that are in words only, each with the test that is about it; a file need not have all.
 IN_WORDS = {
     "Q01": "spark/test_replay_state.py::test_a_pipeline_with_no_end_reads_each_record_once",
-    "Q02": "unit/pipeline/live/test_cluster.py::test_the_end_waits_for_every_worker",
-    "Q03": "unit/pipeline/live/test_cluster.py::test_a_joining_worker_learns_of_the_end",
-    "Q04": "unit/pipeline/live/test_cluster.py::test_a_part_of_a_sink_goes_on_numbering_its_lines",
-    "Q05": "unit/pipeline/live/test_cluster.py::test_two_operators_of_one_name_are_refused",
-    "Q06": "unit/pipeline/live/test_cluster.py::test_one_thing_at_a_time",
+    "Q02": "unit/reference/test_live_cluster.py::test_the_end_waits_for_every_worker",
+    "Q03": "unit/reference/test_live_cluster.py::test_a_joining_worker_learns_of_the_end",
+    "Q04": "unit/reference/test_live_cluster.py::test_a_part_of_a_sink_goes_on_numbering_its_lines",
+    "Q05": "unit/reference/test_live_cluster.py::test_two_operators_of_one_name_are_refused",
+    "Q06": "unit/reference/test_live_cluster.py::test_one_thing_at_a_time",
     "Q07": "unit/pipeline/graph/test_stage_planner.py::test_explain_shows_all_of_it",
     "Q08": "unit/pipeline/graph/test_builder.py::"
     "test_views_read_tables_and_each_other_in_any_order",
     "Q09": "crash/test_state_killed.py::test_what_a_killed_attempt_has_kept_counts_for_nothing",
-    "Q10": "unit/pipeline/live/test_cluster.py::test_a_key_that_comes_back_is_not_counted_twice",
+    "Q10": "unit/reference/test_live_cluster.py::test_a_key_that_comes_back_is_not_counted_twice",
 }
 
 
