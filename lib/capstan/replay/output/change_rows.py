@@ -113,12 +113,11 @@ def changes_of(rule: ChangeRule, rows: DataFrame) -> DataFrame:
     last whole one on. Beside the columns of the output they have `_capstan_deleted`, with
     `truncate_when` also `_capstan_truncates`, and two hashes of the row.
     """
-    fields = sorted(rows.schema.fields, key=lambda field: field.name)
     flags = {DELETED: _met(rule.delete_when)}
     if rule.truncate_when is not None:
         truncates = _met(rule.truncate_when)
         flags = {DELETED: flags[DELETED] | truncates, TRUNCATES: truncates}
-    flagged = rows.withColumns({**flags, **dict(zip(HASHES, row_hashes(fields), strict=True))})
+    flagged = with_hashes(rows).withColumns(flags)
     changes = _winners(rule, flagged, each_sequence=rule.history or rule.unchanged is not None)
     if rule.history or rule.unchanged is None:
         return changes
@@ -129,6 +128,13 @@ def changes_of(rule: ChangeRule, rows: DataFrame) -> DataFrame:
     later = whole.over(last_first.rowsBetween(Window.unboundedPreceding, -1))
     numbered = changes.withColumn(_ORDINAL, F.coalesce(later, F.lit(0)))
     return numbered.where(F.col(_ORDINAL) == 0).drop(_ORDINAL)
+
+
+def with_hashes(rows: DataFrame) -> DataFrame:
+    """Rows of an output, or changes, with the two hashes of all columns of the output."""
+    fields = [field for field in rows.schema.fields if field.name not in OWN]
+    hashes = row_hashes(sorted(fields, key=lambda field: field.name))
+    return rows.withColumns(dict(zip(HASHES, hashes, strict=True)))
 
 
 def _met(condition: str | None) -> Column:

@@ -85,12 +85,14 @@ def playing(
 
     The second computation of an audit, `again`, reads its records in another order, and a
     pipeline runs on another number of replay workers; by default all of its operators in the
-    engine, which shares no rule with Spark. What Spark computes a second time does not depend on
-    the order of records, so they are only divided into other partitions.
+    engine, which shares no rule with Spark. What Spark computes a second time of a pipeline, and
+    copies, do not depend on the order of records, so they are only divided into other partitions.
     """
     pipe = as_pipeline(plan.computation)
     if pipe is None:
-        yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
+        plain = again and plan.computation.transform is None
+        with dividing_otherwise(spark) if plain else nullcontext():
+            yield Output(played_rows(spark, plan, again=again) if expected is None else expected)
         return
     engine = again and engine
     for each in pipe.lookups:
@@ -159,10 +161,11 @@ def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> Data
     # it. With it, replay worker `i % peers` gets the i-th chosen worker, one task each, as timely
     # distributes captured streams.
     read = plan.inputs
-    records = played_records(spark, read.tape, read.cut, read.workers, plan.region, place=again)
-    if again:
+    reordered = again and plan.computation.transform is not None
+    records = played_records(spark, read.tape, read.cut, read.workers, plan.region, place=reordered)
+    if reordered:
         records = in_another_order(records).drop("_batch", "_pos")
-    elif plan.request.peers is not None:
+    elif plan.request.peers is not None and not again:
         peers = {worker: n % plan.request.peers for n, worker in enumerate(read.workers)}
         assigned = with_values(records, _PARTITION, F.col("_worker"), peers)
         partitioned = assigned.repartitionById(plan.request.peers, F.col(_PARTITION))
