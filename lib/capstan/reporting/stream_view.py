@@ -19,9 +19,9 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.tape import index
+from capstan.storage.tape.arrow_times import integers
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.index import WorkerState
-from capstan.storage.tape.index_totals import integers
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
@@ -225,7 +225,7 @@ def _history(lake: Lake, name: str, about: str) -> StreamHistory:
     tape = open_tape(lake, name, table)
     files = pa.table(table.get_add_actions(flatten=True))
     cut = newest_cut(tape)
-    progress = read_progress(tape, cut, events=table)
+    progress = read_progress(tape, cut)
     times = greatest_times(files, tape.time_type.coordinates[-1])
     # By the bounds of files, to the millisecond.
     greatest = None if times is None else pc.max(times).as_py()

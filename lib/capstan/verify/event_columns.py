@@ -16,7 +16,7 @@ from pyarrow import dataset
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import rows_of
-from capstan.storage.tape.index_totals import coordinates
+from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 Mask = npt.NDArray[np.bool_]

@@ -55,6 +55,12 @@ class VersionedCache(Generic[Value]):
             self.put(key, state, value)
         return value
 
+    def last(self, key: Hashable) -> Value | None:
+        """The value of a key, whatever its state; None without one."""
+        with self._lock:
+            entry = self._values.get(key)
+        return None if entry is None else entry[1]
+
     def put(self, key: Hashable, state: object, value: Value) -> None:
         """Keep the value of a key in a state."""
         with self._lock:

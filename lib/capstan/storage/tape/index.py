@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +20,10 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
 from capstan.storage.delta.data_files import files_between
+from capstan.storage.delta.table_cache import cached
+from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.bounds import files_of
-from capstan.storage.tape.index_totals import coordinates, totals_at
+from capstan.storage.tape.index_totals import totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 
 
@@ -135,19 +138,23 @@ def is_closed(tape: Tape, cut: Cut) -> bool:
 
 def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
     """Labels of the workers opened up to the cut, by worker number."""
-    rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
     return {
         row["worker"]: row["label"]
-        for row in sorted(rows, key=lambda row: row["worker"])
+        for row in sorted(_roster(tape), key=lambda row: row["worker"])
         if row["opened_commit"] <= cut.commit
     }
 
 
 def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
     """The commits that opened the workers of a tape up to the cut, by worker number."""
-    rows = read_columns(tape.paths.workers, ["worker", "opened_commit"]).to_pylist()
-    opened = {row["worker"]: row["opened_commit"] for row in rows}
+    opened = {row["worker"]: row["opened_commit"] for row in _roster(tape)}
     return {worker: at for worker, at in opened.items() if at <= cut.commit}
+
+
+def _roster(tape: Tape) -> list[dict[str, Any]]:
+    path = tape.paths.workers
+    columns = ["worker", "label", "opened_commit"]
+    return cached("roster", path, lambda: read_columns(path, columns).to_pylist())
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
