@@ -50,6 +50,7 @@ from capstan.reporting.stream_view import (
     view_stream,
     view_streams,
 )
+from capstan.spark.project_home import cache_folder
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 
@@ -62,7 +63,7 @@ router = APIRouter()
 
 def make_app() -> FastAPI:
     """The application; every route requires a login."""
-    table_cache.enable()
+    table_cache.enable(cache_folder() / "read")
     app = FastAPI(
         docs_url=None,
         redoc_url=None,

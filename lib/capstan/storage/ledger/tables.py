@@ -15,10 +15,11 @@ from pyarrow import dataset
 from pyspark.sql import types as T
 
 from capstan.storage.delta import arrow_writer, delta
-from capstan.storage.delta.arrow_scan import rows_of, rows_of_files
+from capstan.storage.delta.arrow_scan import read_columns, rows_of, rows_of_files
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.delta.data_files import prune
 from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import cached, is_enabled
 from capstan.storage.lake import Lake, is_table
@@ -78,6 +79,8 @@ SCHEMAS: Final = {
 
 # Larger ledgers are not cached in memory.
 _MAX_CACHED_BYTES = 64 << 20
+_ROWS, _TOO_MANY = "rows", "too many"
+_MOST_CHUNKS = 64
 
 # In these ledgers a row supersedes earlier rows with the same value in this column. They are read
 # in order of `at`, so `at` must increase even if the clock jumps back or belongs to another host.
@@ -212,9 +215,20 @@ def _value_bounds(value: object) -> tuple[object, object]:
 
 def _all_rows(path: str) -> dataset.Dataset:
     """All rows of a ledger, in memory unless there are too many."""
-    files = rows_of(path)
-    rows = files.to_table()
-    return dataset.dataset(rows) if rows.nbytes <= _MAX_CACHED_BYTES else files
+    parts = read_incrementally("rows", path, _add_rows)
+    return dataset.dataset(parts[_ROWS]) if _ROWS in parts else rows_of(path)
+
+
+def _add_rows(earlier: Parts, opened: OpenedTable, files: Sequence[str]) -> Parts:
+    """The rows of a ledger with those of more files; `_TOO_MANY` from some size on."""
+    if _TOO_MANY in earlier:
+        return earlier
+    columns = pa.schema(opened.schema().to_arrow()).names
+    added = read_columns(opened.path, columns, opened, files)
+    rows = pa.concat_tables([earlier[_ROWS], added]) if _ROWS in earlier else added
+    if rows.nbytes > _MAX_CACHED_BYTES:
+        return {_TOO_MANY: rows.slice(0, 0)}
+    return {_ROWS: rows.combine_chunks() if rows["at"].num_chunks > _MOST_CHUNKS else rows}
 
 
 def make_ledger(lake: Lake, ledger: str) -> str:

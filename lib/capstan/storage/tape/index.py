@@ -14,13 +14,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.json_object import Json
 from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
 from capstan.storage.delta.data_files import files_between
-from capstan.storage.delta.table_cache import cached
+from capstan.storage.delta.table_cache import cached, kept_facts
+from capstan.storage.lake import newest_entry
 from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index_totals import totals_at
@@ -153,8 +155,15 @@ def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
 
 def _roster(tape: Tape) -> list[dict[str, Any]]:
     path = tape.paths.workers
-    columns = ["worker", "label", "opened_commit"]
-    return cached("roster", path, lambda: read_columns(path, columns).to_pylist())
+
+    def read() -> Json:
+        return {"rows": read_columns(path, ["worker", "label", "opened_commit"]).to_pylist()}
+
+    newest = [newest_entry(path)]
+    rows: list[dict[str, Any]] = cached(
+        "roster", path, lambda: kept_facts("roster", path, newest, read)["rows"]
+    )
+    return rows
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:

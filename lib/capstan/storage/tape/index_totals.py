@@ -201,11 +201,8 @@ def net_changes(changes: pa.Table) -> Iterator[tuple[int, Time, int]]:
     """Changes of held times, as of `held_changes`, summed by worker and time."""
     names = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
     # An imported tape that breaks the rules may have updates without a worker, time or count.
-    for row in (
-        changes.drop_null()
-        .group_by(["worker", *names], use_threads=False)
-        .aggregate([("diff", "sum")])
-        .to_pylist()
-    ):
-        if row["diff_sum"]:
-            yield row["worker"], Time(row[name] for name in names), row["diff_sum"]
+    grouped = changes.drop_null().group_by(["worker", *names], use_threads=False)
+    net = grouped.aggregate([("diff", "sum")])
+    # Most times were held once, and have been released.
+    for row in net.filter(pc.not_equal(net["diff_sum"], 0)).to_pylist():
+        yield row["worker"], Time(row[name] for name in names), row["diff_sum"]
