@@ -217,7 +217,7 @@ def _equivalent_run(owner: Ownership) -> str | None:
     plan = owner.plan
     if plan.request.follow is not None:
         return None
-    last = runs.read_last(plan.lake, plan.identity)
+    last = runs.read_last(plan.lake, plan.identity, plan.target)
     if last is None or not last.published:
         last = find_equivalent_run(owner)
     return None if last is None else last.last.run

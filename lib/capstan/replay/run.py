@@ -85,7 +85,9 @@ def _replay_once(
     lake = plan.lake
     _verify_inputs(spark, plan)
     plan.require_complete()
-    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
+    last = recovery.recover_ledger(
+        spark, lake, config, runs.read_last(lake, plan.identity, plan.target)
+    )
     recovery.complete_others(spark, lake, config, plan)
     job, owner = _next_run(spark, plan, last, started), Ownership(plan)
     equivalent = last
@@ -101,8 +103,10 @@ def _replay_once(
 def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: float) -> ReplayResult:
     """Carry out what has become complete since the last run of a followed replay."""
     lake = plan.lake
-    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
-    previous = runs.read_last_published(lake, plan.identity)
+    last = recovery.recover_ledger(
+        spark, lake, config, runs.read_last(lake, plan.identity, plan.target)
+    )
+    previous = runs.read_last_published(lake, plan.identity, plan.target)
     if not continues(plan, previous):
         # A run was recovered, or has ended while Spark started.
         _, plan = plan_with_spark(spark, lake, config, plan.request)

@@ -112,7 +112,7 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     if plan.request.follow is not None:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()
-        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
+        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity, plan.target))
     contents = [stream.content(plan.reads) for stream in plan.inputs]
     with (
         interpreting(job.spark, total_content(contents).records),

@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, RangeLockedError
 from capstan.errors.shell_command import command
@@ -26,13 +29,15 @@ from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.runs import TERMINAL, Step
-from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows, read_values
 from capstan.storage.stored_log import look_again
 
 LEASE = timedelta(hours=12)
 """The lifetime of a claim that is not renewed."""
 _APP = "claims"
 _STEP_COLUMNS = ("run", "attempt", "step")
+# A run is rejected by another process than the one that publishes it.
+_OVER = TERMINAL - {Step.REJECTED}
 _BOUND_MARGIN = timedelta(seconds=1)
 """More than the rounding of timestamps in a file's column bounds."""
 _RENEW = 4
@@ -231,9 +236,28 @@ def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
 def _read(lake: Lake, target: str, *, finished: bool = True) -> list[tuple[Claim, ClaimState]]:
     """Claims of a target with their states; `finished` includes finished ones, which are most."""
     # A release has no target.
-    rows = read_rows(lake, "claims", target=(target, None))
-    steps = read_rows(lake, "runs", _STEP_COLUMNS, target=target) if rows else []
+    of_target: dict[str, object] = {"target": (target, None)}
+    of_steps: dict[str, object] = {"target": target}
+    if not finished:
+        names = _unfinished(lake, target)
+        of_target = of_steps = {"run": names}
+        if not names:
+            return []
+    rows = read_rows(lake, "claims", **of_target)
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, **of_steps) if rows else []
     return _claim_states(rows, steps, now(), finished=finished)
+
+
+def _unfinished(lake: Lake, target: str) -> tuple[str, ...]:
+    """The runs with claims of a target of which some attempt has not ended; these are few."""
+    # However many runs there were, no object is made for those that have ended.
+    keys = ["run", "attempt"]
+    claimed = read_values(lake, "claims", keys, target=target)
+    steps = read_values(lake, "runs", _STEP_COLUMNS, target=target)
+    last = steps.group_by(keys, use_threads=False).aggregate([("step", "last")])
+    over = last.filter(pc.is_in(last["step_last"], value_set=pa.array(sorted(_OVER))))
+    left = claimed.join(over.select(keys), keys, join_type="left anti", use_threads=False)
+    return tuple(pc.unique(left["run"]).to_pylist())
 
 
 def _claim_states(
@@ -241,8 +265,7 @@ def _claim_states(
 ) -> list[tuple[Claim, ClaimState]]:
     """Claims by ordinal with their states at a moment, from rows of `claims` and `runs`."""
     last_steps = {(row["run"], row["attempt"]): row["step"] for row in steps}
-    # A run is rejected by another process than the one that publishes it.
-    ended = {key for key, step in last_steps.items() if step in TERMINAL and step != Step.REJECTED}
+    ended = {key for key, step in last_steps.items() if step in _OVER}
     released = {key for key, step in last_steps.items() if step == Step.REJECTED}
     released |= {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
     claim_rows = [row for row in rows if row["kind"] == "claim"]

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from capstan.core.times import TimeType
 from capstan.storage.delta import delta
 from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import cached
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
-from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows, stored_target
 
 PUBLISHED, COMPARED, ROLLED_BACK, GONE = "published", "compared", "rolled-back", "gone"
 _ALIKE = ("run", "generation", "stream", "transform", "code", "cut", "target_version")
@@ -93,11 +94,17 @@ def recorded_at(lake: Lake, target: str) -> list[Covered]:
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect according to the ledger alone, whether or not the table exists."""
+    # A run asks several times, and there is an object for each publish that was ever made.
+    kind = f"publishes in {stored_target(lake, target)}, now at {target}"
+    return list(cached(kind, lake.ledger("coverage"), lambda: _current(lake, target)))
+
+
+def _current(lake: Lake, target: str) -> tuple[Covered, ...]:
     rows = read_rows(lake, "coverage", target=target)
     publishes = [parse_covered(written) for written in current_rows(rows).values()]
     compared = _comparisons(rows)
     publishes = [replace(each, compared=tuple(compared.get(each.run, ()))) for each in publishes]
-    return sorted(publishes, key=lambda covered: covered.target_version)
+    return tuple(sorted(publishes, key=lambda covered: covered.target_version))
 
 
 def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:

@@ -211,7 +211,7 @@ def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     prefix = {"run": (first.stem, f"{first.stem}\U0010ffff")}
     columns = ("run", "identity")
     rows = read_rows(lake, "runs", columns, prefix)
-    for row in [*rows, *read_rows(lake, "runs", columns, identity=identity)]:
+    for row in [*rows, *read_rows(lake, "runs", columns, identity=identity, target=target)]:
         run = row["run"]
         if row["identity"] == identity:
             existing = run
@@ -236,14 +236,17 @@ def require_unique_name(lake: Lake, run: RunId) -> None:
         )
 
 
-def read_last(lake: Lake, identity: str) -> History | None:
-    """The history of an identity's highest generation; earlier ones are not parsed."""
-    return _newest(lake, _steps(lake, identity=identity))
+def read_last(lake: Lake, identity: str, target: str) -> History | None:
+    """The history of an identity's highest generation; earlier ones are not parsed.
+
+    The target is that of the identity. Rows of one target are together in the ledger.
+    """
+    return _newest(lake, _steps(lake, identity=identity, target=target))
 
 
-def read_last_published(lake: Lake, identity: str) -> History | None:
+def read_last_published(lake: Lake, identity: str, target: str) -> History | None:
     """The history of the highest generation of an identity whose publish is in effect."""
-    steps = _steps(lake, identity=identity)
+    steps = _steps(lake, identity=identity, target=target)
     return _newest(lake, [run for run in steps if steps[run] & _RECORDED == {Step.DONE}])
 
 

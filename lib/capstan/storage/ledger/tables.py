@@ -114,10 +114,32 @@ def read_rows(
     unbounded. Leave a margin of a second in bounds of timestamps, because files have them in
     milliseconds.
     """
+    places = read_places(lake) if _has_targets(ledger) else Places()
+    rows: list[LedgerRow] = _found(lake, ledger, columns, ranges, places, **equal).to_pylist()
+    if places and (columns is None or "target" in columns):
+        for row in rows:
+            row["target"] = row["target"] and places.path_of(row["target"])
+    return rows
+
+
+def read_values(lake: Lake, ledger: str, columns: Sequence[str], /, **equal: object) -> pa.Table:
+    """Columns of the rows of `read_rows`, other than `target`, without an object for each."""
+    places = read_places(lake) if _has_targets(ledger) else Places()
+    return _found(lake, ledger, columns, None, places, **equal)
+
+
+def _found(
+    lake: Lake,
+    ledger: str,
+    columns: Sequence[str] | None,
+    ranges: Mapping[str, tuple[object, object]] | None,
+    places: Places,
+    /,
+    **equal: object,
+) -> pa.Table:
     path = lake.ledger(ledger)
     if not is_table(path):
-        return []
-    places = read_places(lake) if _has_targets(ledger) else Places()
+        return arrow_writer.arrow_schema(SCHEMAS[ledger]).empty_table().select(columns or [])
     if places and "target" in equal:
         equal = {**equal, "target": _stored(places, equal["target"])}
     condition = None
@@ -131,11 +153,7 @@ def read_rows(
         table = delta.open_table(path)
         files = rows_of_files(path, table, _matching_files(table, ranges or {}, **equal))
     found = files.to_table(columns=selected, filter=condition).sort_by(order)
-    rows: list[LedgerRow] = found.select(columns or found.column_names).to_pylist()
-    if places and (columns is None or "target" in columns):
-        for row in rows:
-            row["target"] = row["target"] and places.path_of(row["target"])
-    return rows
+    return found.select(columns or found.column_names)
 
 
 def read_places(lake: Lake) -> Places:
