@@ -92,6 +92,7 @@ class KeptValues:
                 self._make_room()
                 place = self._place(kind, table)
                 unfinished = place.with_name(f".{uuid4().hex}")
+                unfinished.touch(0o600, exist_ok=False)
                 unfinished.write_bytes(content)
                 unfinished.replace(place)
 
