@@ -75,6 +75,7 @@ CORE = {
     "exchange": {
         f"test_a_timely_recording_round_trips[{case}]" for case in ("g0_strings_w3-timely",)
     },
+    "exchange_stamps": {"test_stamps_come_out_as_they_came_in[6]"},
     "fingerprint": {
         "test_a_doubled_row_shows",
         "test_golden",

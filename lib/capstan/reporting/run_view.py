@@ -205,7 +205,7 @@ def _worker_labels(lake: Lake, stream: str) -> Mapping[int, str]:
     """The labels of a stream's workers; a deleted tape has none."""
     try:
         # Workers that several streams keep are the same in all of them.
-        tape = open_tape(lake, split_streams(stream)[0])
+        tape = open_tape(lake, split_streams(stream)[0], stamps=True)
         return index.worker_labels(tape, newest_cut(tape))
     except CapstanError:
         return {}

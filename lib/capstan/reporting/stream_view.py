@@ -159,7 +159,7 @@ def stream_names(lake: Lake, config: ProjectConfig) -> list[str]:
 
 def read_stream(lake: Lake, name: str, about: str = "", *, as_of: int | None = None) -> StreamView:
     """Read a stream at a commit, or at its newest one, from stored totals and the events after."""
-    tape = open_tape(lake, name)
+    tape = open_tape(lake, name, stamps=True)
     cut = index.find_cut(tape, as_of)
     state = index.tape_state(tape, cut)
     return StreamView(tape, about, cut, state.workers, state.greatest, count_late(tape, cut))
@@ -222,7 +222,7 @@ def view_payload(lake: Lake, name: str) -> Payload:
 
 def _history(lake: Lake, name: str, about: str) -> StreamHistory:
     table = delta.open_table(lake.stream(name).events)
-    tape = open_tape(lake, name, table)
+    tape = open_tape(lake, name, table, stamps=True)
     files = pa.table(table.get_add_actions(flatten=True))
     cut = newest_cut(tape)
     progress = read_progress(tape, cut, events=table)

@@ -24,6 +24,7 @@ from capstan.replay.planning.requested import (
     requested_sink,
     sink_computation,
 )
+from capstan.replay.planning.stamp_checks import require_copied, require_placed
 from capstan.replay.planning.stream_input import Inputs, open_inputs
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.target_places import locate
@@ -67,6 +68,7 @@ def make_plan(
         request = with_preset(config, request)
     chosen = requested_sink(config, request)
     inputs = open_inputs(lake, request, None if chosen is None else chosen[1].worker_source, cuts)
+    require_copied(inputs, request)
     box = requested_box(inputs, request)
     path, declared = locate(session, lake, config, request.into, request.pipeline)
     if request.follow is not None and cursor is None and cuts is None:
@@ -123,6 +125,7 @@ def _over(
         checks=checks,
     )
     _check_scope(plan)
+    require_placed(plan)
     return plan
 
 

@@ -81,7 +81,7 @@ class Ownership:
         labels: dict[str, Mapping[int, str]] = {}
         for stream in {entry.stream for entry in self.covered} - {self.plan.request.stream}:
             with suppress(InvalidRequestError):
-                tape = open_tape(self.plan.lake, stream)
+                tape = open_tape(self.plan.lake, stream, stamps=True)
                 labels[stream] = index.worker_labels(tape, newest_cut(tape))
         return labels
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.core.times import TimeType
@@ -23,7 +24,7 @@ from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.tape import schema
 from capstan.storage.tape.bounds import files_of
-from capstan.storage.tape.region_sql import region_sql, workers_sql
+from capstan.storage.tape.region_sql import region_sql, stamp_sql, workers_sql
 from capstan.storage.tape.settings import TapeSettings
 
 
@@ -35,6 +36,7 @@ class Tape:
     paths: TapePaths
     time_type: TimeType
     settings: TapeSettings  # as of creation or the last change
+    stamped: bool = False  # whether it has messages under several times, or under none
 
     @property
     def identity(self) -> str:
@@ -45,6 +47,11 @@ class Tape:
     def columns(self) -> tuple[str, ...]:
         """The SQL names of the time's coordinates in `events`, `records` and `late`."""
         return tuple(f"time.{name}" for name in self.time_type.names)
+
+    @property
+    def stamp(self) -> tuple[str, ...]:
+        """The column of stamps in `events` and `records`, if the tape has it."""
+        return ("stamp",) if self.stamped else ()
 
     @property
     def step(self) -> int:
@@ -78,8 +85,13 @@ class Cut:
     batch: int  # the last micro-batch of those commits, -1 for none
 
 
-def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
-    """Open the tape of a stream, without a JVM."""
+def open_tape(
+    lake: Lake, name: str, events: OpenedTable | None = None, *, stamps: bool = False
+) -> Tape:
+    """Open the tape of a stream, without a JVM.
+
+    Only for who takes `stamps`, it may have messages under several times, or under none.
+    """
     lake.require()
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
@@ -92,24 +104,39 @@ def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
         )
     properties = (events or delta.open_table(paths.events)).metadata().configuration
     version = properties.get("capstan.format", "")
-    if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
+    if not version.isdecimal() or not 1 <= int(version) <= schema.STAMPED_FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
             f"stream {name} has format {version or 'unknown'}; this Capstan reads formats 1 to "
-            f"{schema.FORMAT}",
+            f"{schema.STAMPED_FORMAT}",
             "use the Capstan that wrote the tape, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     settings = TapeSettings.parse(properties.get("capstan.settings", "{}"))
-    return Tape(name, paths, time_type, settings)
+    tape = Tape(name, paths, time_type, settings, int(version) >= schema.STAMPED_FORMAT)
+    if not stamps:
+        require_single_times(tape)
+    return tape
+
+
+def require_single_times(tape: Tape, what: str = "this") -> None:
+    """Check that all messages of a tape have one time: all that `what` works on."""
+    if tape.stamped:
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name} has messages under several times, or under none; {what} works on "
+            "messages under one time each",
+            "such a stream can be verified, exported, served, and copied into a table by a replay",
+            stream=tape.name,
+        )
 
 
 def require_streams(lake: Lake, names: Iterable[str]) -> None:
     """Check that these streams have a tape; unreadable tapes are ignored."""
     for name in names:
         with suppress(SystemFailureError):
-            open_tape(lake, name)
+            open_tape(lake, name, stamps=True)
 
 
 def format_of(events: str) -> int:
@@ -129,23 +156,26 @@ def create_tape(
     time_type: TimeType,
     payload: StructType,
     settings: TapeSettings,
+    *,
+    stamped: bool = False,
 ) -> Tape:
     """Create the tables of a tape; `events` last, so that an unfinished tape does not exist."""
     paths = lake.stream(name)
     append_only = {"delta.appendOnly": "true"}
     arrow_writer.create_table(paths.workers, schema.WORKERS, properties=append_only)
-    records = schema.records_schema(time_type, payload)
+    records = schema.records_schema(time_type, payload, stamped=stamped)
     create_table(spark, paths.records, records, properties=_INDEXED)
     create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,
-        "capstan.format": str(schema.FORMAT),
+        "capstan.format": str(schema.STAMPED_FORMAT if stamped else schema.FORMAT),
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": settings.to_text(),
     }
-    arrow_writer.create_table(paths.events, schema.events_schema(time_type), properties=properties)
-    return open_tape(lake, name)
+    events = schema.events_schema(time_type, stamped=stamped)
+    arrow_writer.create_table(paths.events, events, properties=properties)
+    return open_tape(lake, name, stamps=True)
 
 
 def change_settings(tape: Tape, settings: TapeSettings) -> Tape:
@@ -270,6 +300,12 @@ def read_records(
     frame = read_with(spark, tape.paths.records, table, chosen).where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
-    if region is not None:
-        frame = frame.where(region_sql(tape.time_type, region, tape.columns))
-    return frame
+    return frame if region is None else placed(frame, tape, region)
+
+
+def placed(frame: DataFrame, tape: Tape, region: Region) -> DataFrame:
+    """The rows of `events` or `records` in a region, with the time that they have in it."""
+    if not tape.stamped or len(tape.columns) == 1 or region.is_everything:
+        return frame.where(region_sql(tape.time_type, region, tape.columns))
+    condition, time = stamp_sql(tape.time_type, region)
+    return frame.where(condition).withColumn("time", F.expr(time))
