@@ -19,6 +19,7 @@ from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stamp_checks import require_same_places, timeless_records
+from capstan.reporting.summaries import plan_facts
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
@@ -86,6 +87,19 @@ def test_an_open_stream_gives_what_is_complete(tmp_path: Path) -> None:
     plan = planned(line(tmp_path, 5), partial=True)
     assert records(plan) == 6
     assert timeless_records(plan) == {"read": 0, "left_out": 2}
+
+
+@pytest.mark.parametrize(
+    ("timeless", "words"),
+    [
+        (None, ""),
+        ({"read": 0, "left_out": 0}, ""),
+        ({"read": 2, "left_out": 0}, "2 records"),
+        ({"read": 0, "left_out": 2}, "2 records left out: a range has times"),
+    ],
+)
+def test_reports_say_it(timeless: dict[str, int] | None, words: str) -> None:
+    assert dict(plan_facts({"timeless": timeless}, str))["without a time"] == words
 
 
 def test_other_tapes_say_nothing_of_it(tmp_path: Path) -> None:
