@@ -121,7 +121,8 @@ def recorded_extent(plan: Plan) -> tuple[int, int] | None:
     for batch in chain.from_iterable(by_stream):
         if batch.num_rows:
             times = integers(pc.struct_field(batch.column("time"), last))
-            bounds += pc.min_max(times).as_py().values()
+            # Messages without elements have no time.
+            bounds += (at for at in pc.min_max(times).as_py().values() if at is not None)
     return (min(bounds), max(bounds)) if bounds else None
 
 
