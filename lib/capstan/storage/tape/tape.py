@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
-from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.errors import FencedError, InvalidRequestError, RangeLockedError, SystemFailureError
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commits import Note
 from capstan.storage.delta.data_files import columns_of, read_with
@@ -102,8 +102,8 @@ def open_tape(
             "capture it first, or see `capstan streams`",
             stream=name,
         )
-    properties = (events or delta.open_table(paths.events)).metadata().configuration
-    version = properties.get("capstan.format", "")
+    table = events or delta.open_table(paths.events)
+    properties, version = table.metadata().configuration, _version_of(table)
     if not version.isdecimal() or not 1 <= int(version) <= schema.STAMPED_FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
@@ -137,6 +137,11 @@ def require_streams(lake: Lake, names: Iterable[str]) -> None:
     for name in names:
         with suppress(SystemFailureError):
             open_tape(lake, name, stamps=True)
+
+
+def _version_of(events: OpenedTable) -> str:
+    version = events.metadata().configuration.get("capstan.format", "")
+    return str(version)
 
 
 def format_of(events: str) -> int:
@@ -263,7 +268,17 @@ def fenced(tape: Tape, commit: int) -> FencedError:
 
 def newest_cut(tape: Tape) -> Cut:
     """The newest cut, from the file statistics of `events` alone."""
-    files = delta.open_table(tape.paths.events).files()
+    events = delta.open_table(tape.paths.events)
+    if not tape.stamped and _version_of(events) == str(schema.STAMPED_FORMAT):
+        # What was opened as a tape of single times would be read as one.
+        raise RangeLockedError(
+            "CAP-CONFLICT",
+            f"stream {tape.name} has got its first messages under several times, or under none, "
+            "while it was read",
+            "repeat the command",
+            stream=tape.name,
+        )
+    files = events.files()
     commits, batches = (delta.stat(files, f"max.{name}") for name in ("commit", "batch"))
     return Cut(max(commits, default=-1), max(batches, default=-1))
 

@@ -13,13 +13,14 @@ import pytest
 from capstan.capture.run import close, put_back
 from capstan.core.config import Mode, ProjectConfig, Target
 from capstan.core.times import Kind, TimeType
-from capstan.errors import InvalidRequestError
+from capstan.errors import InvalidRequestError, RangeLockedError
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stamp_checks import require_same_places, timeless_records
 from capstan.reporting.summaries import plan_facts
+from capstan.storage.delta import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
@@ -219,3 +220,15 @@ def test_messages_of_stamps_are_verified(tmp_path: Path) -> None:
     verdict = verify(spark, lake, open_tape(lake, NAME, stamps=True), remember=False)
     assert verdict.valid
     assert [(w.events, w.records) for w in verdict.workers] == [(4, 3)]
+
+
+def test_a_tape_that_gets_stamps_while_it_is_read_is_opened_again(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], None, time_type=LINE)
+    tape = open_tape(lake, NAME)
+    assert newest_cut(tape).commit == 0
+    arrow_writer.set_properties(tape.paths.events, {"capstan.format": "3"})
+    with pytest.raises(RangeLockedError, match="while it was read") as caught:
+        newest_cut(tape)
+    assert caught.value.code == "CAP-CONFLICT"
+    assert newest_cut(open_tape(lake, NAME, stamps=True)).commit == 0
