@@ -220,4 +220,4 @@ def record_whole(plan: Plan, run: str, version: int) -> None:
         return
     compared = replace(covered, scope=plan.scope, target_version=version)
     if (compared.scope, version) not in covered.compared:
-        coverage.write_covered(plan.lake, compared, plan.time_type, coverage.COMPARED)
+        coverage.write_covered(plan.lake, [compared], plan.time_type, coverage.COMPARED)

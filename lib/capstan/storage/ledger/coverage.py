@@ -47,8 +47,18 @@ class Covered:
         return other.target_version > self.target_version and other.scope.overlaps(self.scope)
 
 
-def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str) -> None:
-    """Append one row per worker, or one with a null worker if the target has no worker column."""
+def write_covered(
+    lake: Lake, publishes: Iterable[Covered], time_type: TimeType, state: str
+) -> None:
+    """Append rows of some publishes, in one commit.
+
+    Each has one per worker, or one with a null worker if the target has no worker column.
+    """
+    rows = [row for covered in publishes for row in _rows(covered, time_type, state)]
+    append_rows(lake, "coverage", rows)
+
+
+def _rows(covered: Covered, time_type: TimeType, state: str) -> list[LedgerRow]:
     bounds = render_bounds(time_type, covered.scope.region)
     row = {name: getattr(covered, name) for name in _ALIKE} | {
         "target": covered.scope.target,
@@ -59,7 +69,7 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "state": state,
     }
     workers = (None,) if covered.scope.workers is None else covered.scope.workers
-    append_rows(lake, "coverage", [{**row, "worker": worker} for worker in workers])
+    return [{**row, "worker": worker} for worker in workers]
 
 
 def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:

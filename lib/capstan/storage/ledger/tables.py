@@ -225,11 +225,17 @@ def make_ledger(lake: Lake, ledger: str) -> str:
 
 
 def append_rows(
-    lake: Lake, ledger: str, rows: Sequence[LedgerRow], txn: Txn | None = None, **note: object
+    lake: Lake,
+    ledger: str,
+    rows: Sequence[LedgerRow],
+    txn: Txn | None = None,
+    unless: Txn | None = None,
+    **note: object,
 ) -> bool:
-    """Append rows to a ledger, created if needed, in one commit; False if it already has `txn`.
+    """Append rows to a ledger, created if needed, in one commit.
 
-    `at` is added. A `target` is the present path of the table.
+    False if it already has `txn`, or `unless`. `at` is added. A `target` is the present path of the
+    table.
     """
     moment = _append_time(lake, ledger, rows)
     if _has_targets(ledger) and (places := read_places(lake)):
@@ -237,7 +243,8 @@ def append_rows(
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
     table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
-    return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger, **note})
+    note = {"ledger": ledger, **note}
+    return arrow_writer.append(path, table, txn=txn, note=note, unless=unless)
 
 
 def _append_time(lake: Lake, ledger: str, rows: Sequence[LedgerRow]) -> datetime:
@@ -246,12 +253,9 @@ def _append_time(lake: Lake, ledger: str, rows: Sequence[LedgerRow]) -> datetime
     if column is None:
         return moment
     values = {row[column] for row in rows}
-    # Several values share one read of the ledger.
-    filters = {column: next(iter(values))} if len(values) == 1 else {}
-    selected = column, "at"
-    for previous in read_rows(lake, ledger, selected, **filters) if values else ():
-        if previous[column] in values:
-            moment = max(moment, previous["at"] + timedelta(microseconds=1))
+    known = read_rows(lake, ledger, ("at",), **{column: tuple(values)}) if values else ()
+    for previous in known:
+        moment = max(moment, previous["at"] + timedelta(microseconds=1))
     return moment
 
 

@@ -277,7 +277,9 @@ def test_a_run_has_published_into_the_table_of_that_time_alone(tmp_path: Path) -
         everything = Scope(target.path, (0, 1), Region(Box((None,), (None,))))
         covered = Covered(run.name, 1, "s", everything, "", "", 0, 4, table=own or "")
         if table is not None:
-            coverage.write_covered(target.lake, covered, target.plan.time_type, coverage.PUBLISHED)
+            coverage.write_covered(
+                target.lake, [covered], target.plan.time_type, coverage.PUBLISHED
+            )
         return Ownership(target.plan).has_published(run)
 
     assert has_published("own")
