@@ -73,8 +73,10 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     owner = Ownership(plan)
     histories = owner.histories
     runs = {covered.run for covered in owner.covered}
+    # Runs that were killed before their certificates; the same replays complete them.
+    begun = {run for run, history in histories.items() if history.done is None}
     return Evidence(
-        owner.regions,
+        tuple(entry for entry in owner.regions if entry.run not in begun),
         tuple(_attempts(lake, plan, histories, runs)),
         tuple(box for stream in plan.inputs for box in retired_boxes(lake, stream.tape)),
     )
