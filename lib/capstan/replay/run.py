@@ -83,7 +83,7 @@ def _replay_once(
 ) -> ReplayResult:
     """Carry out a replay of a range, unless a run that stands has published the same."""
     lake = plan.lake
-    _verify_inputs(spark, plan)
+    verify_inputs(spark, plan)
     plan.require_complete()
     last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
     recovery.complete_others(spark, lake, config, plan)
@@ -106,7 +106,7 @@ def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: flo
     if not continues(plan, previous):
         # A run was recovered, or has ended while Spark started.
         _, plan = plan_with_spark(spark, lake, config, plan.request)
-    _verify_inputs(spark, plan)
+    verify_inputs(spark, plan)
     recovery.complete_others(spark, lake, config, plan)
     owner = Ownership(plan)
     _require_target(owner, previous)
@@ -119,7 +119,7 @@ def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: flo
     return carry_out(_next_run(spark, plan, last, started))
 
 
-def _verify_inputs(spark: SparkSession, plan: Plan) -> None:
+def verify_inputs(spark: SparkSession, plan: Plan) -> None:
     """Check the recordings of the chosen workers."""
     for stream in plan.inputs:
         chosen = tuple(stream.workers)

@@ -92,6 +92,16 @@ def at_cuts(plan: Plan, cuts: Mapping[str, int]) -> Plan:
     return _over(*fixed, computation, plan.cursor, plan.checks)
 
 
+def over_range(plan: Plan, since: str | None, until: str | None) -> Plan:
+    """The plan of the same request over another range."""
+    request, inputs = replace(plan.request, since=since, until=until), plan.inputs
+    box = requested_box(inputs, request)
+    computation = plan.computation.over(inputs, box)
+    computation.require_grain(inputs.time_type, box)
+    fixed = (plan.lake, request, inputs, box, plan.target, plan.declared)
+    return _over(*fixed, computation, plan.cursor, plan.checks)
+
+
 def _over(
     lake: Lake,
     request: Request,

@@ -162,10 +162,15 @@ def content_summary(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region
 ) -> ContentSummary:
     """Count the content of these workers and times, from the index alone."""
+    return summarised(messages(tape, cut, workers, region))
+
+
+def summarised(events: Iterable[MessageCounts]) -> ContentSummary:
+    """The content of some messages."""
     by_worker: Counter[int] = Counter()
     count, h1, h2 = 0, 0, 0
     times: set[Time] = set()
-    for event in messages(tape, cut, workers, region):
+    for event in events:
         count += 1
         by_worker[event.worker] += event.records
         times.add(event.time)

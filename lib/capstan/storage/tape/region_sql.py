@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from capstan.core.times import Coordinate, Kind, Time, TimeType
+from capstan.core.times import AdjoiningRanges, Coordinate, Kind, Time, TimeType
 from capstan.core.times.region import Region
 
 _MAX_LISTED = 32
@@ -26,6 +26,13 @@ def literal(coordinate: Coordinate, value: int) -> str:
         return f"DATE '{(date(1970, 1, 1) + timedelta(days=value)).isoformat()}'"
     moment = _EPOCH + timedelta(microseconds=value)
     return f"TIMESTAMP '{moment.strftime('%Y').zfill(4)}{moment.strftime('-%m-%d %H:%M:%S.%f')}Z'"
+
+
+def number_sql(coordinate: Coordinate, ranges: AdjoiningRanges, column: str) -> str:
+    """The number of the range that has the value of a column, as `AdjoiningRanges.number`."""
+    ends = enumerate(ranges.bounds[1:-1])
+    cases = [f"WHEN {column} < {literal(coordinate, end)} THEN {n}" for n, end in ends]
+    return f"CASE {' '.join(cases)} ELSE {len(cases)} END" if cases else "0"
 
 
 def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> str:
