@@ -225,7 +225,7 @@ def test_a_run_is_shown_to_those_who_may_see_all_its_streams(
     monkeypatch.setattr(security, "_readable", lambda dags, user: allowed & set(dags))
     user = security.Permissions(None)  # type: ignore[arg-type]
     replay = setting.declarations.replay("joined")
-    run: Any = SimpleNamespace(run="r", stream=replay.stream, request={"replay": "joined"})
+    run: Any = SimpleNamespace(run="r", owner=(replay.stream, "joined"))
     dags = ["capstan_follow__joined", "capstan_capture__sold", "capstan_capture__paid"]
     for lacking in dags:
         allowed.clear()
@@ -243,7 +243,7 @@ def test_a_run_is_shown_to_those_who_may_see_all_its_streams(
         allowed.intersection_update(seen)
         names = routes.Visit(None, setting, user).visible_runs()  # type: ignore[arg-type]
         assert (claimed.name in names) is (seen == set(dags))
-    stranger: Any = SimpleNamespace(run="r", stream="sold+../x", request={})
+    stranger: Any = SimpleNamespace(run="r", owner=("sold+../x", None))
     assert user.runs([stranger], setting.declarations) == []
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from itertools import pairwise
 
+import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,8 @@ from capstan.core.protocol import (
     Violation,
     check_all,
 )
-from capstan.core.times import Antichain, MutableAntichain, Time, complete
+from capstan.core.times import Antichain, Box, Kind, MutableAntichain, Time, TimeType, complete
+from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
 from capstan.interop.timely import (
     Capture,
@@ -33,6 +36,9 @@ from capstan.interop.timely import (
     TimeCodec,
     encode_event,
 )
+from capstan.storage.delta.arrow_writer import arrow_schema
+from capstan.storage.tape.schema import events_schema
+from capstan.verify.event_fold import FoldResult, ResumePoint, fold
 from tests.support.reference_checker import check
 from tests.support.strategies import recordings, widths
 
@@ -301,3 +307,145 @@ def test_a_capture_is_valid_or_stopped(data, shape):
     events = list(reader)
     assert model(shape, events, codec.minimum) is None
     assert capture.captured.events == len(events)
+
+
+WIDE = {width: TimeType.of(**dict.fromkeys("abc"[:width], Kind.BIGINT)) for width in (1, 2, 3)}
+
+
+def on_tape(events, time_type):
+    """Rows of the table `events` of a tape of stamps, as `docs/protocol.md` states them."""
+
+    def struct(time):
+        return dict(zip(time_type.names, time, strict=True))
+
+    for seq, event in enumerate(events):
+        row = {"worker": 0, "seq": seq, "batch": seq, "commit": 0}
+        if isinstance(event, Progress):
+            updates = [{"time": struct(time), "diff": diff} for time, diff in event.updates]
+            yield row | {"kind": "progress", "updates": updates}
+            continue
+        row |= {"kind": "messages", "records": event.records, "fingerprint": {"h1": 0, "h2": 0}}
+        if event.stamp:
+            row["time"] = struct(event.stamp[0])
+        if len(event.stamp) != 1:
+            row["stamp"] = [struct(time) for time in event.stamp]
+        yield row
+
+
+def folded(rows, time_type):
+    schema = arrow_schema(events_schema(time_type, stamped=True))
+    batch = pa.RecordBatch.from_pylist(list(rows), schema)
+    outcomes = list(fold([batch], time_type.minimum, {0: ResumePoint()}))
+    return [FoldResult.from_text(row["outcome"]) for one in outcomes for row in one.to_pylist()]
+
+
+@given(st.data(), st.sampled_from([LEAF, ("P", LEAF, LEAF), ("P", LEAF, ("P", LEAF, LEAF))]))
+def test_a_tape_of_stamps_is_judged_as_the_events_are(data, shape):
+    codec = TimeCodec.of(name(shape))
+    time_type = WIDE[len(codec.minimum)]
+    events = data.draw(stamped_events(shape))
+    verdict = check_all(StreamChecker(codec.minimum), events)
+    results = folded(on_tape(events, time_type), time_type)
+    assert [(r.events, r.records, r.holdings, r.violation) for r in results] == [
+        (verdict.events, verdict.records, verdict.holdings, verdict.violation)
+    ][: len(events)]
+
+
+@given(st.data())
+def test_a_missing_event_of_a_tape_of_stamps_is_noticed(data):
+    stamps = st.lists(st.integers(0, 3).map(lambda t: Time((t,))), max_size=3).map(sorted)
+    events = [Messages(tuple(stamp), 1) for stamp in data.draw(st.lists(stamps, min_size=2))]
+    gone = data.draw(st.integers(0, len(events) - 2))
+    rows = [row for row in on_tape(events, WIDE[1]) if row["seq"] != gone]
+    [result] = folded(rows, WIDE[1])
+    assert (result.events, result.violation.seq, result.violation.rule) == (gone, gone, Rule.SEQ)
+
+
+def ranges(width, bounds):
+    """Successive ranges of times: what each frontier completes that the one before does not."""
+    everything = Box((None,) * width, (None,) * width)
+    frontiers = [Antichain.of(bound) for bound in bounds]
+    chain = [Antichain.of([(0,) * width])]
+    for frontier in frontiers:
+        if chain[-1].dominates(frontier):
+            chain.append(frontier)
+    chain.append(Antichain())
+    return [Region(everything, until, since) for since, until in pairwise(chain)]
+
+
+@given(st.data(), widths())
+def test_successive_ranges_have_each_record_once(data, width):
+    some = st.lists(st.tuples(*[st.integers(0, 4)] * width), min_size=1, max_size=3)
+    parts = ranges(width, data.draw(st.lists(some, max_size=4)))
+    for drawn in data.draw(st.lists(some, max_size=5)):
+        stamp = tuple(sorted(map(Time, drawn)))
+        due, covered = [], False
+        for part in parts:
+            # Some element is in the range, and none was covered before.
+            inside = any(map(part.contains, stamp))
+            due.append(inside and not covered)
+            done = [complete(part.below, time) for time in stamp]
+            covered = covered or any(done)
+            if width == 1:
+                # Complete when any element is, which the least decides.
+                assert any(done) == done[0]
+                assert part.contains(stamp[0]) == due[-1]
+        assert sum(due) == 1
+        places = [part.place(stamp) for part in parts]
+        assert [place is not None for place in places] == due
+        # The row in the target lies in the range that wrote it, and in no other one.
+        [(at, place)] = [(at, place) for at, place in enumerate(places) if place is not None]
+        assert place == next(time for time in stamp if parts[at].contains(time))
+        assert [part.contains(place) for part in parts] == due
+
+
+@given(st.data(), widths(), st.integers(1, 3))
+def test_slices_and_frontiers_together_have_each_record_once(data, width, step):
+    axis = data.draw(st.integers(0, width - 1))
+    some = st.lists(st.tuples(*[st.integers(0, 4)] * width), min_size=1, max_size=3)
+    end = Antichain.of(data.draw(st.none() | some) or [])
+
+    def box(low):
+        since, until = [None] * width, [None] * width
+        since[axis], until[axis] = low or None, low + step if low + step <= 4 else None
+        return Box(tuple(since), tuple(until))
+
+    parts = [Region(box(low), end) for low in range(0, 5, step)]
+    stamp = tuple(sorted(map(Time, data.draw(some))))
+    places = [part.place(stamp) for part in parts]
+    found = [place for place in places if place is not None]
+    assert len(found) == any(complete(end, time) for time in stamp)
+    for place in found:
+        assert [part.contains(place) for part in parts] == [each == place for each in places]
+
+
+@given(st.data(), widths())
+def test_disjoint_boxes_never_have_a_record_twice(data, width):
+    bound = st.none() | st.integers(0, 4)
+    boxes = st.builds(Box, st.tuples(*[bound] * width), st.tuples(*[bound] * width))
+    one, two = data.draw(boxes), data.draw(boxes)
+    drawn = st.lists(st.tuples(*[st.integers(0, 4)] * width), max_size=3)
+    stamp = tuple(sorted(map(Time, data.draw(drawn))))
+    places = [Region(box).place(stamp) for box in (one, two)]
+    if not one.overlaps(two):
+        assert None in places
+    for box, place in zip((one, two), places, strict=True):
+        if not Region(box).splits(stamp):
+            assert place == (stamp[0] if stamp and box.contains(stamp[0]) else None)
+
+
+def test_only_what_nothing_bounds_has_messages_without_elements():
+    everything = Box((None, None), (None, None))
+    assert Region(everything).is_everything
+    assert Region(everything, Antichain()).is_everything
+    assert Region(Box((None,), (None,)), Antichain()).is_everything
+    for part in (
+        Region(Box((None, 0), (None, None))),
+        Region(Box((None, None), (1, None))),
+        Region(everything, Antichain.of([(1, 0)])),
+        Region(everything, None, Antichain()),
+        Region(everything, None, Antichain.of([(0, 0)])),
+        Region(Box((None,), (None,)), None, Antichain()),
+        Region(Box((None,), (None,)), Antichain.of([(3,)])),
+    ):
+        assert not part.is_everything

@@ -13,7 +13,9 @@ from capstan.core.protocol import Progress
 from capstan.core.times import Kind, Time, TimeType
 from capstan.reporting.frontier_history import read_progress
 from capstan.reporting.stream_view import least_held
+from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
+from capstan.storage.tape.index_totals import totals_at
 from capstan.storage.tape.tape import Cut, open_tape
 from tests.support.recorded_tapes import write
 from tests.support.strategies import recordings, widths
@@ -76,6 +78,12 @@ def test_a_line_is_the_frontier_after_each_commit(data, width):
         tape = lay(Lake.at(folder), time_type, workers)
         cut = data.draw(st.integers(0, last))
         progress = read_progress(tape, Cut(cut, cut))
+        table_cache.enable()
+        try:
+            summed = totals_at(tape, cut)
+        finally:
+            table_cache.disable()
+        assert summed == totals_at(tape, cut)
     assert progress.commits == tuple(range(cut + 1))
     assert [state.worker for state in progress.workers] == list(range(len(workers)))
     for state, events in zip(progress.workers, workers, strict=True):

@@ -24,6 +24,7 @@ _HERE = Path(__file__).parent
 # The tests of this folder that `make test` runs: for each package, those without which a defect
 # would go unnoticed. All others are further cases, which `make test-all` runs.
 CORE = {
+    "adjoining": {"test_together_is_as_one_by_one[copy]"},
     "audit": {
         "test_a_copy_fails[altered]",
         "test_a_transform_fails[altered]",
@@ -75,6 +76,7 @@ CORE = {
     "exchange": {
         f"test_a_timely_recording_round_trips[{case}]" for case in ("g0_strings_w3-timely",)
     },
+    "exchange_stamps": {"test_stamps_come_out_as_they_came_in[6]"},
     "fingerprint": {
         "test_a_doubled_row_shows",
         "test_golden",

@@ -35,6 +35,7 @@ from capstan.replay.run import replay
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support.conformance_cases import CONFORMANCE, MUTANTS, RELEASES
 from tests.support.custom_type import register_complex
 from tests.support.sample_streams import HOUR, declared, lay_in, little_stream, rows
 
@@ -54,7 +55,6 @@ TIMELY = Path(__file__).parent.parent / "conformance" / "timely"
 CASES = sorted(path.parent.name for path in TIMELY.glob("*/case.json"))
 OTHERS_SHOW = ("a0", "b0", "b1", "d0", "e0", "f2")
 NOTHING = declared(little_stream(Path("nowhere")))
-MUTANTS = json.loads((TIMELY / "mutants" / "expected.json").read_text(encoding="utf-8"))["mutants"]
 
 
 def put(
@@ -269,35 +269,39 @@ def test_recordings_without_any_event_are_refused(
     assert lake.streams() == []
 
 
+def text_of(mutant: dict) -> str:
+    return (CONFORMANCE / mutant["folder"] / "mutants" / mutant["file"]).read_text(encoding="utf-8")
+
+
 def beyond(mutant: dict) -> bool:
     """Whether a mutant has a number that no BIGINT holds."""
-    text = (TIMELY / "mutants" / mutant["file"]).read_text(encoding="utf-8")
+    text = text_of(mutant)
     return any(int(n) < -(2**63) or int(n) >= 2**63 for n in re.findall(r"-?\d{19,}", text))
 
 
 def test_of_the_mutants_few_are_beyond_a_tape() -> None:
-    assert len(MUTANTS) - sum(map(beyond, MUTANTS)) > 120
+    assert len(MUTANTS) - sum(map(beyond, MUTANTS)) > 320
 
 
-def mutants_by_minimum() -> dict[str, list[dict]]:
+def mutants_by_form() -> dict[tuple[str, str], list[dict]]:
     actual = defaultdict(list)
     for mutant in MUTANTS:
-        actual[json.dumps(mutant["minimum"])].append(mutant)
+        actual[mutant["folder"], json.dumps(mutant["minimum"])].append(mutant)
     return actual
 
 
-@pytest.mark.parametrize("minimum", sorted(mutants_by_minimum()))
+@pytest.mark.parametrize(("folder", "minimum"), sorted(mutants_by_form()))
 def test_mutants_break_on_a_tape_where_they_break_in_the_file(
-    spark: SparkSession, lake: Lake, tmp_path: Path, minimum: str
+    spark: SparkSession, lake: Lake, tmp_path: Path, folder: str, minimum: str
 ) -> None:
-    folder = tmp_path / "mutants"
-    folder.mkdir()
-    mutants = sorted(mutants_by_minimum()[minimum], key=lambda mutant: mutant["file"])
+    place = tmp_path / "mutants"
+    place.mkdir()
+    mutants = sorted(mutants_by_form()[folder, minimum], key=lambda mutant: mutant["file"])
     mutants = [mutant for mutant in mutants if not beyond(mutant)]
     for mutant in mutants:
-        (folder / mutant["file"]).write_bytes((TIMELY / "mutants" / mutant["file"]).read_bytes())
-    form = Form.of_folder(folder, Format.JSONL, minimum=json.loads(minimum))
-    recordings = find_recordings(folder, Format.JSONL)
+        (place / mutant["file"]).write_text(text_of(mutant), encoding="utf-8")
+    form = Form.of_folder(place, Format.JSONL, minimum=json.loads(minimum), timely=RELEASES[folder])
+    recordings = find_recordings(place, Format.JSONL)
     assert [Path(item.path).name for item in recordings] == [item["file"] for item in mutants]
     with pytest.raises(CheckFailedError, match="CAP-VIOLATION"):
         import_recordings(spark, lake, "mutants", recordings, form)
@@ -305,7 +309,7 @@ def test_mutants_break_on_a_tape_where_they_break_in_the_file(
 
     import_recordings(spark, lake, "mutants", recordings, form, unchecked=True)
 
-    tape = open_tape(lake, "mutants")
+    tape = open_tape(lake, "mutants", stamps=True)
     for verdict, mutant in zip(verify(spark, lake, tape).workers, mutants, strict=True):
         violation = verdict.violation and (verdict.violation.seq, verdict.violation.rule.value)
         reported = mutant["expected"]

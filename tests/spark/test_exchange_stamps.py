@@ -1,26 +1,37 @@
-"""Recordings of timely 0.32 onto tapes and off them, as far as their messages have one time."""
+"""Recordings of timely 0.32 onto tapes, off them, and into tables."""
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from capstan.cli import main
+from capstan.core.config import ProjectConfig
 from capstan.core.protocol import Messages, Progress, Release
+from capstan.core.times import Antichain, Box, Kind, Time, TimeType
+from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely import EventTypes, connect, encode_event
+from capstan.interop.timely import EventTypes, encode_event
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import ImportResult, import_recordings
-from capstan.interop.transfer.listen import ListenRequest, listen
+from capstan.interop.transfer.listen import ListenRequest, ListenResult, listen
+from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
 from capstan.interop.transfer.serve import Address, serve
-from capstan.storage.lake import is_table
+from capstan.replay.planning.request import Request
+from capstan.replay.run import replay, rollback
+from capstan.storage.delta import delta
 from capstan.storage.tape import index
-from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.storage.tape.region_sql import stamp_sql
+from capstan.storage.tape.tape import format_of, newest_cut, open_tape
 from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support.socket_receivers import receivers
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     from capstan.storage.lake import Lake
     from capstan.storage.tape.tape import Tape
 
+CONFIG = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
 CONFORMANCE = Path(__file__).parent.parent / "conformance"
 TIMELY = CONFORMANCE / "timely032"
 
@@ -90,15 +102,56 @@ def test_a_tape_of_0_31_states_no_release(spark: SparkSession, lake: Lake, tmp_p
     assert exported(spark, lake, tape, tmp_path / "out", form) == files(upgraded, Format.TIMELY)
 
 
-@pytest.mark.parametrize("case", ["s1_leave_w2", "s7_unstamped_w2"])
-@pytest.mark.parametrize("form", Format)
-def test_stamps_that_a_tape_does_not_hold_are_refused(
-    spark: SparkSession, lake: Lake, case: str, form: Format
+def stamped_cases() -> list[str]:
+    return sorted(path.name for path in TIMELY.glob("[sm]*_w*"))
+
+
+def records_of(case: str) -> Counter[str]:
+    """The records of a case, from its transcripts."""
+    lines = [
+        json.loads(line)
+        for path in (TIMELY / case).glob("worker-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return Counter(json.dumps(data) for line in lines for data in line.get("data", ()))
+
+
+def copied(spark: SparkSession, lake: Lake, table: str) -> Counter[str]:
+    rows = delta.load(spark, lake.table(table)).drop("_worker", "_time").collect()
+    return Counter(json.dumps(row[0] if len(row) == 1 else list(row)) for row in rows)
+
+
+@pytest.mark.parametrize("number", range(len(stamped_cases())))
+def test_stamps_come_out_as_they_came_in(
+    spark: SparkSession, lake: Lake, tmp_path: Path, number: int
 ) -> None:
-    with pytest.raises(InvalidRequestError, match="a tape holds messages under one") as caught:
-        put(spark, lake, case, TIMELY / case, form)
-    assert caught.value.code == "CAP-STAMP"
-    assert not is_table(lake.stream(case).events)
+    case, form = stamped_cases()[number], list(Format)[number % 2]
+    put(spark, lake, case, TIMELY / case, form)
+    assert put(spark, lake, case, TIMELY / case, form).unchanged
+    tape = open_tape(lake, case, stamps=True)
+    expected = json.loads((TIMELY / case / "expected.json").read_text())
+    assert format_of(tape.paths.events) == (3 if set(expected["elements"]) - {"1"} else 2)
+    assert verify(spark, lake, tape, deep=True).raise_for_violations().valid
+    for written in Format:
+        actual = exported(spark, lake, tape, tmp_path / written, form_of(tape, written))
+        for name, sent in files(TIMELY / case, written).items():
+            # An unfinished event at the end is left out.
+            unfinished = expected["files"].get(name, {}).get("trailing_bytes", 0)
+            assert actual[name] == sent[: len(sent) - unfinished]
+    closed = expected["closed"]
+    for peers in range(1, 6) if number == 0 else [1 + number % 5]:
+        table = f"{case}_{peers}"
+        request = Request(case, table, peers=peers, partial=not closed)
+        certificate = replay(spark, lake, CONFIG, request).certificate
+        assert certificate is not None
+        if closed:
+            assert copied(spark, lake, table) == records_of(case)
+            assert certificate.records == expected["records"]
+        else:
+            assert not copied(spark, lake, table) - records_of(case)
+        timeless = certificate.timeless if tape.stamped else {"read": 0, "left_out": 0}
+        under_none = sum(n for stamp, n in expected["records_by_stamp"] if stamp == [])
+        assert timeless == {"read": under_none, "left_out": 0}
 
 
 def test_pairs_are_refused_and_those_that_were_not_are_named(
@@ -138,38 +191,213 @@ def test_sockets_in_the_form_of_0_32(spark: SparkSession, lake: Lake) -> None:
     assert [bytes(item) for item in got] == [sent[name] for name in sorted(sent)]
 
 
+def heard(
+    spark: SparkSession,
+    lake: Lake,
+    name: str,
+    form: Form,
+    sent: dict[int, bytes],
+    die_at: str = "",
+    idle: float | None = None,
+) -> ListenResult:
+    """What a listener finds when each worker gets the bytes of a sender."""
+
+    def told(point: str, facts: dict[str, Any]) -> None:
+        if point == "listen.ready":
+            for worker, data in sent.items():
+                arguments = (facts["ports"][worker], data)
+                threading.Thread(target=send, args=arguments, daemon=True).start()
+        if point == die_at:
+            raise InterruptedError(point)
+
+    def send(port: int, data: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port), 60) as sender:
+            sender.sendall(data)
+
+    with instrumentation.subscribe(told):
+        return listen(spark, lake, ListenRequest(name, len(sent), form, 0, every=60, idle=idle))
+
+
 @pytest.mark.parametrize(
-    ("event", "release", "words"),
+    ("case", "die_at"),
     [
-        (Messages.under([(0,), (1,)], ["x"]), Release.V032, "a stamp of 2 elements: 0, 1"),
-        (Messages.under([], ["x"]), Release.V032, "a stamp without elements"),
-        # A sender of the other release.
-        (Messages.of((1,), ["x"]), Release.V031, "read as timely 0.32; it fits timely 0.31"),
-        (Messages.of((0,), ["x"]), Release.V031, "a stamp without elements"),
+        ("s1_leave_w2", ""),
+        ("s7_unstamped_w2", ""),
+        ("s0_antichain_w2", "tape.columns"),
+        ("s0_antichain_w2", "tape.stamped"),
     ],
 )
-def test_a_listener_takes_one_element(
-    spark: SparkSession, lake: Lake, event: Messages, release: Release, words: str
+def test_a_listener_makes_a_tape_of_stamps_when_they_come(
+    spark: SparkSession, lake: Lake, tmp_path: Path, case: str, die_at: str
+) -> None:
+    form = Form.of_folder(TIMELY / case, Format.TIMELY, timely="0.32")
+    sent = dict(enumerate(data for _, data in sorted(files(TIMELY / case, Format.TIMELY).items())))
+    if die_at:
+        with pytest.raises(InterruptedError):
+            heard(spark, lake, "heard", form, sent, die_at)
+        before = open_tape(lake, "heard", stamps=True)
+        assert before.stamped == (die_at == "tape.stamped")
+        assert newest_cut(before).commit == -1
+    found = heard(spark, lake, "heard", form, sent)
+    assert not found.refused
+    tape = open_tape(lake, "heard", stamps=True)
+    assert verify(spark, lake, tape, deep=True).valid
+    assert exported(spark, lake, tape, tmp_path / "out", form) == files(
+        TIMELY / case, Format.TIMELY
+    )
+
+
+@pytest.mark.parametrize(
+    ("time", "words"),
+    [(1, "read as timely 0.32; it fits timely 0.31"), (0, "the same bytes for messages at time 0")],
+)
+def test_a_sender_of_the_other_release_is_refused(
+    spark: SparkSession, lake: Lake, time: int, words: str
 ) -> None:
     form = Form.from_options(
         Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
     )
-    request = ListenRequest("heard", 1, form, 0, every=0.2)
-    sound = Messages.of((0,), ["a"])
+    assert form.types is not None
+    sent = encode_event(form.types, Messages.of((time,), ["x"]), Release.V031)
+    found = heard(spark, lake, "heard", form, {0: sent})
+    assert (found.events, found.records, found.refused) == (0, 0, (0,))
+    assert words in found.faults[0]
 
-    def send(point: str, facts: dict[str, object]) -> None:
-        if point == "listen.ready":
-            ports = facts["ports"]
-            threading.Thread(target=sender, args=(ports[0],), daemon=True).start()  # type: ignore[index]
 
-    def sender(port: int) -> None:
-        assert form.types is not None
-        with connect("127.0.0.1", port, form.encoding(0)) as writer:
-            writer.push(sound)
-            writer.flush()
-            writer._sink.write(encode_event(form.types, event, release))
+def test_ranges_rollbacks_and_audits_of_stamps(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Of one coordinate: three ranges in turn have what one copy has, but for no element."""
+    put(spark, lake, "line", TIMELY / "s1_leave_w2", Format.TIMELY)
+    parts: list[dict[str, str]] = [{"until": "1"}, {"since": "1", "until": "2"}, {"since": "2"}]
+    runs = []
+    for part in parts:
+        done = replay(spark, lake, CONFIG, Request("line", "parts", **part)).certificate
+        assert done is not None
+        assert done.timeless == {"read": 0, "left_out": 0}
+        runs.append(done)
+    assert all(done.records for done in runs)
+    assert copied(spark, lake, "parts") == records_of("s1_leave_w2")
+    assert main(["--lake", lake.root, "audit", "--against", "parts", "line"]) == 0
+    assert main(["--lake", lake.root, "audit", str(runs[1].run)]) == 0
+    rollback(spark, lake, CONFIG, str(runs[1].run))
+    assert copied(spark, lake, "parts").total() == runs[0].records + runs[2].records
+    # Records under no element have no time: a range that is bounded leaves them out.
+    put(spark, lake, "none", TIMELY / "s7_unstamped_w2", Format.TIMELY)
+    some = replay(spark, lake, CONFIG, Request("none", "some", until="100")).certificate
+    assert some is not None
+    assert (some.records, some.timeless) == (4, {"read": 0, "left_out": 8})
+    everything = replay(spark, lake, CONFIG, Request("none", "some")).certificate
+    assert everything is not None
+    assert (everything.records, everything.timeless) == (12, {"read": 8, "left_out": 0})
+    assert copied(spark, lake, "some") == records_of("s7_unstamped_w2")
+    assert main(["--lake", lake.root, "audit", "--against", "some", "none"]) == 0
+    assert main(["--lake", lake.root, "maintain", "--all"]) == 0
+    assert copied(spark, lake, "some") == records_of("s7_unstamped_w2")
+    rollback(spark, lake, CONFIG, str(everything.run))
+    assert copied(spark, lake, "some").total() == 4
+    for command in (["streams"], ["show", "none"], ["plan", "none", "--into", "some"]):
+        assert main(["--lake", lake.root, *command]) == 0
 
-    with instrumentation.subscribe(send):
-        actual = listen(spark, lake, request)
-    assert (actual.events, actual.records, actual.refused) == (1, 1, (0,))
-    assert words in actual.faults[0]
+
+def test_ranges_of_several_coordinates(spark: SparkSession, lake: Lake) -> None:
+    case = "s0_antichain_w2"
+    put(spark, lake, "grid", TIMELY / case, Format.TIMELY)
+    for axis in ("t0", "t1"):
+        for since, until in pairwise((None, f"{axis}=1", f"{axis}=3", None)):
+            replay(spark, lake, CONFIG, Request("grid", axis, since=since, until=until))
+        assert copied(spark, lake, axis) == records_of(case)
+        assert main(["--lake", lake.root, "verify", "grid", "--deep"]) == 0
+    with pytest.raises(InvalidRequestError, match="are elsewhere"):
+        replay(spark, lake, CONFIG, Request("grid", "t0", until="t1=1"))
+    assert copied(spark, lake, "t0") == records_of(case)
+
+
+@pytest.mark.parametrize("form", Format)
+def test_the_form_of_0_31_has_no_place_for_stamps(
+    spark: SparkSession, lake: Lake, tmp_path: Path, form: Format
+) -> None:
+    put(spark, lake, "s1", TIMELY / "s1_leave_w2", form)
+    tape = open_tape(lake, "s1", stamps=True)
+    with pytest.raises(InvalidRequestError, match="where one time is needed") as caught:
+        exported(spark, lake, tape, tmp_path / "out", form_of(tape, form, timely="0.31"))
+    assert caught.value.code == "CAP-STAMP"
+    assert not list((tmp_path / "out").glob("*worker*"))
+
+
+def by_stamp(spark: SparkSession, tape: Tape) -> Counter[tuple[str, int]]:
+    """The records of a tape by their stamps."""
+    rows = delta.load(spark, tape.paths.records).selectExpr(
+        "to_json(coalesce(stamp, array(time))) AS stamp", "data.value"
+    )
+    return Counter((row["stamp"], row["value"]) for row in rows.collect())
+
+
+def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    """Of a stream that grows, in two commits: each record is in one of them."""
+    case = "s0_antichain_w2"
+    form = Form.of_folder(TIMELY / case, Format.TIMELY, timely="0.32")
+    whole = [data for _, data in sorted(files(TIMELY / case, Format.TIMELY).items())]
+    ends = [len(data) * 3 // 5 for data in whole]
+    cut = zip(whole, ends, strict=True)
+    heard(spark, lake, "grows", form, {n: data[:end] for n, (data, end) in enumerate(cut)}, idle=2)
+    first = recapture(spark, lake, RecaptureRequest("grows", "copy", peers=3))
+    tape = open_tape(lake, "grows", stamps=True)
+    half = exported(spark, lake, tape, tmp_path / "half", form)
+    begun = [len(data) for _, data in sorted(half.items())]
+    assert all(0 < start <= end for start, end in zip(begun, ends, strict=True))
+    rest = zip(whole, begun, strict=True)
+    heard(spark, lake, "grows", form, {n: data[start:] for n, (data, start) in enumerate(rest)})
+    second = recapture(spark, lake, RecaptureRequest("grows", "copy", peers=3))
+    assert first.records
+    assert second.records
+    copy = open_tape(lake, "copy", stamps=True)
+    assert verify(spark, lake, copy, deep=True).valid
+    expected = by_stamp(spark, open_tape(lake, "grows", stamps=True))
+    assert by_stamp(spark, copy) == expected
+    assert expected.total() == first.records + second.records
+    out = form_of(copy, Format.TIMELY, "Product<u64,u64>", "u64", "0.32")
+    assert len(exported(spark, lake, copy, tmp_path / "out", out)) == 3
+    # What has no element is in a re-capture of everything alone.
+    put(spark, lake, "none", TIMELY / "s7_unstamped_w2", Format.TIMELY)
+    recapture(spark, lake, RecaptureRequest("none", "all", peers=1))
+    actual = by_stamp(spark, open_tape(lake, "all", stamps=True))
+    assert actual == by_stamp(spark, open_tape(lake, "none", stamps=True))
+    assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 8
+
+
+def test_a_range_has_the_same_records_on_spark(spark: SparkSession) -> None:
+    """As SQL, a range has a stamp where `Region.place` says, for random ranges and stamps."""
+    random = Random(40)
+    time_type = TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
+
+    def times(most: int) -> list[Time]:
+        return [Time((random.randrange(4), random.randrange(4))) for _ in range(most)]
+
+    def bound() -> tuple[int | None, int | None]:
+        values: list[int | None] = [None, None]
+        values[random.randrange(2)] = random.choice([None, *range(5)])
+        return values[0], values[1]
+
+    regions = [
+        Region(
+            Box(bound(), bound()),
+            random.choice([None, Antichain.of(times(random.randrange(3)))]),
+            random.choice([None, Antichain.of(times(random.randrange(3)))]),
+        )
+        for _ in range(40)
+    ]
+    stamps = [tuple(sorted(times(random.randrange(4)))) for _ in range(200)]
+    rows = [
+        (number, stamp[0] if stamp else None, None if len(stamp) == 1 else list(stamp))
+        for number, stamp in enumerate(stamps)
+    ]
+    time = "STRUCT<t0: BIGINT, t1: BIGINT>"
+    frame = spark.createDataFrame(rows, f"number INT, time {time}, stamp ARRAY<{time}>")
+    parts = [stamp_sql(time_type, region) for region in regions]
+    found = frame.selectExpr(
+        "number", *(f"CASE WHEN {where} THEN {place} END" for where, place in parts)
+    )
+    for number, *places in found.collect():
+        expected = [region.place(stamps[number]) for region in regions]
+        assert [None if place is None else Time(place) for place in places] == expected

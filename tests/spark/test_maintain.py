@@ -10,9 +10,11 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import deltalake
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -26,7 +28,13 @@ from capstan.jobs import handlers
 from capstan.maintenance import cleanup
 from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import compact_index, files_of, index_tables, ledger_tables
+from capstan.maintenance.compaction import (
+    PART_ROWS,
+    compact_index,
+    files_of,
+    index_tables,
+    ledger_tables,
+)
 from capstan.maintenance.compaction_policy import INDEX
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
@@ -42,6 +50,8 @@ from capstan.verify.violations_ledger import known_violations
 from tests.bench.counters import Scan, Watch, commits
 from tests.support import lake_contents
 from tests.support import sample_streams as little
+from tests.support.bulk_tapes import lay_compacted_runs
+from tests.support.jvmless_lake import Books
 from tests.support.sixteen_workers import KIB, NAME, ROWS, SIZES, Sixteen, make
 
 BATCHES = 6
@@ -410,3 +420,24 @@ def test_a_full_disk_leaves_no_partial_maintenance(unkept: Sixteen, tmp_path: Pa
     assert done.retired == {NAME: ROWS}
     assert done.tables[NAME][0].rewritten > 0
     assert verify(spark, made.lake, made.tape, deep=True).valid
+
+
+def test_rows_of_a_run_are_together_in_a_compacted_ledger(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = Lake.at(tmp_path)
+    books = Books(lake, NAME, lake.table("copy"))
+    lay_compacted_runs(books, PART_ROWS, 3)
+    for part in range(2):
+        # Between those of the others, so that all files are compacted into one.
+        at = datetime(2020, 1, 1, 0, 30 * part, tzinfo=UTC)
+        done = {"identity": "i", "generation": 1, "at": at}
+        books.append("runs", {**done, "run": "copy-00000000-1", "step": "done", "detail": "{}"})
+    [ledger] = [table for table in ledger_tables(lake) if table.name == "ledger runs"]
+    compact_index(spark, ledger, ended=True)
+    [file] = deltalake.DeltaTable(ledger.path).file_uris()
+    found = pq.ParquetFile(file)
+    assert found.metadata.num_row_groups == 3
+    named = found.read(["run", "at"])
+    assert named.num_rows == 2 * PART_ROWS + 2
+    assert named.equals(named.sort_by([("run", "ascending"), ("at", "ascending")]))

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from capstan.core.times import Antichain, Box, Coordinate, Kind, Time, TimeType
+from capstan.core.times import AdjoiningRanges, Antichain, Box, Coordinate, Kind, Time, TimeType
 from capstan.core.times.region import Region
-from capstan.storage.tape.region_sql import literal, region_sql, workers_sql
+from capstan.storage.tape.region_sql import literal, number_sql, region_sql, workers_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +37,15 @@ def test_spark_keeps_what_the_region_has(spark: SparkSession, region: Region) ->
     condition = region_sql(PAIRS, region, ("epoch", "step"))
     got = {(row.epoch, row.step) for row in frame.where(condition).collect()}
     assert got == {time for time in GRID if region.contains(Time(time))}
+
+
+def test_spark_numbers_a_time_as_its_range_is_numbered(spark: SparkSession) -> None:
+    ranges = AdjoiningRanges((1, 3, 4, 8))
+    frame = spark.createDataFrame(GRID, "epoch BIGINT, step BIGINT")
+    number = number_sql(PAIRS.coordinates[-1], ranges, "step")
+    rows = frame.selectExpr("epoch", "step", f"{number} AS number").collect()
+    assert {row.number for row in rows} == {0, 1, 2}
+    assert all(row.number == ranges.number((row.epoch, row.step)) for row in rows)
 
 
 def test_literals_at_the_ends_of_their_types(spark: SparkSession) -> None:

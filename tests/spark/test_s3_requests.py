@@ -72,6 +72,14 @@ def test_requests_of_batches_and_runs_are_bounded(work: CountedLake) -> None:
     assert batches[2]["PUT"] == batches[1]["PUT"]
 
 
+@pytest.mark.timeout(900)
+def test_requests_at_the_end_of_a_checkpoint_period_are_bounded(work: CountedLake) -> None:
+    costs = [sum(work.micro_batch().values()) for _ in range(12)]
+    # Each commit since the last checkpoint of a table is read by itself, and then written together.
+    assert max(costs[1:]) <= 460, costs
+    assert costs[11] <= 360, costs
+
+
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_the_requests_of_a_micro_batch_do_not_grow(work: CountedLake) -> None:

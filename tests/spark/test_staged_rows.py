@@ -156,7 +156,7 @@ def test_a_listing_names_its_files_by_where_they_are(play: Play, tmp_path: Path)
     for table in (f"{play.lake.root}/tables/near", str(tmp_path / "far")):
         frame.write.format("delta").save(table)
         listing = play.lake.staging(f"listed-{Path(table).name}")
-        read = staged_rows.stage_rows(frame, table, listing, gather=False)
+        read = staged_rows.stage_rows(frame, table, [listing], gather=False)
         assert sorted(row.id for row in read.collect()) == [0, 1, 2]
         assert sorted(row.id for row in delta.load(play.spark, listing).collect()) == [0, 1, 2]
         files = staged_rows.staged_files(table, listing)
@@ -173,7 +173,7 @@ def test_rows_of_a_partition_are_gathered_only_on_request(
     frame = play.spark.range(80).selectExpr("id", "id % 2 AS half").repartition(4)
     table = str(tmp_path / "halves")
     frame.write.format("delta").partitionBy("half").save(table)
-    staged_rows.stage_rows(frame, table, str(tmp_path / "listing"), gather=gather)
+    staged_rows.stage_rows(frame, table, [str(tmp_path / "listing")], gather=gather)
     assert len(parquet(table) - committed(table)) == files
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -21,11 +21,13 @@ from pyarrow import fs, parquet
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
+from capstan.maintenance.compaction import PART_ROWS
 from capstan.storage.delta import arrow_scan
+from capstan.storage.delta.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, folder, open_file
 from capstan.storage.ledger.region_json import region_text
 from capstan.storage.ledger.run_identity import short_name
-from capstan.storage.ledger.tables import make_ledger
+from capstan.storage.ledger.tables import SCHEMAS, make_ledger
 from capstan.storage.tape import index_totals
 from capstan.storage.tape.tape import open_tape
 from tests.support.jvmless_lake import EVENT, Books, lay_tape
@@ -99,6 +101,21 @@ def counting() -> Iterator[Counter[str]]:
         yield opened
 
 
+class _CountedBytes:
+    """A file that counts the bytes that are read of it."""
+
+    def __init__(self, file: pa.NativeFile, count: Callable[[int], None]) -> None:
+        self._file, self._count = file, count
+
+    def read_buffer(self, size: int) -> pa.Buffer:
+        content = self._file.read_buffer(size)
+        self._count(content.size)
+        return content
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._file, name)
+
+
 class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
     """A read-only folder that counts opened files."""
 
@@ -107,7 +124,10 @@ class _Counting(fs.FileSystemHandler):  # type: ignore[misc]
 
     def open_input_file(self, path: str) -> pa.NativeFile:
         self._opened[self._name] += 1
-        return self._inside.open_input_file(path)
+        return pa.PythonFile(_CountedBytes(self._inside.open_input_file(path), self._count), "r")
+
+    def _count(self, size: int) -> None:
+        self._opened[f"{self._name} bytes"] += size
 
     def open_input_stream(self, path: str) -> pa.NativeFile:
         self._opened[self._name] += 1
@@ -183,6 +203,49 @@ def lay_runs(books: Books, runs: int) -> None:
                 rows = [{**row, "step": step} for step in ("intent", "done")]
             actions.append(_row_file(path, schema, number, rows))
         table.create_write_transaction(actions, "append", table.schema())
+
+
+def lay_compacted_runs(books: Books, runs: int, targets: int) -> None:
+    """Write published runs into several targets as maintenance compacts them, a file a ledger.
+
+    The first target is that of the books. Each run is of another hour, and their identities are
+    spread; the runs are in turns into each target.
+    """
+    begin, target = datetime(2020, 1, 1, tzinfo=UTC), books.target
+    rows: dict[str, list[dict[str, object]]] = {"claims": [], "runs": [], "coverage": []}
+    detail = json.dumps({"attempt": 1, "target_version": 0, "text": "certificate " * 10})
+    for number in range(runs):
+        turn, place = divmod(number, targets)
+        path = f"{target}{place}" if place else target
+        identity = f"{number * 2654435761 % 2**32:08x}".ljust(32, "0")
+        region = region_text(Region(Box((turn * HOUR,), ((turn + 1) * HOUR,))))
+        common: dict[str, object] = {
+            "run": f"{short_name(path)}-{identity[:8]}-1", "attempt": 1, "generation": 1,
+            "stream": books.stream, "target": path, "at": begin + timedelta(seconds=number),
+            "region": region, "identity": identity, "detail": detail, "claim": number,
+            "kind": "claim", "workers": [0], "expires": begin + timedelta(seconds=number, hours=12),
+            "transform": "", "code": "", "cut": 0, "target_version": number, "worker": 0,
+            "state": "published",
+        }  # fmt: skip
+        for ledger in rows:
+            of_ledger = {name: common[name] for name in SCHEMAS[ledger].names if name in common}
+            steps = ("intent", "done") if ledger == "runs" else (None,)
+            rows[ledger] += [of_ledger | ({"step": step} if step else {}) for step in steps]
+    for ledger, written in rows.items():
+        path = make_ledger(books.lake, ledger)
+        table = pa.Table.from_pylist(written, schema=arrow_schema(SCHEMAS[ledger]))
+        table = table.sort_by([("run", "ascending"), ("at", "ascending")])
+        file = Path(path) / "compacted.parquet"
+        parquet.write_table(table, file, row_group_size=PART_ROWS)
+        ends = {"minValues": _at(begin), "maxValues": _at(begin + timedelta(seconds=runs))}
+        stats = json.dumps({"numRecords": len(written), "nullCount": {"at": 0}, **ends})
+        add = AddAction(file.name, file.stat().st_size, {}, 0, True, stats)
+        opened = deltalake.DeltaTable(path)
+        opened.create_write_transaction([add], "append", opened.schema())
+
+
+def _at(moment: datetime) -> dict[str, str]:
+    return {"at": f"{moment:%Y-%m-%dT%H:%M:%SZ}"}
 
 
 def _row_file(

@@ -58,6 +58,7 @@ def lay_tape(
     time_type: TimeType = EVENT,
     opened: Mapping[str, Sequence[int]] | None = None,
     every: int | None = None,
+    stamps: Iterable[Sequence[Sequence[int]]] = (),
 ) -> None:
     """Write a tape in one commit: each worker has a record at each time, then its frontier.
 
@@ -71,6 +72,7 @@ def lay_tape(
         opened: Workers whose first event moves their capability to this time; they have only the
             records from there on.
         every: The declared length of which times are multiples, in microseconds.
+        stamps: Of further records of each worker, several elements each, or none.
     """
     time = pa.struct([(c.name, _ARROW[c.kind]) for c in time_type.coordinates])
     update = pa.struct([("time", time), ("diff", pa.int64())])
@@ -82,6 +84,9 @@ def lay_tape(
             ("records", pa.int64()), ("fingerprint", content),
         ]
     )  # fmt: skip
+    stamps = list(stamps)
+    if stamps:
+        schema = schema.append(pa.field("stamp", pa.list_(time)))
 
     def struct(value: Sequence[int]) -> dict[str, int]:
         return dict(zip(time_type.names, value, strict=True))
@@ -98,12 +103,17 @@ def lay_tape(
             if all(a <= b for a, b in zip(held, item, strict=True)):
                 printed = {"time": struct(item), "records": 1, "fingerprint": {"h1": 1, "h2": 2}}
                 own.append({"kind": "messages", **printed})
+        for stamp in stamps:
+            printed = {"records": 1, "fingerprint": {"h1": 1, "h2": 2}}
+            if stamp:
+                printed["time"] = struct(stamp[0])
+            own.append({"kind": "messages", **printed, "stamp": [struct(item) for item in stamp]})
         own.append({"kind": "progress", "updates": _moved(struct, held, frontier)})
         about = {"worker": worker, "batch": 0, "commit": 0}
         rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
     paths = lake.stream(name)
     properties = {
-        "capstan.format": "1",
+        "capstan.format": "3" if stamps else "1",
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": json.dumps(

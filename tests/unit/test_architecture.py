@@ -239,6 +239,7 @@ TOLD = {
     "listen.ready",
     "maintain.staging",
     "maintain.vacuumed",
+    "replay.apart",
     "replay.verify",
     "serve.sent",
     "source.compared",

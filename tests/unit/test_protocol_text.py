@@ -46,8 +46,8 @@ TEXT = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 _TIMES = TimeType.of(c=Kind.BIGINT)
 _PAYLOAD = StructType([StructField("p", IntegerType())])
 COLUMNS = {
-    "events": schema.events_schema(_TIMES),
-    "records": schema.records_schema(_TIMES, _PAYLOAD),
+    "events": schema.events_schema(_TIMES, stamped=True),
+    "records": schema.records_schema(_TIMES, _PAYLOAD, stamped=True),
     "workers": schema.WORKERS,
     "feed": schema.FEED,
     "late": schema.late_schema(_TIMES, _PAYLOAD),
@@ -119,7 +119,7 @@ def test_the_version_is_that_of_the_code() -> None:
     assert version is not None
     assert int(version[1]) == schema.FORMAT
     listed = re.findall(r"^\| (\d+) \| [\d.]+ \|", section("14. Versions"), flags=re.MULTILINE)
-    assert listed == [str(n + 1) for n in range(schema.FORMAT)]
+    assert listed == [str(n + 1) for n in range(schema.STAMPED_FORMAT)]
     assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in flowing("9. The ledgers")
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
 

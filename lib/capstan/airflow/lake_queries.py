@@ -161,7 +161,7 @@ def captured_streams(settings: Settings, streams: Iterable[str]) -> list[str]:
 
 def worker_labels(settings: Settings, stream: str) -> list[str]:
     """The labels of a stream's workers, ordered by number."""
-    tape = open_tape(Lake.at(settings.lake), stream)
+    tape = open_tape(Lake.at(settings.lake), stream, stamps=True)
     return list(index.worker_labels(tape, index.find_cut(tape, None)).values())
 
 

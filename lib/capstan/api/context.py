@@ -125,7 +125,7 @@ class Context(Workplace):
         from capstan.storage.tape.worker_choice import resolve_workers
         from capstan.verify import verify
 
-        tape = open_tape(self.lake, stream)
+        tape = open_tape(self.lake, stream, stamps=True)
         cut = find_cut(tape, as_of)
         named = None if workers is None else read_field("workers", Names, workers)
         chosen = None if named is None else tuple(resolve_workers(tape, cut, named))

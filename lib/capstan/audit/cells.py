@@ -28,8 +28,7 @@ from capstan.core.times.region import Region
 from capstan.spark.session import persisted
 from capstan.storage.tape import index
 from capstan.storage.tape.fingerprint import row_hashes, sum_mod64
-from capstan.storage.tape.region_sql import region_sql
-from capstan.storage.tape.tape import Cut, Tape, read_events
+from capstan.storage.tape.tape import Cut, Tape, placed, read_events
 
 MEASURES = ("records", "h1", "h2")
 
@@ -92,8 +91,7 @@ def promised_cells(
     They are summed over worker and coordinates that tables of shape `like` lack; those become NULL.
     """
     events = read_events(spark, tape, cut, workers=workers).where("kind = 'messages'")
-    events = events.where(region_sql(tape.time_type, region, tape.columns))
-    view = tape_view(events, tape.time_type, like)
+    view = tape_view(placed(events, tape, region), tape.time_type, like)
     hashes = {name: F.col(f"fingerprint.{name}") for name in ("h1", "h2")}
     return _summed(view, F.col("records"), hashes)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +18,9 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.stream_input import StreamInput
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.standing import WrittenRegion
-from capstan.storage.delta.arrow_scan import rows_of
+from capstan.storage.delta import delta
+from capstan.storage.delta.arrow_scan import iter_columns
+from capstan.storage.delta.data_files import files_between
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region
@@ -27,7 +28,7 @@ from capstan.storage.ledger.retirements import retired_boxes
 from capstan.storage.ledger.runs import History, Step
 from capstan.storage.ledger.tables import read_rows
 from capstan.storage.tape import index
-from capstan.storage.tape.index_totals import integers
+from capstan.storage.tape.index_sums import read_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ def gather(lake: Lake, plan: Plan) -> Evidence:
     owner = Ownership(plan)
     histories = owner.histories
     runs = {covered.run for covered in owner.covered}
+    # Runs that were killed before their certificates; the same replays complete them.
+    begun = {run for run, history in histories.items() if history.done is None}
     return Evidence(
-        owner.regions,
+        tuple(entry for entry in owner.regions if entry.run not in begun),
         tuple(_attempts(lake, plan, histories, runs)),
         tuple(box for stream in plan.inputs for box in retired_boxes(lake, stream.tape)),
     )
@@ -114,14 +117,13 @@ def recorded_extent(plan: Plan) -> tuple[int, int] | None:
 
     Both are integers of the coordinate's kind, and of all streams together.
     """
-    last = [plan.inputs.tape.time_type.names[-1]]
     bounds: list[int] = []
-    messages = dataset.field("kind") == "messages"
-    by_stream = (_events(stream, ["worker", "time"], messages) for stream in plan.inputs)
-    for batch in chain.from_iterable(by_stream):
-        if batch.num_rows:
-            times = integers(pc.struct_field(batch.column("time"), last))
-            bounds += pc.min_max(times).as_py().values()
+    for stream in plan.inputs:
+        workers = pa.array(sorted(stream.workers), pa.int32())
+        counts = read_sums(stream.tape).up_to(stream.cut.commit).counts
+        of_chosen = counts.filter(pc.is_in(counts["worker"], value_set=workers))
+        for value in (pc.min(of_chosen["first"]).as_py(), pc.max(of_chosen["last"]).as_py()):
+            bounds += [] if value is None else [value]
     return (min(bounds), max(bounds)) if bounds else None
 
 
@@ -145,7 +147,14 @@ def _starts(stream: StreamInput) -> dict[int, Antichain]:
     """The earliest times at which each chosen worker of a stream can have records."""
     time_type = stream.tape.time_type
     held = {worker: ChangeBatch([(time_type.minimum, 1)]) for worker in stream.workers}
-    for batch in _events(stream, ["worker", "updates"], dataset.field("seq") == 0):
+    path = stream.tape.paths.events
+    table = delta.open_table(path)
+    firsts = files_between(path, table, "seq", 0, 0)
+    first = (dataset.field("seq") == 0) & (dataset.field("commit") <= stream.cut.commit)
+    chosen = first & dataset.field("worker").isin(sorted(stream.workers))
+    columns = ["worker", "seq", "commit", "updates"]
+    for rows in iter_columns(path, columns, table, firsts):
+        batch = rows.filter(chosen)
         updates = batch.column("updates")
         flat = pc.list_flatten(updates)
         owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates)).to_pylist()
@@ -157,15 +166,3 @@ def _starts(stream: StreamInput) -> dict[int, Antichain]:
         worker: Antichain.of(time for time, count in changes.items() if count > 0)
         for worker, changes in held.items()
     }
-
-
-def _events(
-    stream: StreamInput, columns: list[str], condition: pc.Expression
-) -> Iterable[pa.RecordBatch]:
-    """Events of the selected workers of a stream at its cut, in no order."""
-    table = rows_of(stream.tape.paths.events)
-    workers = dataset.field("worker").isin(sorted(stream.workers))
-    cut = dataset.field("commit") <= stream.cut.commit
-    return table.scanner(  # type: ignore[no-any-return]
-        columns=columns, filter=condition & workers & cut
-    ).to_batches()

@@ -97,7 +97,7 @@ def survey_range(
     """Survey the range of a backfill; see `survey`."""
     every = None
     if request.every is not None:
-        tape = open_tape(lake, config.replay(request.replay).inputs[0])
+        tape = open_tape(lake, config.replay(request.replay).inputs[0], stamps=True)
         every = parse_every(request.every, tape.time_type.coordinates[-1].kind)
     return survey(
         lake,

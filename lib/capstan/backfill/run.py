@@ -1,7 +1,8 @@
-"""Backfills: runs the replays of a request one after another, in one Spark session."""
+"""Backfills: runs the replays of a request in order, in one Spark session."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from capstan.backfill.planner import BackfillRequest, plan_replays, survey_range
 from capstan.backfill.survey import Survey
 from capstan.core.config import ProjectConfig
 from capstan.errors import CapstanError, translation
+from capstan.replay.adjoining import replay_together
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import replay
@@ -105,13 +107,14 @@ def run_prepared(
 ) -> BackfillResult:
     """Run the replays planned by `prepare`; a dry run does nothing.
 
-    Each replay is a run of its own, so a killed backfill resumes with the missing run. Published
-    replays are not repeated. A failed replay ends the backfill unless it is to keep going; the
-    result has its error and the runs before it.
+    Each replay is a run of its own, so a killed backfill resumes with the missing run; copies of
+    adjoining ranges share their Spark jobs. Published replays are not repeated. A failed replay
+    ends the backfill unless it is to keep going; the result has its error and the runs before it.
     """
     request, results = prepared.request, list[RunResult]()
-    for replay_request in () if request.dry_run else prepared.replays:
-        results.append(_run(spark, lake, config, replay_request))
+    replays = () if request.dry_run else prepared.replays
+    for result in _results(spark, lake, config, replays):
+        results.append(result)
         emit(
             "backfill.run",
             replay=request.replay,
@@ -122,6 +125,22 @@ def run_prepared(
         if results[-1].error is not None and not request.keep_going:
             break
     return BackfillResult(request, prepared.survey, prepared.replays, tuple(results))
+
+
+def _results(
+    spark: SparkSession, lake: Lake, config: ProjectConfig, replays: Sequence[Request]
+) -> Iterator[RunResult]:
+    """Run replays in order: as many at once as are alike, else one."""
+    while replays:
+        outcomes = replay_together(spark, lake, config, replays)
+        for request, outcome in zip(replays, outcomes, strict=False):
+            if isinstance(outcome, CapstanError):
+                yield RunResult(request, error=outcome)
+            else:
+                yield RunResult(request, outcome)
+        if not outcomes:
+            yield _run(spark, lake, config, replays[0])
+        replays = replays[len(outcomes) or 1 :]
 
 
 def _run(spark: SparkSession, lake: Lake, config: ProjectConfig, request: Request) -> RunResult:

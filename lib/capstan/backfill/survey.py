@@ -22,7 +22,7 @@ from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.storage.lake import Lake
-from capstan.storage.tape.tape import open_tape
+from capstan.storage.tape.tape import open_tape, require_single_times
 
 if TYPE_CHECKING:
     from capstan.spark.session import Later
@@ -102,7 +102,10 @@ def survey(
         session: Finds tables that the lake has not seen yet, or that were moved.
     """
     declared = config.replay(replay)
-    tape = open_tape(lake, declared.inputs[0])
+    tape = open_tape(lake, declared.inputs[0], stamps=True)
+    if len(tape.columns) > 1:
+        # Of one coordinate, the least element of a stamp is in one interval.
+        require_single_times(tape, "a backfill")
     coordinate = tape.time_type.coordinates[-1]
     low = _tightest(max, _declared(coordinate, declared.since), _given(tape.time_type, since))
     high = _tightest(min, _declared(coordinate, declared.until), _given(tape.time_type, until))

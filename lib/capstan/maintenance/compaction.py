@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import RangeLockedError
 from capstan.maintenance.compaction_policy import INDEX, Sizes, TapeFile, runs_of, worth_writing
+from capstan.spark.own_session import copy_of
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import read_files
 from capstan.storage.delta.file_rewrite import exchange
@@ -55,6 +56,11 @@ class GrowingTable:
     key: str  # the column in whose order rows arrive, an integer or a timestamp
     order: tuple[str, ...]  # of the rows of a file
     sizes: Sizes = INDEX
+    by_key: bool = False  # whether it is asked for few rows, and its files are in small parts
+
+
+PART_ROWS = 4096
+"""The rows of a part of a file that can be skipped, by its bounds."""
 
 
 def index_tables(tape: Tape) -> list[GrowingTable]:
@@ -71,7 +77,14 @@ def index_tables(tape: Tape) -> list[GrowingTable]:
 
 def ledger_tables(lake: Lake) -> list[GrowingTable]:
     """The existing ledgers of a lake."""
-    tables = [GrowingTable(f"ledger {name}", lake.ledger(name), "at", ("at",)) for name in SCHEMAS]
+    # Most questions are about one run, or about the runs into one table, whose names begin alike.
+    tables = [
+        GrowingTable(
+            f"ledger {name}", lake.ledger(name), "at",
+            ("run", "at") if "run" in schema.names else ("at",), by_key=True,
+        )
+        for name, schema in SCHEMAS.items()
+    ]  # fmt: skip
     return [table for table in tables if is_table(table.path)]
 
 
@@ -107,6 +120,8 @@ def files_of(path: str, key: str, *, by_worker: bool = False) -> list[TapeFile] 
 def compact_index(spark: SparkSession, table: GrowingTable, *, ended: bool = False) -> TableResult:
     """Compact a table in the order of its rows; when `ended`, files wait for no more rows."""
     result = TableResult(table.name)
+    if table.by_key:
+        spark = copy_of(spark, {"parquet.block.row.count.limit": str(PART_ROWS)})
 
     def step() -> bool | None:
         files = files_of(table.path, table.key)

@@ -50,7 +50,8 @@ class ExpectedContent:
         """The times of a worker in order, with their numbers of records."""
         names = [name for name in self.messages.column_names if name.startswith("t")]
         messages = self.messages.filter(pc.equal(self.messages["worker"], worker))
-        grouped = messages.group_by(names).aggregate([("records", "sum")])
+        # Records without a time, under no element of a stamp, stay in the worker's first file.
+        grouped = messages.group_by(names).aggregate([("records", "sum")]).drop_null()
         ordered = grouped.sort_by([(name, "ascending") for name in names])
         times = zip(*(ordered[name].to_pylist() for name in names), strict=True)
         return list(zip(times, ordered["records_sum"].to_pylist(), strict=True))

@@ -148,7 +148,7 @@ def maintain(
     with with_path(lake.root):
         for name in names:
             try:
-                tape = open_tape(lake, name)
+                tape = open_tape(lake, name, stamps=True)
                 result.tables[name] = _maintain_tape(spark, lake, tape, sizes or Sizes(), result)
                 result.streams.append(name)
             except Exception as error:

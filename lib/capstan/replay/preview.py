@@ -17,6 +17,7 @@ from capstan.replay.output.certificate import late_rows
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.stamp_checks import timeless_records
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.replay.publish.diff import Difference
 from capstan.replay.target.already_published import find_equivalent_run
@@ -31,6 +32,7 @@ from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.region_json import render_bounds
 from capstan.storage.ledger.run_identity import have_same_identity
+from capstan.storage.tape import index
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index import ContentSummary
 from capstan.storage.tape.region_mask import Mask, Numbers, in_box, inside, numbers_of
@@ -74,6 +76,8 @@ class Preview:
             earlier cut; None for none.
         held_by: Other runs that now hold part of the range.
         comparison: Rows that it would add, remove and change; None when they were not compared.
+        timeless: Of a tape of stamps, the number of records under no element that it would read,
+            and of those that it would leave out; None for other tapes.
     """
 
     plan: Plan
@@ -89,6 +93,7 @@ class Preview:
     equivalent: str | None
     held_by: tuple[str, ...]
     comparison: Difference | None = None
+    timeless: Mapping[str, int] | None = None
 
     @property
     def complete(self) -> bool:
@@ -155,6 +160,7 @@ class Preview:
             "approve": plan.request.approve,
             **({"streams": self._parts()} if plan.inputs.several else {}),
             **({} if plan.change_rule is None else {"changes": plan.change_rule.to_json()}),
+            **({} if self.timeless is None else {"timeless": self.timeless}),
             **({} if self.comparison is None else {"diff": self.comparison.to_json(time_type)}),
         }
 
@@ -204,6 +210,7 @@ def preview(
         late_rows(plan),
         equivalent,
         _holders(lake, plan),
+        timeless=timeless_records(plan),
     )
 
 
@@ -217,7 +224,7 @@ def _equivalent_run(owner: Ownership) -> str | None:
     plan = owner.plan
     if plan.request.follow is not None:
         return None
-    last = runs.read_last(plan.lake, plan.identity)
+    last = runs.read_last(plan.lake, plan.identity, plan.target)
     if last is None or not last.published:
         last = find_equivalent_run(owner)
     return None if last is None else last.last.run
@@ -281,6 +288,8 @@ def published_overlap(plan: Plan, covered: Sequence[Covered]) -> PublishedOverla
 
 def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
     """Workers, times and record counts of the messages of a stream in the box that a plan reads."""
+    if stream.tape.stamped:
+        return _placed_cells(plan, stream)
     events = rows_of(stream.tape.paths.events)
     time_type, box = stream.tape.time_type, plan.reads.simplified().box
     wanted = (
@@ -297,6 +306,18 @@ def _cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
         workers if stream in plan.inputs.keepers else np.full_like(workers, _ANY),
         np.concatenate([np.empty((0, len(time_type.coordinates)), dtype=np.int64), *times]),
         np.asarray(pc.fill_null(messages["records"], 0).to_numpy(), dtype=np.int64),
+    )
+
+
+def _placed_cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Numbers]:
+    """The same of a tape of stamps; messages without elements stand in no run."""
+    width = len(stream.tape.time_type.coordinates)
+    found = index.messages(stream.tape, stream.cut, stream.workers, plan.reads)
+    timed = [each for each in found if None not in each.time]
+    return (
+        np.array([each.worker for each in timed], dtype=np.int64),
+        np.array([each.time for each in timed], dtype=np.int64).reshape(-1, width),
+        np.array([each.records for each in timed], dtype=np.int64),
     )
 
 

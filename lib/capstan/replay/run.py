@@ -83,9 +83,11 @@ def _replay_once(
 ) -> ReplayResult:
     """Carry out a replay of a range, unless a run that stands has published the same."""
     lake = plan.lake
-    _verify_inputs(spark, plan)
+    verify_inputs(spark, plan)
     plan.require_complete()
-    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
+    last = recovery.recover_ledger(
+        spark, lake, config, runs.read_last(lake, plan.identity, plan.target)
+    )
     recovery.complete_others(spark, lake, config, plan)
     job, owner = _next_run(spark, plan, last, started), Ownership(plan)
     equivalent = last
@@ -101,12 +103,14 @@ def _replay_once(
 def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: float) -> ReplayResult:
     """Carry out what has become complete since the last run of a followed replay."""
     lake = plan.lake
-    last = recovery.recover_ledger(spark, lake, config, runs.read_last(lake, plan.identity))
-    previous = runs.read_last_published(lake, plan.identity)
+    last = recovery.recover_ledger(
+        spark, lake, config, runs.read_last(lake, plan.identity, plan.target)
+    )
+    previous = runs.read_last_published(lake, plan.identity, plan.target)
     if not continues(plan, previous):
         # A run was recovered, or has ended while Spark started.
         _, plan = plan_with_spark(spark, lake, config, plan.request)
-    _verify_inputs(spark, plan)
+    verify_inputs(spark, plan)
     recovery.complete_others(spark, lake, config, plan)
     owner = Ownership(plan)
     _require_target(owner, previous)
@@ -119,7 +123,7 @@ def _follow(spark: SparkSession, config: ProjectConfig, plan: Plan, started: flo
     return carry_out(_next_run(spark, plan, last, started))
 
 
-def _verify_inputs(spark: SparkSession, plan: Plan) -> None:
+def verify_inputs(spark: SparkSession, plan: Plan) -> None:
     """Check the recordings of the chosen workers."""
     for stream in plan.inputs:
         chosen = tuple(stream.workers)

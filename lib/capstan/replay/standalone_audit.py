@@ -23,10 +23,11 @@ from capstan.replay.planning.computation import tagged_shape
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
+from capstan.replay.planning.stamp_checks import require_same_places
 from capstan.replay.planning.target_layout import Layout, column_type
 from capstan.replay.publish.audit_findings import record_findings
 from capstan.replay.target import target_table
-from capstan.replay.target.ownership import record_whole
+from capstan.replay.target.ownership import Ownership, record_whole
 from capstan.spark.session import Later
 from capstan.storage.delta import delta
 from capstan.storage.delta.small_files import look_again
@@ -196,6 +197,9 @@ def audit_against(spark: SparkSession, plan: Plan, request: TableAudit) -> Audit
     Without chosen workers, rows of unknown workers are `extra`; without a range, rows without a
     time are.
     """
+    owner = Ownership(plan)
+    own = (each.scope for each in owner.covered if owner.is_own(each))
+    require_same_places(plan, own, exactly=True)
     rows = delta.load(spark, plan.target, request.version)
     layout, time_type = plan.layout, plan.inputs.tape.time_type
     columns = shape_of(

@@ -52,7 +52,7 @@ def read_commit_times(lake: Lake, view: StreamHistory) -> CommitTimes:
 
 def _read(lake: Lake, view: StreamHistory) -> CommitTimes:
     table = delta.open_table(lake.stream(view.name).events)
-    tape = open_tape(lake, view.name, table)
+    tape = open_tape(lake, view.name, table, stamps=True)
     files = pa.table(table.get_add_actions(flatten=True))
     commits = view.progress.commits
     if not files.num_rows or not {"min.commit", "max.commit"} <= set(files.column_names):

@@ -105,7 +105,7 @@ def tape_facts(lake: Lake, name: str, as_of: int | None) -> dict[str, object]:
 
 def late_facts(lake: Lake, name: str) -> dict[str, object]:
     """Late records, which are not on tape, by reason, and the number re-injected."""
-    tape = open_tape(lake, name)
+    tape = open_tape(lake, name, stamps=True)
     cut = newest_cut(tape)
     labels = index.worker_labels(tape, cut)
     rows = late_by_reason(tape, cut)

@@ -17,7 +17,7 @@ from capstan.errors import CapstanError, InvalidRequestError
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
-from capstan.storage.ledger.claims import Scope
+from capstan.storage.ledger.claims import Claim, Scope
 from capstan.storage.ledger.coverage import Covered, current_rows, parse_covered
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
 from capstan.storage.ledger.tables import LedgerRow, read_rows
@@ -40,6 +40,10 @@ class FindingsView:
     audit: str
     target_version: int | None  # None for staged output, or for the newest
     rows: tuple[Json, ...]
+
+
+Owner = tuple[str, str | None]
+"""What decides who may see a run: its stream, and the declared replay that its request names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,12 @@ class RunView:
         return tuple(dict.fromkeys(split_streams(self.stream)))
 
     @property
+    def owner(self) -> Owner:
+        """Its stream, and the declared replay that its request names; None for none."""
+        replay = self.request.get("replay")
+        return self.stream, replay if isinstance(replay, str) else None
+
+    @property
     def error(self) -> Json:
         """Code, message and hint of the failure that ended it; empty for none."""
         return self.steps[-1].error if self.steps else {}
@@ -78,15 +88,27 @@ def list_runs(lake: Lake, *, claimed: bool = False, **equal: object) -> list[Run
     Runs that have only a claim are included if `claimed`.
     """
     histories = read_histories(lake, **equal)
-    held = {claim.run: claim for claim in claims.active(lake)} if histories or claimed else {}
+    active = claims.active(lake) if histories or claimed else []
+    held = {claim.run for claim in active}
     views = [_view(history, holds=run in held) for run, history in histories.items()]
-    if claimed:
-        views += [
-            RunView(run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at)
-            for run, claim in held.items()
-            if run not in histories
-        ]
+    views += _claimed(active, histories) if claimed else []
     return sorted(views, key=lambda view: view.at, reverse=True)
+
+
+def list_claimed(lake: Lake) -> list[RunView]:
+    """Runs that have only a claim."""
+    active = claims.active(lake)
+    names = tuple({claim.run for claim in active})
+    begun = read_rows(lake, "runs", ("run",), run=names) if names else []
+    return _claimed(active, {row["run"] for row in begun})
+
+
+def _claimed(active: Collection[Claim], begun: Collection[str]) -> list[RunView]:
+    newest = {claim.run: claim for claim in active if claim.run not in begun}
+    return [
+        RunView(run, claim.stream, claim.scope.target, CLAIMED, True, claim.attempt, claim.at)
+        for run, claim in newest.items()
+    ]
 
 
 def list_runs_of_stream(lake: Lake, stream: str) -> list[RunView]:
@@ -205,7 +227,7 @@ def _worker_labels(lake: Lake, stream: str) -> Mapping[int, str]:
     """The labels of a stream's workers; a deleted tape has none."""
     try:
         # Workers that several streams keep are the same in all of them.
-        tape = open_tape(lake, split_streams(stream)[0])
+        tape = open_tape(lake, split_streams(stream)[0], stamps=True)
         return index.worker_labels(tape, newest_cut(tape))
     except CapstanError:
         return {}

@@ -12,16 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.config import ProjectConfig
-from capstan.core.times import Antichain, Coordinate
+from capstan.core.json_object import Json
+from capstan.core.times import Antichain, Coordinate, TimeType
 from capstan.errors import CapstanError
 from capstan.reporting.frontier_history import TapeProgress, read_progress
 from capstan.storage.delta import delta
-from capstan.storage.delta.table_cache import VersionedCache
+from capstan.storage.delta.table_cache import VersionedCache, kept_facts
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.tape import index
+from capstan.storage.tape.arrow_times import integers
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.index import WorkerState
-from capstan.storage.tape.index_totals import integers
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
 from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
@@ -107,6 +109,21 @@ class VerifiedState:
         commits = [self.workers.get(state.worker, -1) for state in view.workers]
         return None if not commits or min(commits) < 0 else min(commits)
 
+    def to_json(self) -> Json:
+        """The state as a JSON object."""
+        workers = [[worker, at, self.events[worker]] for worker, at in self.workers.items()]
+        return {"workers": workers, "at": None if self.at is None else self.at.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: Json) -> VerifiedState:
+        """The state that `to_json` wrote."""
+        at = stored["at"]
+        return cls(
+            {worker: commit for worker, commit, _ in stored["workers"]},
+            {worker: events for worker, _, events in stored["workers"]},
+            None if at is None else datetime.fromisoformat(at),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StreamHistory(StreamView):
@@ -159,7 +176,7 @@ def stream_names(lake: Lake, config: ProjectConfig) -> list[str]:
 
 def read_stream(lake: Lake, name: str, about: str = "", *, as_of: int | None = None) -> StreamView:
     """Read a stream at a commit, or at its newest one, from stored totals and the events after."""
-    tape = open_tape(lake, name)
+    tape = open_tape(lake, name, stamps=True)
     cut = index.find_cut(tape, as_of)
     state = index.tape_state(tape, cut)
     return StreamView(tape, about, cut, state.workers, state.greatest, count_late(tape, cut))
@@ -206,8 +223,9 @@ def _each(
 def _cached(lake: Lake, name: str, about: str) -> StreamHistory:
     paths = lake.stream(name)
     sources = (paths.events, paths.late, lake.ledger("verified"), lake.ledger("findings"))
-    state = (about, *map(newest_entry, sources))
-    return _CACHE.get((lake.root, name), state, lambda: _history(lake, name, about))
+    events, late, verified, findings = map(newest_entry, sources)
+    state = events, late, verified, findings
+    return _CACHE.get((lake.root, name), (about, state), lambda: _history(lake, name, about, state))
 
 
 def view_payload(lake: Lake, name: str) -> Payload:
@@ -220,30 +238,53 @@ def view_payload(lake: Lake, name: str) -> Payload:
     return Payload(columns, files.num_rows, pc.sum(files["size_bytes"]).as_py() or 0)
 
 
-def _history(lake: Lake, name: str, about: str) -> StreamHistory:
-    table = delta.open_table(lake.stream(name).events)
-    tape = open_tape(lake, name, table)
-    files = pa.table(table.get_add_actions(flatten=True))
-    cut = newest_cut(tape)
-    progress = read_progress(tape, cut, events=table)
-    times = greatest_times(files, tape.time_type.coordinates[-1])
-    # By the bounds of files, to the millisecond.
-    greatest = None if times is None else pc.max(times).as_py()
-    of_tape = (tape.name, str(table.metadata().id))
-    newest = newest_entry(lake.ledger("findings"))
-    violations = _VIOLATIONS.get(lake.root, newest, lambda: tuple(known_violations(lake)))
+def _history(lake: Lake, name: str, about: str, state: tuple[str, str, str, str]) -> StreamHistory:
+    paths, (events, late, verified, findings) = lake.stream(name), state
+    facts = kept_facts("tape", paths.events, [events, late], lambda: _facts(lake, name))
+    settings = TapeSettings.parse(facts["settings"])
+    tape = Tape(name, paths, TimeType.from_json(facts["time"]), settings, facts["stamped"])
+    cut, of_tape = Cut(*facts["cut"]), (name, facts["identity"])
+    progress = read_progress(tape, cut)
+    violations = _VIOLATIONS.get(lake.root, findings, lambda: tuple(known_violations(lake)))
     return StreamHistory(
-        tape, about, cut, progress.workers, greatest, count_late(tape, cut), progress,
-        read_verified(lake, tape, cut),
+        tape, about, cut, progress.workers, facts["greatest"], facts["late"], progress,
+        VerifiedState.from_json(
+            kept_facts(
+                "verified", paths.events, [events, verified],
+                lambda: read_verified(lake, tape, cut).to_json(),
+            )
+        ),
         tuple(each for each in violations if (each.stream, each.tape) == of_tape),
-        newest_write(files),
+        _moment(facts["written"]),
     )  # fmt: skip
+
+
+def _facts(lake: Lake, name: str) -> Json:
+    """What a page reads of the tables of a tape, beside its index as a whole."""
+    table = delta.open_table(lake.stream(name).events)
+    tape = open_tape(lake, name, table, stamps=True)
+    files, cut = table.files(), newest_cut(tape)
+    times = greatest_times(files, tape.time_type.coordinates[-1])
+    return {
+        "identity": str(table.metadata().id),
+        "time": tape.time_type.to_json(),
+        "settings": tape.settings.to_text(),
+        "stamped": tape.stamped,
+        "cut": [cut.commit, cut.batch],
+        # By the bounds of files, to the millisecond.
+        "greatest": None if times is None else pc.max(times).as_py(),
+        "written": pc.max(files["modification_time"]).as_py() if files.num_rows else None,
+        "late": count_late(tape, cut),
+    }
 
 
 def newest_write(files: pa.Table) -> datetime | None:
     """The time of the newest of a table's files; None without files."""
-    written = pc.max(files["modification_time"]).as_py() if files.num_rows else None
-    return None if written is None else datetime.fromtimestamp(written / 1000, UTC)
+    return _moment(pc.max(files["modification_time"]).as_py() if files.num_rows else None)
+
+
+def _moment(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:

@@ -58,6 +58,7 @@ def plan_facts(plan: Json, show: Show) -> list[Fact]:
         ("records", f"{records} at {times} times" if records else ""),
         ("to read", read),
         ("late, not replayed", plan.get("late")),
+        ("without a time", _timeless_text(plan.get("timeless"), show)),
         ("transform", plan.get("transform")),
         ("pipeline", pipeline_text(plan.get("pipeline"))),
         ("mode", plan.get("mode")),
@@ -90,6 +91,7 @@ def certificate_facts(
         ("complete", f"{'yes' if c.complete else 'only in part'}, frontier {frontier}"),
         ("workers left out", "" if c.streams else workers_text(c.not_covered.workers)),
         ("late, not replayed", c.late),
+        ("without a time", _timeless_text(c.timeless, show)),
         ("transform", c.transform),
         ("pipeline", pipeline_text(c.pipeline)),
         ("changes", changes_text(c.changes)),
@@ -136,6 +138,12 @@ def _stream_facts(
         for name, listed in (("workers", "workers"), ("left out", "left_out")):
             facts.append((f"{name} of {part['source']}", workers_text(part.get(listed))))
     return facts
+
+
+def _timeless_text(timeless: Json | None, show: Show) -> str:
+    """The records under no element of a stamp; empty for none."""
+    names = {"read": "records", "left_out": "records left out: a range has times"}
+    return ", ".join(f"{show(n)} {names[name]}" for name, n in (timeless or {}).items() if n)
 
 
 def audit_text(audit: Json | None, show: Show) -> str:

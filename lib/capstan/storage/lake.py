@@ -320,10 +320,22 @@ def write_whole(path: str, content: bytes) -> None:
     filesystem.move(temporary, inside)
 
 
-def _write(filesystem: fs.FileSystem, inside: str, content: bytes) -> None:
+def move_file(path: str, to: str) -> None:
+    """Move the file at `path` within its file system, and create its folders."""
+    filesystem, inside = _open(path)
+    _, there = _open(to)
+    _make_parent(filesystem, there)
+    filesystem.move(inside, there)
+
+
+def _make_parent(filesystem: fs.FileSystem, inside: str) -> None:
     # S3 has no folders; Arrow would put an empty object in place of each.
     if not isinstance(filesystem, fs.S3FileSystem):
         filesystem.create_dir(inside.rsplit("/", 1)[0], recursive=True)
+
+
+def _write(filesystem: fs.FileSystem, inside: str, content: bytes) -> None:
+    _make_parent(filesystem, inside)
     with filesystem.open_output_stream(inside) as stream:
         stream.write(content)
 

@@ -16,11 +16,10 @@ from capstan.storage.delta import delta
 from capstan.storage.lake import is_table, sizes_of
 from capstan.storage.tape.fingerprint import record_hashes, sum_mod64
 from capstan.storage.tape.region_sql import region_sql
-from capstan.storage.tape.tape import Cut, Tape, read_events, read_records
+from capstan.storage.tape.tape import Cut, Tape, placed, read_events, read_records
 from capstan.storage.tape.time_columns import integers
 from capstan.verify.event_columns import NO_WORKER
 
-_CELL = ["worker", "batch", "time"]
 _LAST = 2**63 - 1
 
 
@@ -83,7 +82,7 @@ def require_counts(
     """Check the number of records of each event, without reading the payload."""
     cells = _cells(spark, tape, cut, workers).where("stored <> promised")
     if region is not None:
-        cells = cells.where(region_sql(tape.time_type, region, tape.columns))
+        cells = placed(cells, tape, region)
     coordinates = integers(F.col("time"), tape.time_type).alias("time")
     first = cells.orderBy("worker", "seq").select(
         "worker", "seq", coordinates, "stored", "promised"
@@ -124,22 +123,23 @@ def _cells(
 ) -> DataFrame:
     """A row per worker, batch and time of either side, with stored and promised contents.
 
-    Columns: `worker INT, batch BIGINT, time STRUCT, seq BIGINT` (null without an event), then
-    count and both hashes of the stored rows (`stored, h1, h2`) and of the event (`promised,
-    promised_h1, promised_h2`), zero for an absent side. In no order.
+    Columns: `worker INT, batch BIGINT, time STRUCT`, the `stamp` if the tape has it, `seq BIGINT`
+    (null without an event), then count and both hashes of the stored rows (`stored, h1, h2`) and of
+    the event (`promised, promised_h1, promised_h2`), zero for an absent side. In no order.
     """
+    cell = ["worker", "batch", "time", *tape.stamp]
     regions = [region_sql(tape.time_type, Region(box), tape.columns) for box in retired]
     # A record without a time was not retired.
     kept = " AND ".join(f"NOT coalesce({region}, false)" for region in regions) or "true"
     rows = read_records(spark, tape, cut, workers=workers).where(kept)
     h1, h2 = record_hashes(rows)
-    stored = rows.select(*_CELL, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
+    stored = rows.select(*cell, F.lit(1).alias("stored"), h1.alias("h1"), h2.alias("h2"))
     promised = (
         read_events(spark, tape, cut, workers=workers)
         .where("kind = 'messages'")
         .where(kept)
         .select(
-            *_CELL,
+            *cell,
             "seq",
             F.col("records").alias("promised"),
             F.col("fingerprint.h1").alias("promised_h1"),
@@ -150,7 +150,7 @@ def _cells(
     return (
         stored.unionByName(promised, allowMissingColumns=True)
         .withColumn("worker", F.coalesce("worker", F.lit(NO_WORKER)))
-        .groupBy(*_CELL)
+        .groupBy(*cell)
         .agg(
             F.min("seq").alias("seq"),
             *(_or_zero(F.sum(name)).alias(name) for name in ("stored", "promised")),

@@ -16,7 +16,7 @@ from pyarrow import dataset
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import rows_of
-from capstan.storage.tape.index_totals import coordinates
+from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 Mask = npt.NDArray[np.bool_]
@@ -32,14 +32,19 @@ Checking them takes less than a second unless many times are held at once.
 
 
 COLUMNS = ("worker", "seq", "commit", "kind", "time", "updates", "records", "fingerprint")
-"""The columns of `events` that are checked; of a fingerprint, only whether it is whole."""
+"""The columns of `events` that are checked; of a fingerprint, only whether it is whole.
+
+A tape of stamps has the column `stamp` as well.
+"""
+
+Stamp = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class EventColumns:
     """A batch of events, sorted by worker and seq.
 
-    A missing or null value is replaced by an arbitrary one. Such a row is in `faults`, or its kind
+    A missing or null value is replaced by an arbitrary one. Such a row is in `special`, or its kind
     has no such value.
     """
 
@@ -51,26 +56,31 @@ class EventColumns:
     records: list[int]
     updates: list[tuple[tuple[int, ...], int]]  # `(time, diff)` of all progress events
     offsets: list[int]  # each event's start in `updates`, and the end of the last
-    faults: dict[int, str]  # by row
+    # By row: what is wrong with it, or the stamp of messages that do not have one time.
+    special: dict[int, Stamp | str]
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, width: int) -> EventColumns:
-        """Convert a batch with the columns `COLUMNS`."""
+        """Convert a batch with the columns `COLUMNS`, and `stamp` if its tape has it."""
         flat = batch.column("updates").values
         moved = coordinates(pc.struct_field(flat, "time"), width)
         diffs = pc.struct_field(flat, "diff")
         sent = coordinates(batch.column("time"), width)
         progress = _mask(pc.equal(batch.column("kind"), "progress"))
+        stamped, untimed, times = "stamp" in batch.schema.names, _nulls(*sent), _tuples(sent)
+        if stamped:
+            untimed &= ~_mask(pc.equal(pc.list_value_length(batch.column("stamp")), 0))
+        faults = _faults(batch, progress, untimed, _nulls(*moved, diffs))
         return cls(
             workers=_numpy(batch.column("worker").cast(pa.int64()), NO_WORKER),
             seqs=_numpy(batch.column("seq")).tolist(),
             commits=_numpy(batch.column("commit")),
             progress=progress.tolist(),
-            times=_tuples(sent),
+            times=times,
             records=_numpy(batch.column("records")).tolist(),
             updates=list(zip(_tuples(moved), _numpy(diffs).tolist(), strict=True)),
             offsets=batch.column("updates").offsets.to_numpy().tolist(),
-            faults=_faults(batch, progress, _nulls(*sent), _nulls(*moved, diffs)),
+            special=_stamps(batch, times, width) | faults if stamped else faults,
         )
 
     def sequences(self) -> Iterator[tuple[int, range]]:
@@ -90,7 +100,33 @@ class EventColumns:
         return selected
 
 
-def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> dict[int, str]:
+def _stamps(
+    batch: pa.RecordBatch, times: list[tuple[int, ...]], width: int
+) -> dict[int, Stamp | str]:
+    """The stamps of a batch that has them by row, or their faults."""
+    column = batch.column("stamp")
+    flat = coordinates(column.values, width)
+    elements, absent = _tuples(flat), _nulls(*flat)
+    offsets = column.offsets.to_numpy().tolist()
+    kinds = batch.column("kind").to_pylist()
+    timed = _mask(pc.is_valid(batch.column("time")))
+    found: dict[int, Stamp | str] = {}
+    for row in np.flatnonzero(~_nulls(column)).tolist():
+        start, end = offsets[row], offsets[row + 1]
+        stamp = found[row] = tuple(elements[start:end])
+        # The time of such an event is the first of its elements, if there is one.
+        if kinds[row] == "progress":
+            found[row] = "a progress event with a stamp"
+        elif len(stamp) == 1 or stamp[:1] != ((times[row],) if timed[row] else ()):
+            found[row] = "a messages event whose time is not the first of its stamp"
+        elif absent[start:end].any():
+            found[row] = "a messages event with a null in its stamp"
+    return found
+
+
+def _faults(
+    batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask
+) -> dict[int, Stamp | str]:
     """Faults by row; `sent` lack a complete time, and `moved` are flattened updates with a null."""
     messages = _mask(pc.equal(batch.column("kind"), "messages"))
     hashes = [pc.struct_field(batch.column("fingerprint"), name) for name in ("h1", "h2")]
@@ -110,7 +146,7 @@ def _faults(batch: pa.RecordBatch, progress: Mask, sent: Mask, moved: Mask) -> d
         (messages & negative, "a messages event with a negative count of records"),
         (messages & _nulls(*hashes), "a messages event without a fingerprint"),
     ]
-    faults: dict[int, str] = {}
+    faults: dict[int, Stamp | str] = {}
     for faulty, description in checks:
         for row in np.flatnonzero(faulty).tolist():
             faults.setdefault(row, description)
@@ -159,6 +195,11 @@ def _are_few(tape: Tape, after: int) -> bool:
     return bool(newer <= MAX_EVENTS)
 
 
+def columns_of(tape: Tape) -> list[str]:
+    """The columns of a tape's events that are checked."""
+    return [*COLUMNS, *tape.stamp]
+
+
 def few_events(
     tape: Tape, cut: Cut, workers: Collection[int] | None, after: int
 ) -> list[pa.RecordBatch] | None:
@@ -171,7 +212,7 @@ def few_events(
     wanted = (dataset.field("commit") <= cut.commit) & (dataset.field("commit") > after)
     if workers is not None:
         wanted &= dataset.field("worker").isin(list(workers))
-    rows = rows_of(tape.paths.events).to_table(columns=list(COLUMNS), filter=wanted)
+    rows = rows_of(tape.paths.events).to_table(columns=columns_of(tape), filter=wanted)
     rows, keys = rows.combine_chunks(), ["worker", "seq"]
     if rows.group_by(keys).aggregate([]).num_rows < len(rows):
         return None

@@ -74,8 +74,8 @@ def fold(
 ) -> Iterator[pa.RecordBatch]:
     """Check recordings one after another: a row with `worker` and its result as text for each.
 
-    Events have the columns `event_columns.COLUMNS`, sorted by worker and seq; a recording may span
-    batches. A worker that is not in `starts` is unknown.
+    Events have the columns of `event_columns.columns_of`, sorted by worker and seq; a recording may
+    span batches. A worker that is not in `starts` is unknown.
     """
     current: _Recording | None = None
     for batch in batches:
@@ -111,14 +111,14 @@ class _Recording:
         """Check further events, up to the first violation."""
         if self._ended:
             return
-        checker, stop, faults = self._checker, self._start.stop, columns.faults
+        checker, stop, special = self._checker, self._start.stop, columns.special
         updates, offsets = columns.updates, columns.offsets
         for row in columns.later(rows, self._start.commit):
             if checker.seq == stop:
                 self._end(None)
                 return
-            if row in faults:
-                violation: Violation | None = checker.refuse(Rule.SHAPE, faults[row])
+            if row in special:
+                violation = self._check_special(columns, row)
             elif columns.seqs[row] != checker.seq:
                 violation = checker.expect(columns.seqs[row])
             elif columns.progress[row]:
@@ -128,6 +128,15 @@ class _Recording:
             if violation is not None:
                 self._end(violation)
                 return
+
+    def _check_special(self, columns: EventColumns, row: int) -> Violation | None:
+        """Check an event that is faulty, or messages that do not have one time."""
+        found = columns.special[row]
+        if isinstance(found, str):
+            return self._checker.refuse(Rule.SHAPE, found)
+        if columns.seqs[row] != self._checker.seq:
+            return self._checker.expect(columns.seqs[row])
+        return self._checker.messages(found, columns.records[row])
 
     def result(self) -> pa.RecordBatch:
         """The row with the result."""

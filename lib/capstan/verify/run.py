@@ -90,7 +90,7 @@ def events_to_check(
 ) -> DataFrame:
     """Events of these workers after a commit, with the columns that are checked, in no order."""
     events = read_events(spark, tape, cut, workers=workers, after=after)
-    return events.select(*event_columns.COLUMNS)
+    return events.select(*event_columns.columns_of(tape))
 
 
 def check_events(

@@ -64,6 +64,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return ReplayResult(Certificate.from_json(published), unchanged=unchanged)
 
     monkeypatch.setattr(running, "replay", fake)
+    monkeypatch.setattr(running, "replay_together", lambda *_: [])
     return waiting
 
 
@@ -89,6 +90,24 @@ def test_each_chunk_is_a_run_and_reports_its_end(lake: Lake, answers: list[objec
     runs = actual.to_json()["runs"]
     assert [run["run"] for run in runs] == ["r-01", "r-02", "r-03", "r-04"]  # type: ignore[attr-defined]
     assert actual.error is None
+
+
+def test_what_is_left_of_runs_together_is_run_one_by_one(
+    lake: Lake, answers: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def together(_s: object, _l: Lake, _d: ProjectConfig, requests: Any) -> list[ReplayResult]:
+        asked.append(len(requests))
+        published = [Certificate.from_json({"run": f"t-{str(requests[0].since)[8:10]}"})]
+        return [ReplayResult(published[0])] * (2 if len(asked) == 1 else 0)
+
+    monkeypatch.setattr(running, "replay_together", together)
+    answers += [HELD]
+    actual = fill(lake, keep_going=True)
+    assert asked == [4, 2, 1]
+    runs = [(run["run"], run.get("error")) for run in actual.to_json()["runs"]]  # type: ignore[attr-defined]
+    assert runs == [("t-01", None), ("t-01", None), (None, "CAP-HELD"), ("r-04", None)]
 
 
 def test_a_failure_ends_the_backfill_and_reports_completed_runs(

@@ -643,3 +643,34 @@ def test_a_dry_run_lists_the_runs_without_a_jvm(run, capsys):
 )
 def test_invalid_commands(words, code, run):
     assert (run(*words)[0], run(*words)[1]["error"]) == (2, code)
+
+
+def test_a_record_under_several_times_is_in_one_interval(tmp_path: Path) -> None:
+    lake, config = Lake.at(tmp_path), declarations()
+    line = TimeType.of(t=Kind.BIGINT)
+    stamps = [[(2,), (7,)], [(5,), (5,)], []]
+    lay_tape(lake, "numbers", ["a", "b"], [(0,), (8,)], None, time_type=line, stamps=stamps)
+    found = survey(lake, config, "batches", every=2)
+    assert [item.state for item in found.intervals] == [IntervalState.GAP] * 5
+    counts = []
+    for interval in found.intervals:
+        request = Request("numbers", "t", since=interval.since, until=interval.until)
+        plan = make_plan(lake, config, request)
+        counts.append(sum(each.content(plan.reads).records for each in plan.inputs))
+    assert counts == [2, 2, 2, 0, 2]
+    books = Books(lake, "numbers", lake.table("batches"))
+    books.published("r1", (0, 1), Region(Box((2,), (6,))))
+    states = [item.state for item in survey(lake, config, "batches", every=2).intervals]
+    assert states == [IntervalState.GAP, *[IntervalState.COVERED] * 2, *[IntervalState.GAP] * 2]
+    # Without a declared range, it goes from the first to the last of their times.
+    lay_tape(lake, "none", ["a"], [], None, time_type=line, stamps=[[]])
+    free = Replay(name="free", stream="none", target="free")
+    assert not survey(lake, replace(config, replays={"free": free}), "free").intervals
+
+
+def test_of_several_coordinates_such_a_stream_is_refused(tmp_path: Path) -> None:
+    lake, grid = Lake.at(tmp_path), TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
+    lay_tape(lake, "numbers", ["a"], [], None, time_type=grid, stamps=[[(0, 1), (1, 0)]])
+    with pytest.raises(InvalidRequestError, match="a backfill works on messages") as caught:
+        survey(lake, declarations(), "batches")
+    assert caught.value.code == "CAP-STAMP"

@@ -22,7 +22,7 @@ from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.snapshots import Snapshot, find_snapshot, list_taken, parts_of, read_parts
 from capstan.storage.lake import Lake
-from capstan.storage.ledger.runs import read_last_published
+from capstan.storage.ledger.runs import History, read_last_published
 from tests.support.jvmless_lake import Books, intent_json, lay_tape
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.sample_streams import NAME, declared, little_stream
@@ -64,8 +64,12 @@ class Followed:
     def step(self, run: str, step: str, detail: dict[str, object]) -> None:
         self.books.stepped(run, step, detail, identity="id", generation=int(run[-1]))
 
+    @property
+    def last(self) -> History | None:
+        return read_last_published(self.lake, "id", self.books.target)
+
     def chosen(self, peers: int | None = None) -> str | None:
-        last = read_last_published(self.lake, "id")
+        last = self.last
         assert last is not None
         actual = find_snapshot(self.lake, last, peers)
         return actual and actual.name
@@ -85,7 +89,9 @@ def test_a_run_goes_on_from_the_newest_that_stands(followed: Followed) -> None:
     first, second = followed.publish(), followed.publish()
     assert followed.chosen() == second.name
     request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
-    cursor = find_cursor(followed.lake, request, read_last_published(followed.lake, "id"))
+    cursor = find_cursor(
+        followed.lake, request, read_last_published(followed.lake, "id", followed.books.target)
+    )
     assert cursor is not None
     assert cursor.resumed == second
     assert cursor.reached == Antichain.of([Time((2 * HOUR_US,))])
@@ -215,7 +221,9 @@ def test_a_changed_pipeline_is_refused_before_spark_starts(
     request = Request(NAME, "t", pipeline="places", sink="pairs", follow="f")
 
     def resumed() -> str | None:
-        cursor = find_cursor(followed.lake, request, read_last_published(followed.lake, "id"))
+        cursor = find_cursor(
+            followed.lake, request, read_last_published(followed.lake, "id", followed.books.target)
+        )
         plan = make_plan(followed.lake, declarations, request, cursor=cursor)
         assert isinstance(plan.computation, PipelineComputation)
         resumed = plan.computation.resumed

@@ -133,7 +133,7 @@ def test_a_stream_of_the_same_name_made_anew_is_another_one(tmp_path):
     assert [view.events for view in actual] == [13, 17]
 
 
-def test_long_tapes_read_four_columns_and_draw_bounded(lake, monkeypatch):
+def test_long_tapes_read_five_columns_and_draw_bounded(lake, monkeypatch):
     recorded = Recorded("long", [f"w{n}" for n in range(5)], commits=4, pairs=25_000)
     recorded.lay(lake)
     tape, scans = open_tape(lake, "long"), []
@@ -142,9 +142,9 @@ def test_long_tapes_read_four_columns_and_draw_bounded(lake, monkeypatch):
         scans.append((path, len(columns), len(files)))
         yield from arrow_scan.iter_columns(path, columns, table, files)
 
-    monkeypatch.setattr("capstan.reporting.frontier_history.iter_columns", iter_columns)
+    monkeypatch.setattr("capstan.storage.tape.index_sums.iter_columns", iter_columns)
     progress = read_progress(tape, newest_cut(tape))
-    assert scans == [(tape.paths.events, 4, 4)]
+    assert scans == [(tape.paths.events, 5, 4)]
     assert recorded.events == 1_000_005
     assert sum(state.events for state in progress.workers) == recorded.events
     assert least_held(progress.workers[0]) == micros(recorded.frontier(0, 3))

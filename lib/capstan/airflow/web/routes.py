@@ -35,10 +35,10 @@ from capstan.replay.planning.target_places import target_path
 from capstan.reporting.commit_history import read_commit_times
 from capstan.reporting.coverage_view import require_tape, view_coverage, view_coverages
 from capstan.reporting.html import STATIC, report_policy, run_report, static
+from capstan.reporting.run_heads import RunHeads, read_heads
 from capstan.reporting.run_view import (
-    CLAIMED,
     RunView,
-    list_runs,
+    list_claimed,
     list_runs_of_stream,
     view_run,
     view_tables,
@@ -50,6 +50,7 @@ from capstan.reporting.stream_view import (
     view_stream,
     view_streams,
 )
+from capstan.spark.project_home import cache_folder
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake
 
@@ -62,7 +63,7 @@ router = APIRouter()
 
 def make_app() -> FastAPI:
     """The application; every route requires a login."""
-    table_cache.enable()
+    table_cache.enable(cache_folder() / "read")
     app = FastAPI(
         docs_url=None,
         redoc_url=None,
@@ -90,7 +91,7 @@ def _read_overview(settings: Settings) -> None:
     # The page reads again, and reports an error to its user.
     with suppress(CapstanError):
         lake.require()
-        list_runs(lake)
+        read_heads(lake).views(0, _NEWEST)
         view_streams(lake, declared, stream_names(lake, declared))
         view_coverages(lake, declared, list(declared.replays))
 
@@ -123,19 +124,17 @@ class Visit:
         text = rendered(self.request, template, here=here, lake=self.lake.root, **values)
         return HTMLResponse(text)
 
-    def runs(self) -> list[RunView]:
+    def runs(self) -> RunHeads:
         """The runs that the user may see, newest first."""
-        return self.permissions.runs(list_runs(self.lake), self.declared)
+        every = read_heads(self.lake)
+        return every.owned_by(self.permissions.owners(every.owners, self.declared))
 
     def visible_runs(self) -> set[str]:
         """Names of runs that the user may see; a run with only a claim belongs to its streams."""
-        listed = list_runs(self.lake, claimed=True)
-        claimed = [run for run in listed if run.state == CLAIMED]
+        claimed = list_claimed(self.lake)
         streams = self.permissions.streams({name for run in claimed for name in run.streams})
-        stepped = [run for run in listed if run.state != CLAIMED]
-        visible = self.permissions.runs(stepped, self.declared)
-        visible += [run for run in claimed if streams.issuperset(run.streams)]
-        return {run.run for run in visible}
+        visible = [run.run for run in claimed if streams.issuperset(run.streams)]
+        return {*self.runs().names, *visible}
 
     def run(self, name: str) -> RunView:
         """A run that the user may see."""
@@ -171,7 +170,7 @@ def overview(visit: Visited) -> Response:
     names = stream_names(lake, declared)
     visible = permissions.streams(names)
     replays = [replay.name for replay in permissions.replays(declared.replays.values())]
-    runs = visit.runs() if not problems else []
+    runs = visit.runs() if not problems else None
     problems += [error.summary() for error in mistakes(visit.settings)]
     return visit.page(
         "overview.html",
@@ -179,8 +178,8 @@ def overview(visit: Visited) -> Response:
         problems=problems,
         streams=view_streams(lake, declared, [name for name in names if name in visible]),
         replays=view_coverages(lake, declared, replays),
-        runs=runs[:_NEWEST],
-        more=len(runs) if len(runs) > _NEWEST else 0,
+        runs=runs.views(0, _NEWEST) if runs else [],
+        more=len(runs) if runs and len(runs) > _NEWEST else 0,
     )
 
 
@@ -253,7 +252,7 @@ def runs(visit: Visited, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> R
     return visit.page(
         "runs.html",
         "/runs",
-        runs=rows[begin : begin + _PER_PAGE],
+        runs=rows.views(begin, _PER_PAGE),
         total=len(rows),
         page=page,
         more=len(rows) > begin + _PER_PAGE,

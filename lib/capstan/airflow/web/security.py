@@ -26,7 +26,7 @@ from capstan.core.config import ProjectConfig, Replay, check_name, split_streams
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.errors.translation import to_capstan_error
 from capstan.reporting.html import render
-from capstan.reporting.run_view import RunView
+from capstan.reporting.run_view import Owner, RunView
 
 HEADERS = {
     "Content-Security-Policy": (
@@ -90,13 +90,19 @@ class Permissions:
 
     def runs(self, runs: Iterable[RunView], config: ProjectConfig) -> list[RunView]:
         """The runs, of those given and in their order, that the user may see."""
+        listed = list(runs)
+        visible = self.owners({run.owner for run in listed}, config)
+        return [run for run in listed if run.owner in visible]
+
+    def owners(self, owners: Iterable[Owner], config: ProjectConfig) -> set[Owner]:
+        """The owners of runs, of those given, whose runs the user may see."""
         needed = {
-            run.run: {_run_dag(run, config), *map(capture_dag, split_streams(run.stream))}
-            for run in runs
-            if all(map(_is_name, split_streams(run.stream)))
+            (streams, replay): {_run_dag(replay, config), *map(capture_dag, split_streams(streams))}
+            for streams, replay in owners
+            if all(map(_is_name, split_streams(streams)))
         }
         readable = _readable({dag for dags in needed.values() for dag in dags}, self.user)
-        return [run for run in runs if run.run in needed and needed[run.run] <= readable]
+        return {owner for owner, dags in needed.items() if dags <= readable}
 
     def may_replay(self) -> bool:
         """Whether the user may trigger `capstan_replay`."""
@@ -115,9 +121,8 @@ class Permissions:
         )
 
 
-def _run_dag(run: RunView, config: ProjectConfig) -> str:
-    name = run.request.get("replay")
-    replay = config.replays.get(name) if isinstance(name, str) else None
+def _run_dag(name: str | None, config: ProjectConfig) -> str:
+    replay = None if name is None else config.replays.get(name)
     return dag_id("replay") if replay is None else replay_dag(replay)
 
 

@@ -41,9 +41,13 @@ def moved(before: Time, after: Time) -> Updates:
 
 
 def hashed(records: DataFrame) -> DataFrame:
-    """Rows of the table `records`, as the functions here count them: `worker, time, h1, h2`."""
+    """Rows of the table `records`, as the functions here count them: `worker, time, h1, h2`.
+
+    Those of a tape of stamps have the `stamp` as well.
+    """
     h1, h2 = record_hashes(records)
-    return records.select("worker", "time", h1.alias("h1"), h2.alias("h2"))
+    stamp = [name for name in records.columns if name == "stamp"]
+    return records.select("worker", "time", h1.alias("h1"), h2.alias("h2"), *stamp)
 
 
 def numbered_events(
@@ -57,10 +61,11 @@ def numbered_events(
 ) -> DataFrame:
     """The events of one commit, numbered from each worker's last, in one partition.
 
-    `stored` has a row per record: `worker INT, time STRUCT`, hashes `h1, h2 BIGINT`. The rank of a
-    statement places it before or after messages; `positions` are the workers' next `seq`.
+    `stored` has a row per record: `worker INT, time STRUCT`, hashes `h1, h2 BIGINT`, and on a tape
+    of stamps the `stamp`. The rank of a statement places it before or after messages; `positions`
+    are the workers' next `seq`.
     """
-    messages = stored.groupBy("worker", "time").agg(
+    messages = stored.groupBy("worker", "time", *tape.stamp).agg(
         F.count(F.lit(1)).alias("records"),
         fingerprint(F.col("h1"), F.col("h2")).alias("fingerprint"),
     )
@@ -75,7 +80,7 @@ def numbered_events(
     columns = struct(worker="integer", rank="integer", start="long", updates=updates)
     progress = pa.Table.from_pylist(rows, schema=arrow_schema(columns))
     whole = Window.partitionBy("worker")
-    order = whole.orderBy("rank", "time")
+    order = whole.orderBy("rank", "time", *tape.stamp)
     return (
         messages.withColumn("rank", F.lit(MESSAGES))
         .unionByName(stored.sparkSession.createDataFrame(progress), allowMissingColumns=True)
@@ -89,6 +94,7 @@ def numbered_events(
             F.lit(commit).cast("bigint").alias("commit"),
             "records",
             "fingerprint",
+            *tape.stamp,
             "rank",
         )
         .where(F.col("rank") > POSITION)

@@ -202,7 +202,7 @@ def listen(
     request = ListenRequest(stream, workers, encoding, port, host, every, idle)
     with shell.spark(Work(f"listen for {stream}")) as spark:
         result = record(spark, shell.lake, request)
-    tape = open_tape(shell.lake, stream)
+    tape = open_tape(shell.lake, stream, stamps=True)
     shell.output.result(result.to_json(tape), *_listened(result, tape))
     result.require_sound()
     return 0
@@ -265,7 +265,7 @@ def _selected(
     from capstan.storage.tape.tape import open_tape
     from capstan.storage.tape.worker_choice import resolve_workers
 
-    tape = open_tape(shell.lake, stream)
+    tape = open_tape(shell.lake, stream, stamps=True)
     cut = find_cut(tape, as_of)
     return tape, cut, tuple(resolve_workers(tape, cut, names(workers, "--workers")))
 

@@ -115,7 +115,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         peers=given["peers"],
         as_of=cuts(given["as_of"])["as_of"],
     )
-    open_tape(shell.lake, request.stream)
+    open_tape(shell.lake, request.stream, stamps=True)
     with shell.spark(Work(f"record {request.stream} onto {request.into}")) as spark:
         from capstan.interop.transfer.recapture import recapture
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from capstan.core.times.adjoining_ranges import AdjoiningRanges
 from capstan.core.times.antichain import Antichain, complete
 from capstan.core.times.box import Bound, Box
 from capstan.core.times.change_batch import ChangeBatch
@@ -14,6 +15,7 @@ from capstan.core.times.time_type import TimeType
 __all__ = [
     "PAIR",
     "PRODUCT",
+    "AdjoiningRanges",
     "Antichain",
     "Bound",
     "Box",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from capstan.core.times.antichain import Antichain
@@ -29,6 +30,39 @@ class Region:
         if self.above is not None and not self.above.less_equal(time):
             return False
         return self.box.contains(time)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing bounds it: then it also has what is under no time at all."""
+        region = self.simplified()
+        bounds = (*region.box.since, *region.box.until)
+        return not region.below and region.above is None and not any(b is not None for b in bounds)
+
+    @property
+    def end(self) -> Region:
+        """The region with all times before it."""
+        return Region(Box((None,) * len(self.box.since), self.box.until), self.below)
+
+    def place(self, stamp: Collection[Time]) -> Time | None:
+        """The element by which the region has the records under a stamp; None if it has not.
+
+        It has them when some element is before its end, and none was in an earlier range: complete,
+        and before its beginning. The first in listing order that is before the end is the place.
+        """
+        first = next(filter(self.end.contains, stamp), None)
+        return first if first is not None and all(map(self._is_later, stamp)) else None
+
+    def _is_later(self, time: Time) -> bool:
+        """Whether a time was in no earlier range."""
+        if self.above is not None and not self.above.less_equal(time):
+            return False
+        pending = self.below is not None and self.below.less_equal(time)
+        return pending or Box(self.box.since, (None,) * len(self.box.until)).contains(time)
+
+    def splits(self, stamp: Collection[Time]) -> bool:
+        """Whether some elements of a stamp are in the region, and others are not."""
+        inside = sum(map(self.contains, stamp))
+        return 0 < inside < len(stamp)
 
     def includes(self, other: Region) -> bool:
         """Whether every time of another region is known to be in this one."""

@@ -21,7 +21,14 @@ from capstan.interop.transfer.export_files import integer_times
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
-from capstan.storage.tape.tape import Cut, Tape, read_events, read_records, stored_payload
+from capstan.storage.tape.tape import (
+    Cut,
+    Tape,
+    read_events,
+    read_records,
+    require_single_times,
+    stored_payload,
+)
 from capstan.storage.tape.time_columns import JSON
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
@@ -57,6 +64,7 @@ def export_topics(
     spark: SparkSession, lake: Lake, tape: Tape, topics: Topics, *, workers: Iterable[int], cut: Cut
 ) -> TopicTransfer:
     """Write workers' recordings to topics, repeatably; the broker must create missing topics."""
+    require_single_times(tape, "an export to topics")
     chosen = sorted(workers)
     verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))

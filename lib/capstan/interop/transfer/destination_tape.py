@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def existing_tape(lake: Lake, name: str) -> Tape | None:
     """The tape of stream `name`; None if it does not exist yet."""
-    return open_tape(lake, name) if is_table(lake.stream(name).events) else None
+    return open_tape(lake, name, stamps=True) if is_table(lake.stream(name).events) else None
 
 
 def open_or_create_tape(
@@ -42,12 +42,14 @@ def open_or_create_tape(
     form: Form,
     settings: TapeSettings,
     mismatch: InvalidRequestError,
+    *,
+    stamped: bool = False,
 ) -> Tape:
     """The tape for recordings of a form, or a new one; raises `mismatch` if its settings differ."""
     tape = existing_tape(lake, name)
     if tape is None:
         payload = payload_of(from_arrow_schema(recording_reader.record_schema(form)))
-        return create_tape(spark, lake, name, form.time_type, payload, settings)
+        return create_tape(spark, lake, name, form.time_type, payload, settings, stamped=stamped)
     if tape.settings != settings:
         raise mismatch
     return tape

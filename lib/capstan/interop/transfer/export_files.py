@@ -144,6 +144,17 @@ def require_new_folder(folder: Path) -> None:
         )
 
 
+def integer_stamps(tape: Tape) -> Column:
+    """The column `stamp` of events: the elements of messages as arrays of integers, else null."""
+
+    def numbers(time: Column) -> Column:
+        return integers(time, tape.time_type)
+
+    single = F.array(numbers(F.col("time")))
+    stamp = F.coalesce(F.transform("stamp", numbers), single) if tape.stamped else single
+    return F.when(F.col("kind") == "messages", stamp).alias("stamp")
+
+
 def integer_times(time_type: TimeType) -> tuple[Column, Column]:
     """The columns `time` and `updates` of events, with times as arrays of integers."""
     time = F.when(F.col("time").isNotNull(), integers(F.col("time"), time_type))
@@ -160,17 +171,20 @@ def integer_times(time_type: TimeType) -> tuple[Column, Column]:
 def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: Form) -> DataFrame:
     """Events, each followed by its records, per worker in the recorded order.
 
-    Columns: `worker, seq, kind` (null for a record), `time` and `updates` as integers, `records,
+    Columns: `worker, seq, kind` (null for a record), `stamp` and `updates` as integers, `records,
     pos, data`. Records without an event come first, with a null `seq`.
     """
     events = read_events(spark, tape, cut, workers=workers)
     records = read_records(spark, tape, cut, workers=workers)
     data = _data(payload_of(records.schema), form)
-    cells = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
-    messages = records.join(cells, ["worker", "batch", "time"], "left").select(
-        "worker", "seq", "pos", data.alias("data")
-    )
-    numbers = events.select("worker", "seq", "kind", *integer_times(tape.time_type), "records")
+    # A struct is equal to another one also where both have nulls.
+    place = F.struct("time", "stamp") if tape.stamped else F.col("time")
+    cell = F.col("worker"), F.col("batch"), place.alias("place")
+    cells = events.where("kind = 'messages'").select(*cell, F.col("seq"))
+    messages = records.select(*cell, F.col("pos"), data.alias("data"))
+    messages = messages.join(cells, ["worker", "batch", "place"], "left").drop("batch", "place")
+    _, updates = integer_times(tape.time_type)
+    numbers = events.select("worker", "seq", "kind", integer_stamps(tape), updates, "records")
     rows = numbers.unionByName(messages, allowMissingColumns=True)
     order = [F.col("worker"), F.col("seq"), F.col("kind").isNull(), F.col("pos")]
     return rows.repartition("worker").sortWithinPartitions(*order)

@@ -91,7 +91,9 @@ def import_recordings(
     if not unchecked:
         _require_sound(surveys)
     settings = _settings(form, surveys)
-    tape = open_or_create_tape(spark, lake, name, form, settings, _exists_error(name))
+    stamped = any(survey.stamped for survey in surveys)
+    mismatch = _exists_error(name)
+    tape = open_or_create_tape(spark, lake, name, form, settings, mismatch, stamped=stamped)
     if newest_cut(tape).commit >= 0:
         return ImportResult(name, surveys, form, unchanged=True)
     _write(spark, tape, files, form, surveys)
@@ -105,8 +107,10 @@ def _files(spark: SparkSession, recordings: Sequence[Recording]) -> DataFrame:
     return spark.createDataFrame(rows).repartition(tasks, "path")
 
 
-def _read(files: DataFrame, form: Form, reader: Reader, schema: pa.Schema) -> DataFrame:
-    return files.mapInArrow(partial(reader, form=form), from_arrow_schema(schema))
+def _read(
+    files: DataFrame, form: Form, reader: Reader, schema: pa.Schema, **options: bool
+) -> DataFrame:
+    return files.mapInArrow(partial(reader, form=form, **options), from_arrow_schema(schema))
 
 
 def _surveyed(files: DataFrame, form: Form) -> tuple[FileSurvey, ...]:
@@ -140,16 +144,6 @@ def _require_storable(surveys: Iterable[FileSurvey]) -> None:
                 file=survey.path,
                 seq=position,
                 value=number,
-            )
-        if survey.stamped is not None:
-            position, stamp = survey.stamped
-            raise InvalidRequestError(
-                "CAP-STAMP",
-                f"{survey.path}, event {position}: messages have {stamp}; a tape holds messages "
-                "under one time each",
-                "nothing was written; `capstan check` checks the files as they are",
-                file=survey.path,
-                seq=position,
             )
 
 
@@ -191,15 +185,16 @@ def _exists_error(name: str) -> InvalidRequestError:
 def _write(
     spark: SparkSession, tape: Tape, files: DataFrame, form: Form, surveys: Sequence[FileSurvey]
 ) -> None:
-    records = _read(files, form, recording_reader.records, recording_reader.record_schema(form))
+    stamped = tape.stamped
+    schema = recording_reader.record_schema(form, stamped=stamped)
+    records = _read(files, form, recording_reader.records, schema, stamped=stamped)
     delta.append(records, tape.paths.records, txn=Txn(f"import:{tape.name}", 0))
     emit("import.records", stream=tape.name)
     add_workers(tape, (survey.worker for survey in surveys))
     emit("import.workers", stream=tape.name)
     note = {"stream": tape.name, "import": str(form.format)}
-    events = _read(
-        files, form, recording_reader.events, recording_reader.event_schema(form.time_type)
-    )
+    schema = recording_reader.event_schema(form.time_type, stamped=stamped)
+    events = _read(files, form, recording_reader.events, schema, stamped=stamped)
     stored = delta.load(spark, tape.paths.records)
     version = append_events(tape, counted_events(events, stored, 0), 0, note)
     emit("import.events", stream=tape.name)
@@ -224,6 +219,7 @@ def counted_events(events: DataFrame, stored: DataFrame, commit: int) -> DataFra
         F.lit(commit).cast("bigint").alias("commit"),
         F.when(messages, F.coalesce("stored", F.lit(0))).alias("records"),
         F.when(messages, F.coalesce("found", zero)).alias("fingerprint"),
+        *(name for name in events.columns if name == "stamp"),
     )
 
 

@@ -39,6 +39,7 @@ from capstan.storage.tape import index
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape, append_events, newest_cut
+from capstan.storage.tape.upgrade import take_stamps
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
@@ -279,10 +280,12 @@ class _Session:
         """Put events on the tape: records, then the events that count them, in one commit."""
         if not received:
             return
+        if any(recording_reader.is_stamped(item.event) for item in received):
+            self._tape = take_stamps(self._tape)
         tape, form, commit = self._tape, self._request.form, self._cut.commit + 1
         first = self._cut.batch + 1
         numbered = [(batch, item) for batch, item in enumerate(received, first)]
-        schema = recording_reader.record_schema(form)
+        schema = recording_reader.record_schema(form, stamped=tape.stamped)
         messages = sorted(
             (
                 (item.worker, batch, item.event)
@@ -303,7 +306,7 @@ class _Session:
             delta.append(frame, tape.paths.records, txn=listener)
         emit("listen.records", stream=tape.name, commit=commit)
         rows = [(item.worker, item.seq, batch, item.event) for batch, item in numbered]
-        event_rows = recording_reader.event_batch(form.time_type, rows)
+        event_rows = recording_reader.event_batch(form.time_type, rows, stamped=tape.stamped)
         events = self._spark.createDataFrame(pa.Table.from_batches([event_rows]))
         stored = delta.load(self._spark, tape.paths.records)
         counted = counted_events(events, stored.where(f"batch >= {first}"), commit).coalesce(1)

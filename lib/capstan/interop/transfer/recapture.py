@@ -39,6 +39,7 @@ from capstan.storage.tape.tape import (
     read_records,
     stored_payload,
 )
+from capstan.storage.tape.upgrade import take_stamps
 from capstan.storage.tape.worker_choice import resolve_workers
 from capstan.telemetry.instrumentation import emit
 from capstan.verify import verify
@@ -89,7 +90,7 @@ class RecaptureResult:
 
 def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> RecaptureResult:
     """Record in one commit what is complete since the last; repeating finishes interrupted work."""
-    tape = open_tape(lake, request.stream)
+    tape = open_tape(lake, request.stream, stamps=True)
     cut = index.find_cut(tape, request.as_of)
     workers = resolve_workers(tape, cut, request.workers)
     if not workers:
@@ -114,6 +115,7 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
     _require_advance(tape, cut, copy, before, after)
     region = Region(Box.everything(tape.time_type), after, before if commit else None)
     require_records(lake, tape, cut, tuple(workers), region, "the re-capture", WHOLE)
+    _require_elements(tape, cut, tuple(workers), region)
     source = _Source(tape, cut, tuple(workers), region)
     records = _record(spark, source, copy, commit, holders, _moves(holders, before, after))
     verify(spark, lake, copy).raise_for_violations()
@@ -143,9 +145,12 @@ def _record(
     records = read_records(
         spark, source.tape, source.cut, workers=source.workers, region=source.region
     )
+    if source.tape.stamped:
+        # The time on tape, not the place in the region.
+        records = records.withColumn("time", F.coalesce(F.get("stamp", F.lit(0)), "time"))
     # Records missing from the tape now may be put back later; this commit would never get them.
     require_counts(spark, source.tape, source.cut, source.workers, source.region)
-    shares = _distributed(records, commit, len(holders))
+    shares = _distributed(records, commit, len(holders), source.tape)
     transaction = _transaction(copy, commit)
     delta.append(shares, copy.paths.records, txn=transaction, note=note, merge_schema=True)
     emit("recapture.records", stream=copy.name, commit=commit)
@@ -174,8 +179,10 @@ def _copy(
     }
     settings = TapeSettings(fixed)
     payload = stored_payload(tape)
+    stamped = tape.stamped
     if copy is None:
-        copy = create_tape(spark, lake, request.into, tape.time_type, payload, settings)
+        of = tape.time_type
+        copy = create_tape(spark, lake, request.into, of, payload, settings, stamped=stamped)
     elif copy.settings != settings:
         raise InvalidRequestError(
             "CAP-DECLARED",
@@ -184,6 +191,8 @@ def _copy(
             stream=copy.name,
         )
     check_payload(copy.name, stored_payload(copy), payload)
+    if stamped:
+        copy = take_stamps(copy)
     if newest_cut(copy).commit < 0:
         add_workers(copy, range(count))
     emit("recapture.workers", stream=copy.name, workers=count)
@@ -194,7 +203,7 @@ def _transaction(copy: Tape, commit: int) -> Txn:
     return Txn(f"recapture:{copy.name}", commit)
 
 
-def _distributed(records: DataFrame, commit: int, count: int) -> DataFrame:
+def _distributed(records: DataFrame, commit: int, count: int, tape: Tape) -> DataFrame:
     """Played records, distributed to `count` new workers by content, in replay order."""
     share = F.pmod(record_hashes(records)[0], F.lit(count)).cast("int")
     return (
@@ -207,8 +216,25 @@ def _distributed(records: DataFrame, commit: int, count: int) -> DataFrame:
             "time",
             F.monotonically_increasing_id().alias("pos"),
             "data",
+            *tape.stamp,
         )
     )
+
+
+def _require_elements(tape: Tape, cut: Cut, workers: Sequence[int], region: Region) -> None:
+    """Check that no record is left out because no element of a stamp places it."""
+    # Nothing says when the last of them has come, so no later commit could have them either.
+    left_out = not region.is_everything and any(
+        records and not stamp for _, stamp, records in index.stamps(tape, cut, workers)
+    )
+    if left_out:
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name} has records under stamps without elements, which are complete "
+            "only when the stream has ended",
+            "close the stream, and re-capture it into a new one",
+            stream=tape.name,
+        )
 
 
 def _require_advance(tape: Tape, cut: Cut, copy: Tape, before: Antichain, after: Antichain) -> None:

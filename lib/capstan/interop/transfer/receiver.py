@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from capstan.core.protocol import Event, Release, StreamChecker
+from capstan.core.protocol import Event, Messages, Release, StreamChecker
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.interop.timely import EventReader, Listener
 from capstan.interop.transfer.recording_format import Form
-from capstan.interop.transfer.recording_reader import first_oversized_number, several_times, weight
+from capstan.interop.transfer.recording_reader import first_oversized_number, is_stamped, weight
 from capstan.telemetry.instrumentation import emit
 
 _TICK: Final = 0.2
@@ -22,6 +22,12 @@ _TICK: Final = 0.2
 _MAX_SILENCE: Final = 30.0
 FULL: Final = 100_000
 """Maximum number of events, updates and records in the inbox; beyond it senders wait."""
+
+_MOST_DOUBTFUL: Final = 1_000
+_DOUBTFUL: Final = (
+    "messages have a stamp without elements, and none has one; timely 0.31 sends the same bytes "
+    "for messages at time 0"
+)
 
 HEAVY: Final = 64 * 2**20
 """Maximum number of bytes in the inbox, as sent."""
@@ -104,6 +110,10 @@ class Receiver:
     refused: bool = False  # its last sender broke a rule
     max_silence: float = _MAX_SILENCE  # seconds before it gives way to a waiting sender
     closed: bool = field(init=False)
+    # Whether messages with an element have shown that the sender has the declared form; if not, the
+    # events from the first messages without elements on.
+    _certain: bool = False
+    _doubtful: list[Received] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.closed = self.checker.closed
@@ -125,6 +135,7 @@ class Receiver:
                 self._receive(reader)
             self.last = time.monotonic()
             emit("listen.disconnected", worker=self.worker, peer=reader.name)
+        self._refuse_doubtful("its sender")
 
     def _receive(self, reader: EventReader) -> None:
         # Per connection: silence before it does not count.
@@ -137,6 +148,7 @@ class Receiver:
             if self.refused:
                 return
             if reader.ended:
+                self._refuse_doubtful(reader.name)
                 torn = reader.torn
                 if torn is not None:
                     self.faults.append(f"worker {self.worker}, {reader.name}: {torn.about}")
@@ -172,20 +184,36 @@ class Receiver:
         if number is not None:
             self._refuse(f"event {self.checker.seq} of {peer}: {number} does not fit a BIGINT")
             return
-        stamp = several_times(event)
-        if stamp:
-            held = "a tape holds messages under one time each"
-            self._refuse(f"event {self.checker.seq} of {peer}: messages have {stamp}; {held}")
-            return
         seq = self.checker.seq
         violation = self.checker.judge(event)
         if violation is not None:
             self._refuse(f"{peer}: {violation.describe(self.form.time_type)}")
             return
-        self.last = math.inf
-        self.inbox.put(Received(self.worker, seq, event, size))
-        self.last = time.monotonic()
+        self._pass_on(Received(self.worker, seq, event, size))
         self.closed = self.checker.closed
+        full = len(self._doubtful) > _MOST_DOUBTFUL or sum(e.size for e in self._doubtful) > HEAVY
+        if full or self.closed:
+            self._refuse_doubtful(peer)
+
+    def _pass_on(self, received: Received) -> None:
+        """Put an event into the inbox; from messages without elements on once it is their form."""
+        event = received.event
+        if isinstance(event, Messages) and event.stamp:
+            self._certain = True
+        if not self._certain and (self._doubtful or is_stamped(event)):
+            self._doubtful.append(received)
+            return
+        self.last = math.inf
+        for each in (*self._doubtful, received):
+            self.inbox.put(each)
+        self.last = time.monotonic()
+        self._doubtful.clear()
+
+    def _refuse_doubtful(self, peer: str) -> None:
+        """Refuse messages without elements if nothing has shown that they are such."""
+        if self._doubtful:
+            self._refuse(f"event {self._doubtful[0].seq} of {peer}: {_DOUBTFUL}")
+            self._doubtful.clear()
 
     def _refuse(self, reason: str) -> None:
         self.faults.append(f"worker {self.worker}, {reason}")

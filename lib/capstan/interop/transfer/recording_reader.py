@@ -12,7 +12,7 @@ import pyarrow as pa
 from pydantic import TypeAdapter
 
 from capstan.core.protocol import Fault, Messages, Progress, Rule, StreamChecker, Violation
-from capstan.core.protocol.events import Event, Item, stamp_text
+from capstan.core.protocol.events import Event, Item
 from capstan.core.times import Time, TimeType
 from capstan.interop.timely import EventReader
 from capstan.interop.transfer.payload_columns import (
@@ -46,13 +46,6 @@ class OversizedNumber(NamedTuple):
     number: str
 
 
-class HeldStamp(NamedTuple):
-    """First messages in a file that do not have one time: position, and their stamp in words."""
-
-    position: int
-    stamp: str
-
-
 @dataclass(frozen=True, slots=True)
 class FileSurvey:
     """Contents of one file."""
@@ -65,7 +58,7 @@ class FileSurvey:
     violation: SurveyViolation | None  # the first; None if the recording is sound
     torn: str | None  # its unfinished end in words; None if complete
     oversized: OversizedNumber | None  # the first number that does not fit a BIGINT
-    stamped: HeldStamp | None = None  # the first messages that do not have one time
+    stamped: bool = False  # whether messages are under several times, or under none
 
 
 SURVEY: Final = TypeAdapter(FileSurvey)
@@ -82,7 +75,7 @@ def _surveyed(recording: Recording, form: Form) -> FileSurvey:
     checker = StreamChecker(form.time_type.minimum, order=form.order)
     violation: Violation | None = None
     oversized: OversizedNumber | None = None
-    stamped: HeldStamp | None = None
+    stamped = False
     events = records = 0
     with Path(recording.path).open("rb", buffering=0) as source:
         # Of the bytes after damage too: the file is the same only if all bytes are.
@@ -93,8 +86,7 @@ def _surveyed(recording: Recording, form: Form) -> FileSurvey:
             events += 1
             event = _event(item)
             records += _records(event) or 0
-            if stamped is None and (words := several_times(event)):
-                stamped = HeldStamp(position, words)
+            stamped = stamped or is_stamped(event)
             violation = violation or checker.judge(item)
             if oversized is None:
                 number = first_oversized_number(event, form)
@@ -122,11 +114,9 @@ def first_oversized_number(event: Event | None, form: Form) -> str | None:
     return None
 
 
-def several_times(event: Event | None) -> str:
-    """The stamp of messages that do not have one time, in words; a tape holds no such yet."""
-    if isinstance(event, Messages) and len(event.stamp) != 1:
-        return stamp_text(event.stamp)
-    return ""
+def is_stamped(event: Event | None) -> bool:
+    """Whether an event is messages that do not have one time."""
+    return isinstance(event, Messages) and len(event.stamp) != 1
 
 
 def _event(item: Item) -> Event | None:
@@ -141,9 +131,9 @@ def _times(event: Event | None) -> Iterator[Time]:
         yield from (time for time, _ in event.updates)
 
 
-def event_schema(time_type: TimeType) -> pa.Schema:
+def event_schema(time_type: TimeType, *, stamped: bool = False) -> pa.Schema:
     """Schema of `events`: the columns of the table without commit and fingerprint."""
-    time = pa.struct([(name, pa.int64()) for name in time_type.names])
+    time = _time_struct(time_type)
     return pa.schema(
         [
             ("worker", pa.int32()),
@@ -153,17 +143,26 @@ def event_schema(time_type: TimeType) -> pa.Schema:
             ("updates", pa.list_(pa.struct([("time", time), ("diff", pa.int64())]))),
             ("batch", pa.int64()),
             ("records", pa.int64()),
+            *_stamp_field(time, stamped=stamped),
         ]
     )
 
 
-def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
+def _time_struct(time_type: TimeType) -> pa.StructType:
+    return pa.struct([(name, pa.int64()) for name in time_type.names])
+
+
+def _stamp_field(time: pa.StructType, *, stamped: bool) -> list[tuple[str, pa.DataType]]:
+    return [("stamp", pa.list_(time))] if stamped else []
+
+
+def events(files: Files, form: Form, *, stamped: bool = False) -> Iterator[pa.RecordBatch]:
     """The events of each file, with the schema `event_schema`.
 
     From the first wrong number on, every `seq` is one too high, so that the recording breaks on the
     tape at the same place as in the file.
     """
-    schema = event_schema(form.time_type)
+    schema = event_schema(form.time_type, stamped=stamped)
     rows: list[dict[str, object]] = []
     size = 0
     for recording in _recordings(files):
@@ -180,11 +179,11 @@ def events(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
 
 
 def event_batch(
-    time_type: TimeType, numbered: Iterable[tuple[int, int, int, Event]]
+    time_type: TimeType, numbered: Iterable[tuple[int, int, int, Event]], *, stamped: bool = False
 ) -> pa.RecordBatch:
     """Events with worker, `seq` and batch, with the schema `event_schema`."""
     rows = [_row(worker, seq, batch, event, time_type) for worker, seq, batch, event in numbered]
-    return pa.RecordBatch.from_pylist(rows, event_schema(time_type))
+    return pa.RecordBatch.from_pylist(rows, event_schema(time_type, stamped=stamped))
 
 
 def weight(event: Event | None) -> int:
@@ -202,7 +201,12 @@ def _row(
 
     row: dict[str, object] = {"worker": worker, "seq": seq, "batch": batch}
     if isinstance(event, Messages):
-        return row | {"kind": "messages", "time": struct(event.time), "records": event.records}
+        row |= {"kind": "messages", "records": event.records}
+        if len(event.stamp) == 1:
+            return row | {"time": struct(event.stamp[0])}
+        # The first element places the event; see section 5 of `docs/protocol.md`.
+        first = struct(event.stamp[0]) if event.stamp else None
+        return row | {"time": first, "stamp": list(map(struct, event.stamp))}
     if isinstance(event, Progress):
         updates = [{"time": struct(time), "diff": diff} for time, diff in event.updates]
         return row | {"kind": "progress", "updates": updates}
@@ -213,9 +217,9 @@ def _records(event: Event | None) -> int | None:
     return event.records if isinstance(event, Messages) else None
 
 
-def record_schema(form: Form) -> pa.Schema:
+def record_schema(form: Form, *, stamped: bool = False) -> pa.Schema:
     """Schema of `records`: the columns of the table."""
-    time = pa.struct([(name, pa.int64()) for name in form.time_type.names])
+    time = _time_struct(form.time_type)
     return pa.schema(
         [
             ("worker", pa.int32()),
@@ -223,13 +227,14 @@ def record_schema(form: Form) -> pa.Schema:
             ("time", time),
             ("pos", pa.int64()),
             ("data", payload_type(form.record)),
+            *_stamp_field(time, stamped=stamped),
         ]
     )
 
 
-def records(files: Files, form: Form) -> Iterator[pa.RecordBatch]:
+def records(files: Files, form: Form, *, stamped: bool = False) -> Iterator[pa.RecordBatch]:
     """The records of each file, with the schema `record_schema`; `pos` counts within the file."""
-    schema = record_schema(form)
+    schema = record_schema(form, stamped=stamped)
     for recording in _recordings(files):
         worker = recording.worker
         pos, count, size = 0, 0, 0
@@ -264,18 +269,32 @@ def record_batch(
     """The records of a worker's messages, each with its batch, with the schema `record_schema`."""
     data = [value for _, event in events for value in event.data or ()]
     batches = [position for position, event in events for _ in range(event.records)]
-    fields = [
-        pa.array([event.time[i] for _, event in events for _ in range(event.records)], pa.int64())
-        for i in range(len(form.time_type.names))
-    ]
+    stamps = [event.stamp for _, event in events for _ in range(event.records)]
     columns = [
         pa.array([worker] * len(data), pa.int32()),
         pa.array(batches, pa.int64()),
-        pa.StructArray.from_arrays(fields, list(form.time_type.names)),
+        _first_times(stamps, form.time_type),
         pa.array(range(pos, pos + len(data)), pa.int64()),
         payload_array(form.record, data),
     ]
+    if "stamp" in schema.names:
+        names = form.time_type.names
+        listed = (
+            None if len(stamp) == 1 else [dict(zip(names, time, strict=True)) for time in stamp]
+            for stamp in stamps
+        )
+        columns.append(pa.array(listed, schema.field("stamp").type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _first_times(stamps: Sequence[tuple[Time, ...]], time_type: TimeType) -> pa.StructArray:
+    """The first element of each stamp; null for one without elements."""
+    fields = [
+        pa.array([stamp[0][i] if stamp else None for stamp in stamps], pa.int64())
+        for i in range(len(time_type.names))
+    ]
+    absent = None if all(stamps) else pa.array([not stamp for stamp in stamps])
+    return pa.StructArray.from_arrays(fields, list(time_type.names), mask=absent)
 
 
 def _sized(recording: Recording, form: Form) -> Iterator[tuple[Item, int]]:

@@ -40,7 +40,7 @@ RESULTS: Final = pa.schema(
 )  # fmt: skip
 """A `WrittenFile`, or the error that took its place."""
 
-_COLUMNS = ("worker", "kind", "time", "updates", "records")
+_COLUMNS = ("worker", "kind", "stamp", "updates", "records")
 
 
 class _Update(TypedDict):
@@ -59,17 +59,17 @@ class _UnfinishedFile:
         self._file: BufferedWriter = self._unfinished.open("wb")
         self._writer = EventWriter(self._file, form.encoding(worker), str(self._path))
         self._records = 0
-        self._pending: tuple[Time, int, list[object]] | None = None
+        self._pending: tuple[tuple[Time, ...], int, list[object]] | None = None
 
     def event(
-        self, time: list[int] | None, updates: list[_Update] | None, records: int | None
+        self, stamp: list[list[int]] | None, updates: list[_Update] | None, records: int | None
     ) -> None:
         self._finish_messages()
-        if time is None:
+        if stamp is None:
             pairs = ((Time(update["time"]), update["diff"]) for update in updates or ())
             self._writer.push(Progress(tuple(pairs)))
         else:
-            self._pending = (Time(time), records or 0, [])
+            self._pending = (tuple(map(Time, stamp)), records or 0, [])
 
     def record(self, value: object) -> None:
         if self._pending is None:
@@ -92,10 +92,11 @@ class _UnfinishedFile:
 
     def _finish_messages(self) -> None:
         if self._pending is not None:
-            time, promised, data = self._pending
+            stamp, promised, data = self._pending
             if len(data) != promised:
-                raise _miscounted(self._writer.seq, time, len(data), promised)
-            self._writer.push(Messages.of(time, data))
+                first = next(iter(stamp), None)
+                raise _miscounted(self._writer.seq, first, len(data), promised)
+            self._writer.push(Messages(stamp, promised, tuple(data)))
             self._pending = None
 
 
@@ -121,7 +122,7 @@ def _write_files(
     for batch in batches:
         data = iter(_values(batch, form))
         columns = [batch.column(name).to_pylist() for name in _COLUMNS]
-        for worker, kind, time, updates, records in zip(*columns, strict=True):
+        for worker, kind, stamp, updates, records in zip(*columns, strict=True):
             value = next(data)
             if not recordings or worker != recordings[-1].worker:
                 if recordings:
@@ -130,7 +131,7 @@ def _write_files(
             if kind is None:
                 recordings[-1].record(value)
             else:
-                recordings[-1].event(time, updates, records)
+                recordings[-1].event(stamp, updates, records)
     if recordings:
         yield recordings[-1].close()
 

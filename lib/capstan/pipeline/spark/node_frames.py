@@ -15,7 +15,7 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.wire_format import AT, part
-from capstan.storage.tape.index_totals import integers
+from capstan.storage.tape.arrow_times import integers
 from capstan.storage.tape.time_columns import coordinate
 
 if TYPE_CHECKING:

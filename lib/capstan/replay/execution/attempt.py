@@ -7,11 +7,11 @@ the ledger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from capstan.errors import FencedError, InvalidRequestError, translation
 from capstan.pipeline import NodeKind
@@ -20,6 +20,7 @@ from capstan.replay.execution import recovery
 from capstan.replay.execution.change_merge import publish_changes
 from capstan.replay.execution.fencing import fence_stale_attempts
 from capstan.replay.execution.job import Job
+from capstan.replay.execution.recording import RunPublish, record_publishes
 from capstan.replay.order.order_dependence import require_comparable
 from capstan.replay.output.certificate import draft_certificate
 from capstan.replay.output.change_rows import require_rule_fits, require_sequence, table_schema
@@ -45,7 +46,6 @@ from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.target_creation import create_or_check
 from capstan.spark.own_session import interpreting
 from capstan.storage.delta.data_files import count_rows
-from capstan.storage.delta.delta import Commit
 from capstan.storage.lake import delete_folder
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
@@ -58,14 +58,7 @@ from capstan.telemetry.instrumentation import emit
 def carry_out(job: Job) -> ReplayResult:
     """Carry out a run that has not published: lock, compute, stage, audit, publish."""
     owner = Ownership(job.plan)
-    require_no_clash(owner, [job.run.name])
-    require_own_rows(job.spark, owner)
-    expected = expected_rows(job.spark, job.plan)
-    require_comparable(job.plan, expected)
-    if job.plan.change_rule is not None:
-        require_rule_fits(job.plan.change_rule, expected)
-    require_own_times(job.spark, job.plan)
-    require_times_of_rows(job.spark, job.plan)
+    expected = require_publishable(job.spark, owner, [job.run.name])
     try:
         require_columns_kept(job.spark, owner, expected.schema)
     except InvalidRequestError:
@@ -92,19 +85,43 @@ def carry_out(job: Job) -> ReplayResult:
         raise
 
 
-def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
-    plan = job.plan
-    # Checked again, and the ledgers read again: under the claim, no records are retired, and no
-    # others publish.
+def require_publishable(spark: SparkSession, owner: Ownership, names: Collection[str]) -> DataFrame:
+    """Check before a lock is taken that a plan's rows can be published, by these runs.
+
+    Returns a frame with the columns of the rows: the rows themselves, unless a pipeline makes them.
+    """
+    plan = owner.plan
+    require_no_clash(owner, names)
+    require_own_rows(spark, owner)
+    expected = expected_rows(spark, plan)
+    require_comparable(plan, expected)
+    if plan.change_rule is not None:
+        require_rule_fits(plan.change_rule, expected)
+    require_own_times(spark, plan)
+    require_times_of_rows(spark, plan)
+    return expected
+
+
+def open_target(
+    spark: SparkSession, owner: Ownership, expected: DataFrame, names: Collection[str]
+) -> None:
+    """Check again what may have changed before the lock was taken, and create the target."""
+    # Under the claim, no records are retired, and no others publish.
+    plan = owner.plan
     plan.require_records()
-    owner = Ownership(plan)
-    require_no_clash(owner, [job.run.name])
+    require_no_clash(owner, names)
     target_table.require_checks(plan, expected)
-    require_columns_kept(job.spark, owner, expected.schema)
+    require_columns_kept(spark, owner, expected.schema)
     # Fencing needs a table, and an earlier attempt may have ended before it created one.
     schema = table_schema(plan.change_rule, expected.schema)
-    create_or_check(job.spark, plan, schema)
-    emit("replay.target", run=job.run.name)
+    create_or_check(spark, plan, schema)
+    for run in names:
+        emit("replay.target", run=run)
+
+
+def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
+    plan = job.plan
+    open_target(job.spark, Ownership(plan), expected, [job.run.name])
     published = take_turn(job)
     if published is not None:
         return ReplayResult(published)
@@ -112,7 +129,7 @@ def _attempt(job: Job, expected: DataFrame) -> ReplayResult:
     if plan.request.follow is not None:
         # First, so that a fenced attempt reports that, and not the progress of its successor.
         job.ensure_lock()
-        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity))
+        require_cursor(plan, runs.read_last_published(job.lake, job.run.identity, plan.target))
     contents = [stream.content(plan.reads) for stream in plan.inputs]
     with (
         interpreting(job.spark, total_content(contents).records),
@@ -227,22 +244,24 @@ def publish_staged(
     job: Job, staged: DataFrame, staging: str, audit: Mapping[str, object], draft: Certificate
 ) -> Certificate:
     """Publish staged and audited rows under the attempt's claim, and delete their folder."""
-    commit = _commit(job, staged, staging, {"audit": audit})
-    staged_output.require_all_rows(job.plan, commit, count_rows(staging))
-    published = job.record_publish(draft, commit.version, audit)
+    job.ensure_lock()
+    [published] = record_publishes([commit_staged(job, staged, staging, audit, draft)])
     delete_folder(staging)
     return published
 
 
-def _commit(job: Job, rows: DataFrame, staging: str, note: Mapping[str, object]) -> Commit:
-    """Publish staged rows, under the claim that the attempt holds."""
+def commit_staged(
+    job: Job, staged: DataFrame, staging: str, audit: Mapping[str, object], draft: Certificate
+) -> RunPublish:
+    """Publish staged and audited rows, under a claim that was just seen to hold."""
+    note: dict[str, object] = {"audit": audit}
     if job.source != job.attempt:
-        note = {**note, "played": job.source}
-    job.ensure_lock()
+        note["played"] = job.source
     emit("replay.holds", run=job.run.name)
     if job.plan.change_rule is not None:
-        commit = publish_changes(job, rows, note)
+        commit = publish_changes(job, staged, note)
     else:
-        commit = staged_output.publish(job.plan, job.run, job.attempt, rows, staging, note)
+        commit = staged_output.publish(job.plan, job.run, job.attempt, staged, staging, note)
     emit("replay.publish", run=job.run.name, version=commit.version)
-    return commit
+    staged_output.require_all_rows(job.plan, commit, count_rows(staging))
+    return RunPublish(job, draft, commit.version, audit)

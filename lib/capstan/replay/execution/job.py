@@ -10,26 +10,21 @@ from dataclasses import dataclass, replace
 from pyspark.sql import SparkSession
 
 from capstan.core.config import ProjectConfig
-from capstan.errors import InvalidRequestError, SystemFailureError
+from capstan.errors import InvalidRequestError
 from capstan.replay.planning.intent import Intent, Placement
 from capstan.replay.planning.plan import Plan
 from capstan.replay.planning.planner import make_plan, with_region
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.target_places import find_lookups, locate, lookup_names
-from capstan.replay.publish.snapshot_gc import clear_old
-from capstan.replay.target.ownership import Ownership
 from capstan.storage.delta import delta
-from capstan.storage.delta.staged_rows import discard
-from capstan.storage.lake import Lake, children, delete_folder
-from capstan.storage.ledger import claims, coverage, runs
+from capstan.storage.lake import Lake
+from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.claims import Scope
-from capstan.storage.ledger.coverage import PUBLISHED, Covered
+from capstan.storage.ledger.coverage import Covered
 from capstan.storage.ledger.run_identity import RunId
 from capstan.storage.ledger.runs import History, Row, Step
 from capstan.storage.ledger.tables import read_places
-from capstan.storage.stored_log import look_again
-from capstan.telemetry.instrumentation import emit
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +66,11 @@ class Job:
 
     def write(self, step: Step, detail: Mapping[str, object]) -> None:
         """Append a row to the runs ledger."""
-        runs.write_step(
-            self.lake,
-            self.run,
-            self.attempt,
-            step,
-            stream=self.plan.request.stream,
-            target=self.plan.target,
-            detail=detail,
-        )
+        write_all(step, [(self, detail)])
 
     def finish(self, step: Step, detail: Mapping[str, object]) -> None:
         """Append the row that ends the run, and with it the newest claim of any attempt."""
-        newest = claims.last_attempt(self.lake, self.run.name)
-        replace(self, attempt=max(self.attempt, newest)).write(step, detail)
+        finish_all(step, [(self, detail)])
 
     def intent(self, draft: Certificate, columns: Sequence[str]) -> Intent:
         """The intent of the attempt."""
@@ -120,52 +106,32 @@ class Job:
             version,
         )
 
-    def record_coverage(self, version: int) -> None:
-        """Write the run's entry in the coverage ledger, unless it is there."""
-        if Ownership(self.plan).publish_of(self.run.name) is None:
-            covered = self.covered(version)
-            # Of a publish that is recorded late, the log may not have the version any more.
-            with suppress(SystemFailureError):
-                covered = replace(covered, table=delta.identity_of(covered.scope.target, version))
-            coverage.write_covered(self.lake, covered, self.plan.time_type, PUBLISHED)
 
-    def record_publish(
-        self, draft: Certificate, version: int, audit: Mapping[str, object]
-    ) -> Certificate:
-        """Write coverage and certificate of a commit that is in the target."""
-        look_again()
-        history = runs.read_histories(self.lake, run=self.run.name).get(self.run.name)
-        if history is not None and history.certificate is not None:
-            return history.certificate  # Another attempt has already recorded the publish.
-        self.record_coverage(version)
-        emit("replay.coverage", run=self.run.name)
-        self._clear_staging()
-        certificate = replace(
-            draft,
-            published=True,
-            run=self.run.name,
-            attempt=self.source,
-            generation=self.run.generation,
-            target_version=version,
-            audit=audit,
-            approval=None if history is None else history.approval(self.source),
-            seconds=round(clock.monotonic() - self.started, 3),
+def write_all(step: Step, details: Sequence[tuple[Job, Mapping[str, object]]]) -> None:
+    """Append a row for each of some runs in a lake to its runs ledger, in one commit."""
+    rows = [
+        runs.step_row(
+            job.run,
+            job.attempt,
+            step,
+            stream=job.plan.request.stream,
+            target=job.plan.target,
+            detail=detail,
         )
-        self.finish(Step.DONE, certificate.to_json())
-        emit("replay.certificate", run=self.run.name)
-        state_name = self.plan.computation.state_name
-        if state_name is not None and self.plan.request.follow is not None:
-            # The run's own snapshot counts only from now on.
-            clear_old(self.spark, self.lake, state_name, self.run.identity)
-        return certificate
+        for job, detail in details
+    ]
+    runs.write_steps(details[0][0].lake, rows)
 
-    def _clear_staging(self) -> None:
-        """Delete the staged output of all attempts, of which one has published its own."""
-        for name in children(self.lake.staging("")):
-            if name.rpartition("-")[0] == self.run.name:
-                if name != self.name:
-                    discard(self.plan.target, self.lake.staging(name))
-                delete_folder(self.lake.staging(name))
+
+def finish_all(step: Step, details: Sequence[tuple[Job, Mapping[str, object]]]) -> None:
+    """Append the rows that end some runs, and with them the newest claims of any attempt."""
+    lake = details[0][0].lake
+    newest = claims.last_attempts(lake, [job.run.name for job, _ in details])
+    ended = [
+        (replace(job, attempt=max(job.attempt, newest[job.run.name])), detail)
+        for job, detail in details
+    ]
+    write_all(step, ended)
 
 
 def located(spark: SparkSession, lake: Lake, config: ProjectConfig, run: str) -> History:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from capstan.core.config import Mode, ProjectConfig
 from capstan.errors import CheckFailedError, FencedError, InvalidRequestError, RangeLockedError
 from capstan.replay.execution.job import Job, require_intent, restore
+from capstan.replay.execution.recording import RunPublish, record_coverage, record_publishes
 from capstan.replay.execution.rollback import restore_previous_rows
 from capstan.replay.planning.intent import Intent
 from capstan.replay.planning.plan import Plan
@@ -106,7 +107,8 @@ def complete(job: Job, commit: CommitInfo) -> Certificate:
     job = replace(job, plan=plan, attempt=attempt, played=played)
     if note.get("direct"):
         return audit_direct(job, commit.version, intent.certificate)
-    return job.record_publish(intent.certificate, commit.version, note["audit"])
+    publish = RunPublish(job, intent.certificate, commit.version, note["audit"])
+    return record_publishes([publish])[0]
 
 
 def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
@@ -115,10 +117,11 @@ def audit_direct(job: Job, version: int, draft: Certificate) -> Certificate:
     emit("replay.audit", run=job.run.name, passed=audit.passed, cells=audit.cells)
     if not audit.passed:
         record_findings(job.plan, audit, job.run.name, job.attempt, version)
-        job.record_coverage(version)
+        record_coverage([(job, version)])
         restore_previous_rows(job, version)
     audit.require_passed(f"run {job.run.name}, rolled back from {job.plan.request.into}")
-    return job.record_publish(draft, version, audit.to_json(job.plan.inputs.tape.time_type))
+    stated = audit.to_json(job.plan.inputs.tape.time_type)
+    return record_publishes([RunPublish(job, draft, version, stated)])[0]
 
 
 def is_still_published(job: Job, owner: Ownership, history: History) -> bool:

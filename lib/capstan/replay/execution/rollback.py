@@ -70,7 +70,7 @@ def restore_previous_rows(job: Job, version: int) -> int:
     restored = _carry_out(job, version) if earlier is None else earlier.version
     # Read after the commit: another attempt may have recorded the rollback meanwhile.
     if Ownership(job.plan).publish_of(job.run.name) is not None:
-        coverage.write_covered(job.lake, job.covered(version), job.plan.time_type, ROLLED_BACK)
+        coverage.write_covered(job.lake, [job.covered(version)], job.plan.time_type, ROLLED_BACK)
     emit("rollback.coverage", run=job.run.name)
     if job.plan.change_rule is not None:
         # Before the row that ends the run, after which no attempt comes back to them.

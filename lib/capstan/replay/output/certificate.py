@@ -15,6 +15,7 @@ from pyarrow import dataset
 from capstan.core.times import Antichain, TimeType
 from capstan.core.times.region import Region
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stamp_checks import timeless_records
 from capstan.replay.planning.stream_input import StreamInput, total_content
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.ledger.certificate import Certificate, NotCovered
@@ -80,6 +81,7 @@ def draft_certificate(
         if plan.inputs.several
         else None,
         changes=None if plan.change_rule is None else plan.change_rule.to_json(),
+        timeless=timeless_records(plan),
     )
 
 

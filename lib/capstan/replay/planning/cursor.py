@@ -40,7 +40,7 @@ class Cursor:
 def current_cursor(lake: Lake, request: Request, path: str) -> Cursor | None:
     """The position of a followed replay into the target at a path."""
     identity = follow_identity(request, stored_target(lake, path))
-    return find_cursor(lake, request, read_last_published(lake, identity))
+    return find_cursor(lake, request, read_last_published(lake, identity, path))
 
 
 def find_cursor(lake: Lake, request: Request, last: History | None) -> Cursor | None:

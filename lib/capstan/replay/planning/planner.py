@@ -24,6 +24,7 @@ from capstan.replay.planning.requested import (
     requested_sink,
     sink_computation,
 )
+from capstan.replay.planning.stamp_checks import require_copied, require_placed
 from capstan.replay.planning.stream_input import Inputs, open_inputs
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.target_places import locate
@@ -67,6 +68,7 @@ def make_plan(
         request = with_preset(config, request)
     chosen = requested_sink(config, request)
     inputs = open_inputs(lake, request, None if chosen is None else chosen[1].worker_source, cuts)
+    require_copied(inputs, request)
     box = requested_box(inputs, request)
     path, declared = locate(session, lake, config, request.into, request.pipeline)
     if request.follow is not None and cursor is None and cuts is None:
@@ -89,6 +91,16 @@ def at_cuts(plan: Plan, cuts: Mapping[str, int]) -> Plan:
     inputs = open_inputs(plan.lake, plan.request, plan.inputs.worker_source, cuts)
     computation = plan.computation.over(inputs, plan.box)
     fixed = (plan.lake, plan.request, inputs, plan.box, plan.target, plan.declared)
+    return _over(*fixed, computation, plan.cursor, plan.checks)
+
+
+def over_range(plan: Plan, since: str | None, until: str | None) -> Plan:
+    """The plan of the same request over another range."""
+    request, inputs = replace(plan.request, since=since, until=until), plan.inputs
+    box = requested_box(inputs, request)
+    computation = plan.computation.over(inputs, box)
+    computation.require_grain(inputs.time_type, box)
+    fixed = (plan.lake, request, inputs, box, plan.target, plan.declared)
     return _over(*fixed, computation, plan.cursor, plan.checks)
 
 
@@ -123,6 +135,7 @@ def _over(
         checks=checks,
     )
     _check_scope(plan)
+    require_placed(plan)
     return plan
 
 

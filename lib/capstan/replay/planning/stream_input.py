@@ -149,7 +149,7 @@ def open_inputs(
     found: dict[tuple[str, int | None], Cut] = {}
     pinned = {"": request.as_of, **request.cuts, **(cuts or {})}
     for source, stream in sorted((request.streams or {"": request.stream}).items()):
-        tape, commit = open_tape(lake, stream), pinned.get(source)
+        tape, commit = open_tape(lake, stream, stamps=True), pinned.get(source)
         # Two sources that read one stream read it at one cut, whatever is captured meanwhile.
         cut = found.get((stream, commit)) or index.find_cut(tape, commit)
         found[stream, commit] = cut

@@ -25,7 +25,7 @@ def find_equivalent_run(owner: Ownership) -> History | None:
         earlier = _earlier(owner, covered)
         if earlier is None:
             continue
-        last = runs.read_last(plan.lake, earlier.identity)
+        last = runs.read_last(plan.lake, earlier.identity, earlier.target)
         if last is not None and last.published and last.last.run == covered.run:
             then, now = ([each.content(at.reads) for each in at.inputs] for at in (earlier, plan))
             return last if then == now else None

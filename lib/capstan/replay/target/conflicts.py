@@ -14,6 +14,7 @@ from capstan.errors import InvalidRequestError
 from capstan.errors.shell_command import command
 from capstan.replay.output.certificate import may_have
 from capstan.replay.planning.plan import Plan
+from capstan.replay.planning.stamp_checks import require_same_places
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.published_changes import require_one_rule
 from capstan.storage.ledger.coverage import Covered
@@ -56,6 +57,8 @@ def require_no_clash(owner: Ownership, besides: Collection[str] = ()) -> None:
     """
     plan = owner.plan
     require_one_rule(owner, besides)
+    own = (each for each in owner.covered if owner.is_own(each) and each.run not in besides)
+    require_same_places(plan, (each.scope for each in own))
     if plan.request.mode is Mode.APPEND:
         _require_not_doubled(plan, _published(owner, besides))
     elif plan.request.mode is Mode.MERGE and plan.change_rule is None:

@@ -81,7 +81,7 @@ class Ownership:
         labels: dict[str, Mapping[int, str]] = {}
         for stream in {entry.stream for entry in self.covered} - {self.plan.request.stream}:
             with suppress(InvalidRequestError):
-                tape = open_tape(self.plan.lake, stream)
+                tape = open_tape(self.plan.lake, stream, stamps=True)
                 labels[stream] = index.worker_labels(tape, newest_cut(tape))
         return labels
 
@@ -220,4 +220,4 @@ def record_whole(plan: Plan, run: str, version: int) -> None:
         return
     compared = replace(covered, scope=plan.scope, target_version=version)
     if (compared.scope, version) not in covered.compared:
-        coverage.write_covered(plan.lake, compared, plan.time_type, coverage.COMPARED)
+        coverage.write_covered(plan.lake, [compared], plan.time_type, coverage.COMPARED)

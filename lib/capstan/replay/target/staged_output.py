@@ -6,7 +6,9 @@ yet; the audit reads just those, and the publish adds them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -14,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from capstan.core.config import Mode
 from capstan.core.sql_names import quoted
+from capstan.core.times import AdjoiningRanges
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.replay.planning.plan import Plan
 from capstan.replay.target import target_table
@@ -25,10 +28,17 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.staged_rows import can_stage, missing_file, stage_rows, staged_files
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.run_identity import RunId
+from capstan.storage.tape.region_sql import number_sql
 
 # Each task writes a file for each worker whose partition it has rows of. Up to so many workers that
 # costs less than a shuffle, which costs two thirds of a copy.
 _FEW_WORKERS = 16
+
+
+def stages_in_target(plan: Plan) -> bool:
+    """Whether rows are staged in the target itself: not where the publish has a part in them."""
+    merges = plan.request.mode is Mode.MERGE
+    return not merges and can_stage(plan.target, replaces=_replaces(plan))
 
 
 def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
@@ -37,12 +47,9 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
     They are written into the target itself, so that the publish writes none of them; or into a
     table of their own where the publish has a part in them, as a merge has.
     """
-    merges, path = plan.request.mode is Mode.MERGE, plan.target
-    worker, partitions = plan.layout.worker, target_table.partitions(path)
-    if not merges and can_stage(path, replaces=_replaces(plan)):
-        gather = worker in partitions and len(plan.layout.labels) > _FEW_WORKERS
-        staged = stage_rows(with_defaults(rows, path), path, staging, gather=gather)
-        return staged.select(*(quoted(name) for name in rows.columns))
+    if stages_in_target(plan):
+        return stage_all(plan, rows, [staging])
+    worker, partitions = plan.layout.worker, target_table.partitions(plan.target)
     # It is read as a whole, twice, and then deleted: statistics would not help.
     plain = {"delta.dataSkippingNumIndexedCols": "0"}
     writer = rows.write.format("delta").mode("overwrite").options(**plain)
@@ -51,6 +58,25 @@ def stage(plan: Plan, rows: DataFrame, staging: str) -> DataFrame:
         writer = writer.partitionBy(worker)
     writer.save(staging)
     return read_all(rows.sparkSession, staging)
+
+
+def stage_all(
+    plan: Plan, rows: DataFrame, stagings: Sequence[str], ranges: AdjoiningRanges | None = None
+) -> DataFrame:
+    """Write the rows into the target, list those of each range by itself, and read all back."""
+    path, layout, apart = plan.target, plan.layout, None
+    gather = layout.worker in target_table.partitions(path)
+    gather = gather and len(layout.labels) > _FEW_WORKERS
+    complete = with_defaults(rows, path)
+    if ranges is not None:
+        # A name that no table has, nor a folder.
+        names, apart = [quoted(name) for name in complete.columns], f"apart_{uuid4().hex}"
+        timed = replace(layout, worker=None).tagged(complete, plan.time_type)
+        axis = plan.time_type.coordinates[-1]
+        number = F.expr(number_sql(axis, ranges, f"`_time`.{quoted(axis.name)}"))
+        complete = timed.select(*names, number.alias(apart))
+    staged = stage_rows(complete, path, stagings, gather=gather, apart=apart)
+    return staged.select(*(quoted(name) for name in rows.columns))
 
 
 def publish(
@@ -75,8 +101,6 @@ def _write(
     # or have published the run, which deletes the list, and fences this attempt.
     if is_table(staging) and can_stage(path, replaces=replaces):
         files = staged_files(path, staging)
-    if files:
-        rows = rows.sparkSession.createDataFrame([], rows.schema)
     if replaces:
         where = target_table.predicate(plan, rows.schema)
         return delta.replace(rows, path, where, txn=txn, note=note, merge_schema=True, files=files)

@@ -140,6 +140,12 @@ def commit_transaction(path: str, txn: Txn) -> None:
     append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
 
 
+def add_columns(path: str, columns: T.StructType) -> None:
+    """Add the columns that a table lacks, at its end; all of its rows have null in them."""
+    with committing(path):
+        _add_columns(OpenedTable(path), arrow_schema(columns))
+
+
 def _add_columns(table: deltalake.DeltaTable, wanted: pa.Schema) -> None:
     """Add the columns that a table lacks, which an older Capstan has made."""
     present = {field.name for field in table.schema().fields}

@@ -52,9 +52,9 @@ def write_once(
     """Write `frame` in one commit with a transaction identity, to a table that may not exist yet.
 
     `mode` is `Append` or `Overwrite`; `options` are Delta's, such as `replaceWhere` and
-    `userMetadata`. `files` are the actions of `write_files`: those files become part of the table
-    in this commit. False if the table has this transaction, a later one of its app, or the one of
-    `unless`, which shuts this writer out; nothing was written.
+    `userMetadata`. `files` are the actions of `write_files`, which has written the frame: those
+    files become part of the table in this commit. False if the table has this transaction, a later
+    one of its app, or the one of `unless`, which shuts this writer out; nothing was written.
     """
     look_again()
     transaction = {"txnAppId": txn.app, "txnVersion": str(txn.version)}
@@ -69,7 +69,8 @@ def write_once(
         # Nothing else is to be written, so no job has to run.
         actions, tags = writer.transaction_of(txn)
     else:
-        data = writer.write(frame, creation_properties)
+        none = frame.sparkSession.createDataFrame([], frame.schema) if files else frame
+        data = writer.write(none, creation_properties)
         actions, tags = data.actions(), data.stringTags()
     if files:
         actions = writer.with_files(actions, files)
@@ -78,16 +79,27 @@ def write_once(
     return True
 
 
-def write_files(frame: DataFrame, path: str, options: Mapping[str, str]) -> list[str]:
+def write_files(
+    frame: DataFrame, path: str, options: Mapping[str, str], apart: str | None = None
+) -> list[str]:
     """Write `frame` into files of a table without a commit; no reader sees them.
+
+    Rows with another value of the integer column `apart`, which the table does not have, get other
+    files; their actions have it as a partition. The table has all other columns then.
 
     Returns the actions, each as the JSON of a log entry: protocol and metadata that the table has
     with these rows, then the files.
     """
     writer = DeltaWriter(frame.sparkSession, path, "Append", options)
-    files = added_files(list_of(writer.write(frame).actions()))
     table = writer.transaction
-    return [table.protocol().json(), table.metadata().json(), *(file.json() for file in files)]
+    if apart is None:
+        data = writer.write(frame)
+        head = [table.protocol().json(), table.metadata().json()]
+    else:
+        head = [table.protocol().json(), table.metadata().json()]
+        writer.keep_apart(apart)
+        data = writer.write(frame)
+    return [*head, *(file.json() for file in added_files(list_of(data.actions())))]
 
 
 def list_of(sequence: JavaObject) -> list[JavaObject]:
@@ -123,6 +135,17 @@ class DeltaWriter:
         how = self._mode, self._options, self._columns, properties
         write = self._delta.commands.WriteIntoDelta(self._log, *how, rows._jdf, none, none, False)
         return write.writeAndReturnCommitData(self.transaction, self._session, none, False)
+
+    def keep_apart(self, column: str) -> None:
+        """Partition what is written by a further integer column first; never to be committed."""
+        action = json.loads(self.transaction.metadata().json())
+        metadata = action["metaData"]
+        schema = json.loads(metadata["schemaString"])
+        field = {"name": column, "type": "integer", "nullable": True, "metadata": {}}
+        metadata["schemaString"] = json.dumps({**schema, "fields": [*schema["fields"], field]})
+        metadata["partitionColumns"] = [column, *metadata["partitionColumns"]]
+        changed = self._delta.actions.Action.fromJson(json.dumps(action))
+        self.transaction.updateMetadata(changed, False)
 
     def transaction_of(self, txn: Txn) -> tuple[JavaObject, JavaObject]:
         """The actions and tags of a commit that writes nothing, with a transaction identity."""

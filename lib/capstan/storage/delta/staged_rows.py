@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
@@ -20,7 +22,14 @@ from capstan.storage.delta.commits import retrying
 from capstan.storage.delta.data_files import MAX_DIRECT, read_files
 from capstan.storage.delta.idempotent_write import write_files
 from capstan.storage.delta.opened_table import OpenedTable
-from capstan.storage.lake import delete_file, is_table, sizes_of, write_whole
+from capstan.storage.lake import (
+    delete_file,
+    delete_folder,
+    is_table,
+    move_file,
+    sizes_of,
+    write_whole,
+)
 from capstan.telemetry.instrumentation import emit
 
 # Text that a path has as it is, and that means the same in each type of a column.
@@ -39,26 +48,51 @@ def can_stage(path: str, *, replaces: bool) -> bool:
     return not (mapped or (feed and replaces) or delta.numbered_columns(path))
 
 
-def stage_rows(rows: DataFrame, path: str, listing: str, *, gather: bool) -> DataFrame:
+def stage_rows(
+    rows: DataFrame, path: str, listings: Sequence[str], *, gather: bool, apart: str | None = None
+) -> DataFrame:
     """Write `rows` into files of the table at `path`, list them, and read them back.
 
-    `gather` brings the rows of a partition together first. What is read has all columns of the
-    table.
+    `gather` brings the rows of a partition together first. Of several listings, the column `apart`
+    has the number of the one that a row's file is for; nobody else writes under its name. What is
+    read has all columns of the table.
     """
     options = {"mergeSchema": "true", "optimizeWrite": str(gather).lower()}
-    protocol, metadata, *files = retrying(lambda: write_files(rows, path, options), path)
+    spark = rows.sparkSession
+    written = retrying(lambda: write_files(rows, path, options, apart), path)
+    protocol, metadata, *actions = written
+    files = [json.loads(action)["add"] for action in actions]
+    parts: list[list[dict[str, Any]]] = [files]
+    if apart is not None:
+        parts = _parted(path, files, apart, len(listings))
     emit("replay.files", files=len(files))
-    base, lines = _base(path, listing), [protocol, metadata]
+    for listing, listed in zip(listings, parts, strict=True):
+        base = _base(path, listing)
+        adds = [{"add": {**file, "path": f"{base}/{file['path']}"}} for file in listed]
+        lines = [protocol, metadata, *map(json.dumps, adds)]
+        content = "".join(f"{line}\n" for line in lines).encode()
+        write_whole(f"{listing}/_delta_log/{0:020}.json", content)
+    table = delta.open_table(listings[0])
+    plain = table.is_plain and all(map(_names_partition, files))
+    if plain and (apart or len(files) <= MAX_DIRECT):
+        return read_files(spark, path, [file["path"] for file in files], table)
+    return reduce(DataFrame.union, (delta.load(spark, listing) for listing in listings))
+
+
+def _parted(
+    path: str, files: Sequence[dict[str, Any]], apart: str, count: int
+) -> list[list[dict[str, Any]]]:
+    """Files by the value of their first partition, which they lose: `count` lists of them."""
+    # Readers that take partitions from paths would refuse a column that the table does not have.
+    parts: list[list[dict[str, Any]]] = [[] for _ in range(count)]
     for file in files:
-        action = json.loads(file)
-        action["add"]["path"] = f"{base}/{action['add']['path']}"
-        lines.append(json.dumps(action))
-    write_whole(f"{listing}/_delta_log/{0:020}.json", "".join(f"{x}\n" for x in lines).encode())
-    table = delta.open_table(listing)
-    listed = _listed(path, listing)
-    if len(files) > MAX_DIRECT or not table.is_plain or not all(map(_names_partition, listed)):
-        return delta.load(rows.sparkSession, listing)
-    return read_files(rows.sparkSession, path, [file["path"] for file in listed], table)
+        number = file["partitionValues"].pop(apart)
+        before, file["path"] = file["path"], file["path"].replace(f"{apart}={number}/", "", 1)
+        move_file(delta.resolve_path(path, before), delta.resolve_path(path, file["path"]))
+        parts[int(number)].append(file)
+    for number in range(count):
+        delete_folder(f"{path}/{apart}={number}")
+    return parts
 
 
 def staged_files(path: str, listing: str) -> list[str]:

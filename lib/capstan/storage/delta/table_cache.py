@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Generic, TypeVar
 from weakref import WeakValueDictionary
 
+from capstan.core.json_object import Json
+from capstan.storage.delta.kept_on_disk import KeptValues
 from capstan.storage.lake import newest_entry
 
 Value = TypeVar("Value")
@@ -55,6 +58,12 @@ class VersionedCache(Generic[Value]):
             self.put(key, state, value)
         return value
 
+    def last(self, key: Hashable) -> Value | None:
+        """The value of a key, whatever its state; None without one."""
+        with self._lock:
+            entry = self._values.get(key)
+        return None if entry is None else entry[1]
+
     def put(self, key: Hashable, state: object, value: Value) -> None:
         """Keep the value of a key in a state."""
         with self._lock:
@@ -73,20 +82,38 @@ class VersionedCache(Generic[Value]):
 
 _CAPACITY = 1024
 _cache: VersionedCache[object] | None = None
+_kept: KeptValues | None = None
 # One run uses some twenty tables; the least recently used of a longer process are opened again.
 _few: VersionedCache[object] = VersionedCache(64)
 
 
-def enable() -> None:
-    """Let this process cache the 1,024 most recently used values, and rows too."""
-    global _cache  # noqa: PLW0603  (per process, like the tables)
+def enable(folder: Path | None = None) -> None:
+    """Let this process cache the 1,024 most recently used values, and rows too.
+
+    What it reads of tables is kept in a folder of the user for the next process, if one is given.
+    """
+    global _cache, _kept  # noqa: PLW0603  (per process, like the tables)
     _cache = _cache or VersionedCache(_CAPACITY)
+    _kept = None if folder is None else KeptValues(folder)
 
 
 def disable() -> None:
     """Cache few values again, and drop the others."""
-    global _cache  # noqa: PLW0603
-    _cache = None
+    global _cache, _kept  # noqa: PLW0603
+    _cache = _kept = None
+
+
+def kept_values() -> KeptValues | None:
+    """What earlier processes have kept on disk; None if this one uses none of it."""
+    return _kept
+
+
+def kept_facts(kind: str, table: str, state: Sequence[str], read: Callable[[], Json]) -> Json:
+    """Facts about a table that were read when some logs had these newest entries, or later.
+
+    They are kept on disk until one has another entry, if this process keeps anything there.
+    """
+    return read() if _kept is None else _kept.of_state(kind, table, "\n".join(state), read)
 
 
 def is_enabled() -> bool:

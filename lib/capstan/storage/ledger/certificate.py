@@ -64,6 +64,8 @@ class Certificate:
     target_path: str
     streams: Sequence[Json] | None = None
     changes: Json | None = None  # of a merge by sequence, as `ChangeRule.to_json`
+    # Of a tape of stamps, the records under no element: those that were `read`, and `left_out`.
+    timeless: Json | None = None
     published: bool = False
     run: str | None = None  # None in an intent
     attempt: int | None = None
@@ -99,6 +101,6 @@ class Certificate:
         return cls(**values)
 
 
-_OPTIONAL = ("streams", "changes")
+_OPTIONAL = ("streams", "changes", "timeless")
 _DRAFT = tuple(field.name for field in fields(Certificate))
 _DRAFT = _DRAFT[: _DRAFT.index("published") + 1]

@@ -12,27 +12,32 @@ abandoned attempts in the target itself (`abandoned`); this leaves no gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from capstan.core.times.region import Region
 from capstan.errors import FencedError, RangeLockedError
 from capstan.errors.shell_command import command
 from capstan.storage.delta import delta
 from capstan.storage.delta.idempotent_write import Txn
-from capstan.storage.lake import Lake, is_table
+from capstan.storage.lake import Lake, is_table, newest_entry
 from capstan.storage.ledger.region_json import may_overlap, parse_region, region_text
 from capstan.storage.ledger.run_identity import RunId, have_same_identity
 from capstan.storage.ledger.runs import TERMINAL, Step
-from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, now, read_rows, read_values
 from capstan.storage.stored_log import look_again
 
 LEASE = timedelta(hours=12)
 """The lifetime of a claim that is not renewed."""
 _APP = "claims"
 _STEP_COLUMNS = ("run", "attempt", "step")
+# A run is rejected by another process than the one that publishes it.
+_OVER = TERMINAL - {Step.REJECTED}
 _BOUND_MARGIN = timedelta(seconds=1)
 """More than the rounding of timestamps in a file's column bounds."""
 _RENEW = 4
@@ -82,6 +87,11 @@ class Claim:
         # Runs of one identity always conflict, because each continues from the previous one.
         return self.scope.overlaps(scope) or have_same_identity(self.run, run)
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it needs no renewal yet."""
+        return self.expires - now() > LEASE / _RENEW
+
 
 class ClaimState(StrEnum):
     """The state of a claim."""
@@ -96,19 +106,32 @@ class ClaimState(StrEnum):
 
 def claim(lake: Lake, run: RunId, stream: str, scope: Scope) -> int:
     """Claim a scope for the next attempt of a run, and return the attempt's number."""
-    ordinal, attempt = _append(lake, run.name, stream, scope)
-    for holder in _earlier_conflicts(lake, run.name, scope, ordinal):
-        release(lake, run.name, attempt)
+    return claim_all(lake, stream, {run.name: scope})[run.name]
+
+
+def claim_all(lake: Lake, stream: str, scopes: Mapping[str, Scope]) -> dict[str, int]:
+    """Claim scopes of one target, each for the next attempt of a run: all of them, or none.
+
+    Returns the numbers of the attempts, by run.
+    """
+    ordinal, attempts = _append(lake, stream, scopes)
+    for holder in conflicts(lake, scopes, before=ordinal):
+        release_all(lake, attempts)
         raise _range_locked(holder)
-    return attempt
+    return attempts
 
 
-def _earlier_conflicts(lake: Lake, run: str, scope: Scope, ordinal: int) -> list[Claim]:
-    """Active claims of other runs that conflict with a scope and precede its claim."""
+def conflicts(lake: Lake, scopes: Mapping[str, Scope], before: int | None = None) -> list[Claim]:
+    """Active claims of others that conflict with claims of runs on scopes of one target.
+
+    Only those that precede the claim `before` count, if it is given.
+    """
+    [target] = {scope.target for scope in scopes.values()}
     return [
         other
-        for other in active(lake, scope.target)
-        if other.ordinal < ordinal and other.run != run and other.conflicts_with(run, scope)
+        for other in active(lake, target)
+        if (before is None or other.ordinal < before) and other.run not in scopes
+        if any(other.conflicts_with(run, scope) for run, scope in scopes.items())
     ]
 
 
@@ -118,12 +141,13 @@ def ensure_held(lake: Lake, run: str, attempt: int) -> None:
     # unless another run has claimed part of the scope in the meantime.
     look_again()
     held = _held_claim(lake, run, attempt)
-    if held is not None and held.expires - now() > LEASE / _RENEW:
+    if held is not None and held.lasts:
         return
     if held is not None:
-        ordinal, _ = _append(lake, run, held.stream, held.scope, attempt)
-        conflicts = _earlier_conflicts(lake, run, held.scope, ordinal)
-        if not conflicts and _held_claim(lake, run, attempt) is not None:
+        scopes = {run: held.scope}
+        ordinal, _ = _append(lake, held.stream, scopes, {run: attempt})
+        lost = conflicts(lake, scopes, before=ordinal)
+        if not lost and _held_claim(lake, run, attempt) is not None:
             return
         release(lake, run, attempt)
     raise FencedError(
@@ -138,46 +162,93 @@ def ensure_held(lake: Lake, run: str, attempt: int) -> None:
 
 def _held_claim(lake: Lake, run: str, attempt: int) -> Claim | None:
     """The claim of an attempt if it is the newest of its run and not released, even if expired."""
-    steps = read_rows(lake, "runs", _STEP_COLUMNS, run=run)
-    rows = read_rows(lake, "claims", run=run)
+    return held_claims(lake, {run: attempt}).get(run)
+
+
+def held_claims(lake: Lake, attempts: Mapping[str, int]) -> dict[str, Claim]:
+    """The claims by run that `_held_claim` gives of some attempts."""
+    names = tuple(attempts)
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, run=names)
+    rows = read_rows(lake, "claims", run=names)
     states = _claim_states(rows, steps, datetime.min.replace(tzinfo=UTC))
-    held = [c for c, state in states if state is ClaimState.ACTIVE and c.attempt == attempt]
-    return held[-1] if held else None
+    return {
+        claim.run: claim
+        for claim, state in states
+        if state is ClaimState.ACTIVE and claim.attempt == attempts[claim.run]
+    }
+
+
+class HeldClaims:
+    """The claims of some attempts, read again only once a ledger has changed."""
+
+    def __init__(self, lake: Lake, attempts: Mapping[str, int]) -> None:
+        """Remember whose claims they are."""
+        self._lake, self._attempts = lake, attempts
+        self._paths = [lake.ledger(name) for name in ("claims", "runs")]
+        self._seen: list[str] = []
+        self._held: dict[str, Claim] = {}
+
+    def ensure(self, run: str) -> None:
+        """Check that an attempt still holds its claim, as `ensure_held` does."""
+        look_again()
+        newest = [newest_entry(path) for path in self._paths]
+        if newest != self._seen:
+            self._held = held_claims(self._lake, self._attempts)
+            self._seen = newest
+        claim = self._held.get(run)
+        if claim is None or not claim.lasts:
+            ensure_held(self._lake, run, self._attempts[run])
 
 
 def _append(
-    lake: Lake, run: str, stream: str, scope: Scope, attempt: int | None = None
-) -> tuple[int, int]:
-    """Append a claim for an attempt, by default a new one; returns ordinal and attempt."""
+    lake: Lake, stream: str, scopes: Mapping[str, Scope], given: Mapping[str, int] | None = None
+) -> tuple[int, dict[str, int]]:
+    """Append claims for attempts, by default new ones; returns the first ordinal, and attempts."""
     while True:
         path = lake.ledger("claims")
         last = delta.open_table(path).transaction_version(_APP) if is_table(path) else None
-        ordinal = 0 if last is None else last + 1
-        number = last_attempt(lake, run) + 1 if attempt is None else attempt
-        row = {
-            "claim": ordinal,
-            "kind": "claim",
-            "run": run,
-            "attempt": number,
-            "stream": stream,
-            "target": scope.target,
-            "workers": None if scope.workers is None else list(scope.workers),
-            "region": region_text(scope.region),
-            "expires": now() + LEASE,
-        }
-        if append_rows(lake, "claims", [row], Txn(_APP, ordinal)):
-            return ordinal, number
+        first = 0 if last is None else last + 1
+        attempts = given or {run: n + 1 for run, n in last_attempts(lake, scopes).items()}
+        rows = [
+            {
+                "claim": ordinal,
+                "kind": "claim",
+                "run": run,
+                "attempt": attempts[run],
+                "stream": stream,
+                "target": scope.target,
+                "workers": None if scope.workers is None else list(scope.workers),
+                "region": region_text(scope.region),
+                "expires": now() + LEASE,
+            }
+            for ordinal, (run, scope) in enumerate(scopes.items(), first)
+        ]
+        # All ordinals up to that of the transaction are taken; of the first, by nobody else.
+        txn = Txn(_APP, first + len(rows) - 1)
+        if append_rows(lake, "claims", rows, txn, unless=Txn(_APP, first)):
+            return first, dict(attempts)
 
 
-def last_attempt(lake: Lake, run: str) -> int:
-    """The newest attempt of a run that has a claim; 0 without one."""
-    rows = read_rows(lake, "claims", ("attempt",), run=run)
-    return max((row["attempt"] for row in rows), default=0)
+def last_attempts(lake: Lake, runs: Iterable[str]) -> dict[str, int]:
+    """The newest attempt of each run that has a claim; 0 without one."""
+    newest = dict.fromkeys(runs, 0)
+    for row in read_rows(lake, "claims", ("run", "attempt"), run=tuple(newest)):
+        newest[row["run"]] = max(row["attempt"], newest[row["run"]])
+    return newest
 
 
 def release(lake: Lake, run: str, attempt: int) -> None:
     """Release the claim of an attempt that records no other step."""
-    append_rows(lake, "claims", [{"claim": -1, "kind": "release", "run": run, "attempt": attempt}])
+    release_all(lake, {run: attempt})
+
+
+def release_all(lake: Lake, attempts: Mapping[str, int]) -> None:
+    """Release the claims of attempts that record no other step."""
+    rows = [
+        {"claim": -1, "kind": "release", "run": run, "attempt": attempt}
+        for run, attempt in attempts.items()
+    ]
+    append_rows(lake, "claims", rows)
 
 
 def release_if_active(lake: Lake, run: str, attempt: int) -> None:
@@ -231,9 +302,28 @@ def scopes(lake: Lake, target: str) -> dict[tuple[str, int], Scope]:
 def _read(lake: Lake, target: str, *, finished: bool = True) -> list[tuple[Claim, ClaimState]]:
     """Claims of a target with their states; `finished` includes finished ones, which are most."""
     # A release has no target.
-    rows = read_rows(lake, "claims", target=(target, None))
-    steps = read_rows(lake, "runs", _STEP_COLUMNS, target=target) if rows else []
+    of_target: dict[str, object] = {"target": (target, None)}
+    of_steps: dict[str, object] = {"target": target}
+    if not finished:
+        names = _unfinished(lake, target)
+        of_target = of_steps = {"run": names}
+        if not names:
+            return []
+    rows = read_rows(lake, "claims", **of_target)
+    steps = read_rows(lake, "runs", _STEP_COLUMNS, **of_steps) if rows else []
     return _claim_states(rows, steps, now(), finished=finished)
+
+
+def _unfinished(lake: Lake, target: str) -> tuple[str, ...]:
+    """The runs with claims of a target of which some attempt has not ended; these are few."""
+    # However many runs there were, no object is made for those that have ended.
+    keys = ["run", "attempt"]
+    claimed = read_values(lake, "claims", keys, target=target)
+    steps = read_values(lake, "runs", _STEP_COLUMNS, target=target)
+    last = steps.group_by(keys, use_threads=False).aggregate([("step", "last")])
+    over = last.filter(pc.is_in(last["step_last"], value_set=pa.array(sorted(_OVER))))
+    left = claimed.join(over.select(keys), keys, join_type="left anti", use_threads=False)
+    return tuple(pc.unique(left["run"]).to_pylist())
 
 
 def _claim_states(
@@ -241,8 +331,7 @@ def _claim_states(
 ) -> list[tuple[Claim, ClaimState]]:
     """Claims by ordinal with their states at a moment, from rows of `claims` and `runs`."""
     last_steps = {(row["run"], row["attempt"]): row["step"] for row in steps}
-    # A run is rejected by another process than the one that publishes it.
-    ended = {key for key, step in last_steps.items() if step in TERMINAL and step != Step.REJECTED}
+    ended = {key for key, step in last_steps.items() if step in _OVER}
     released = {key for key, step in last_steps.items() if step == Step.REJECTED}
     released |= {(row["run"], row["attempt"]) for row in rows if row["kind"] == "release"}
     claim_rows = [row for row in rows if row["kind"] == "claim"]

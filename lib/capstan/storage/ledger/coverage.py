@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from capstan.core.times import TimeType
 from capstan.storage.delta import delta
 from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import cached
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger.claims import Scope
 from capstan.storage.ledger.region_json import parse_region, region_text, render_bounds
-from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_rows, stored_target
 
 PUBLISHED, COMPARED, ROLLED_BACK, GONE = "published", "compared", "rolled-back", "gone"
 _ALIKE = ("run", "generation", "stream", "transform", "code", "cut", "target_version")
@@ -47,8 +48,18 @@ class Covered:
         return other.target_version > self.target_version and other.scope.overlaps(self.scope)
 
 
-def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str) -> None:
-    """Append one row per worker, or one with a null worker if the target has no worker column."""
+def write_covered(
+    lake: Lake, publishes: Iterable[Covered], time_type: TimeType, state: str
+) -> None:
+    """Append rows of some publishes, in one commit.
+
+    Each has one per worker, or one with a null worker if the target has no worker column.
+    """
+    rows = [row for covered in publishes for row in _rows(covered, time_type, state)]
+    append_rows(lake, "coverage", rows)
+
+
+def _rows(covered: Covered, time_type: TimeType, state: str) -> list[LedgerRow]:
     bounds = render_bounds(time_type, covered.scope.region)
     row = {name: getattr(covered, name) for name in _ALIKE} | {
         "target": covered.scope.target,
@@ -59,7 +70,7 @@ def write_covered(lake: Lake, covered: Covered, time_type: TimeType, state: str)
         "state": state,
     }
     workers = (None,) if covered.scope.workers is None else covered.scope.workers
-    append_rows(lake, "coverage", [{**row, "worker": worker} for worker in workers])
+    return [{**row, "worker": worker} for worker in workers]
 
 
 def write_gone(lake: Lake, target: str, runs: Collection[str]) -> None:
@@ -93,11 +104,17 @@ def recorded_at(lake: Lake, target: str) -> list[Covered]:
 
 def current_by_ledger(lake: Lake, target: str) -> list[Covered]:
     """Publishes in effect according to the ledger alone, whether or not the table exists."""
+    # A run asks several times, and there is an object for each publish that was ever made.
+    kind = f"publishes in {stored_target(lake, target)}, now at {target}"
+    return list(cached(kind, lake.ledger("coverage"), lambda: _current(lake, target)))
+
+
+def _current(lake: Lake, target: str) -> tuple[Covered, ...]:
     rows = read_rows(lake, "coverage", target=target)
     publishes = [parse_covered(written) for written in current_rows(rows).values()]
     compared = _comparisons(rows)
     publishes = [replace(each, compared=tuple(compared.get(each.run, ()))) for each in publishes]
-    return sorted(publishes, key=lambda covered: covered.target_version)
+    return tuple(sorted(publishes, key=lambda covered: covered.target_version))
 
 
 def current_rows(rows: Iterable[LedgerRow]) -> dict[str, list[LedgerRow]]:

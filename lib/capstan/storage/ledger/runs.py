@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,7 @@ from capstan.storage.lake import Lake
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.region_json import parse_region
 from capstan.storage.ledger.run_identity import DIGITS, RunId, short_name, stem_of
-from capstan.storage.ledger.tables import append_rows, as_text, read_places, read_rows
+from capstan.storage.ledger.tables import LedgerRow, append_rows, as_text, read_places, read_rows
 
 
 class Step(StrEnum):
@@ -205,20 +205,32 @@ def _set_path(detail: dict[str, Any], path: str) -> None:
 
 def name_run(lake: Lake, identity: str, generation: int, target: str) -> RunId:
     """Choose a run's name that no run of another identity shares."""
-    first = RunId(identity, generation, short_name(target))
-    existing, others = "", set[str]()
-    # Only names with this prefix can clash; files without them are not opened.
-    prefix = {"run": (first.stem, f"{first.stem}\U0010ffff")}
+    [named] = name_runs(lake, [identity], generation, target)
+    return named
+
+
+def name_runs(lake: Lake, identities: Sequence[str], generation: int, target: str) -> list[RunId]:
+    """Choose names of runs that no recorded run of another identity shares."""
+    firsts = [RunId(identity, generation, short_name(target)) for identity in identities]
+    stems = [first.stem for first in firsts]
+    # Only names with one of these prefixes can clash; files without them are not opened.
+    between = {"run": (min(stems), f"{max(stems)}\U0010ffff")}
     columns = ("run", "identity")
-    rows = read_rows(lake, "runs", columns, prefix)
-    for row in [*rows, *read_rows(lake, "runs", columns, identity=identity)]:
+    rows = read_rows(lake, "runs", columns, between)
+    rows += read_rows(lake, "runs", columns, identity=tuple(identities), target=target)
+    return [_named(first, rows, target) for first in firsts]
+
+
+def _named(first: RunId, rows: Sequence[LedgerRow], target: str) -> RunId:
+    existing, others = "", set[str]()
+    for row in rows:
         run = row["run"]
-        if row["identity"] == identity:
+        if row["identity"] == first.identity:
             existing = run
         elif run.startswith(first.stem):
             others.add(stem_of(run))
     if existing and stem_of(existing) not in others:
-        return RunId.named(existing, identity, generation, target)
+        return RunId.named(existing, first.identity, first.generation, target)
     # With all digits the name contains the whole identity, which is unique.
     candidates = (replace(first, digits=digits) for digits in DIGITS)
     return next(run for run in candidates if run.stem not in others or run.digits == DIGITS[-1])
@@ -236,14 +248,23 @@ def require_unique_name(lake: Lake, run: RunId) -> None:
         )
 
 
-def read_last(lake: Lake, identity: str) -> History | None:
-    """The history of an identity's highest generation; earlier ones are not parsed."""
-    return _newest(lake, _steps(lake, identity=identity))
+def begun(lake: Lake, identities: Sequence[str], target: str) -> set[str]:
+    """Those of some identities of which a run is recorded."""
+    rows = read_rows(lake, "runs", ("identity",), identity=tuple(identities), target=target)
+    return {row["identity"] for row in rows}
 
 
-def read_last_published(lake: Lake, identity: str) -> History | None:
+def read_last(lake: Lake, identity: str, target: str) -> History | None:
+    """The history of an identity's highest generation; earlier ones are not parsed.
+
+    The target is that of the identity. Rows of one target are together in the ledger.
+    """
+    return _newest(lake, _steps(lake, identity=identity, target=target))
+
+
+def read_last_published(lake: Lake, identity: str, target: str) -> History | None:
     """The history of the highest generation of an identity whose publish is in effect."""
-    steps = _steps(lake, identity=identity)
+    steps = _steps(lake, identity=identity, target=target)
     return _newest(lake, [run for run in steps if steps[run] & _RECORDED == {Step.DONE}])
 
 
@@ -281,7 +302,19 @@ def write_step(
     lake: Lake, run: RunId, attempt: int, step: Step, *, stream: str, target: str, detail: Json
 ) -> None:
     """Append a row to the ledger."""
-    row = {
+    write_steps(lake, [step_row(run, attempt, step, stream=stream, target=target, detail=detail)])
+
+
+def write_steps(lake: Lake, rows: Sequence[LedgerRow]) -> None:
+    """Append rows that `step_row` has made, in one commit."""
+    append_rows(lake, "runs", rows)
+
+
+def step_row(
+    run: RunId, attempt: int, step: Step, *, stream: str, target: str, detail: Json
+) -> LedgerRow:
+    """A row for the ledger."""
+    return {
         "run": run.name,
         "identity": run.identity,
         "generation": run.generation,
@@ -291,4 +324,3 @@ def write_step(
         "target": target,
         "detail": as_text(detail),
     }
-    append_rows(lake, "runs", [row])

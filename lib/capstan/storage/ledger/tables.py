@@ -15,10 +15,11 @@ from pyarrow import dataset
 from pyspark.sql import types as T
 
 from capstan.storage.delta import arrow_writer, delta
-from capstan.storage.delta.arrow_scan import rows_of, rows_of_files
+from capstan.storage.delta.arrow_scan import read_columns, rows_of, rows_of_files
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.delta.data_files import prune
 from capstan.storage.delta.idempotent_write import Txn
+from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import cached, is_enabled
 from capstan.storage.lake import Lake, is_table
@@ -78,6 +79,8 @@ SCHEMAS: Final = {
 
 # Larger ledgers are not cached in memory.
 _MAX_CACHED_BYTES = 64 << 20
+_ROWS, _TOO_MANY = "rows", "too many"
+_MOST_CHUNKS = 64
 
 # In these ledgers a row supersedes earlier rows with the same value in this column. They are read
 # in order of `at`, so `at` must increase even if the clock jumps back or belongs to another host.
@@ -111,10 +114,32 @@ def read_rows(
     unbounded. Leave a margin of a second in bounds of timestamps, because files have them in
     milliseconds.
     """
+    places = read_places(lake) if _has_targets(ledger) else Places()
+    rows: list[LedgerRow] = _found(lake, ledger, columns, ranges, places, **equal).to_pylist()
+    if places and (columns is None or "target" in columns):
+        for row in rows:
+            row["target"] = row["target"] and places.path_of(row["target"])
+    return rows
+
+
+def read_values(lake: Lake, ledger: str, columns: Sequence[str], /, **equal: object) -> pa.Table:
+    """Columns of the rows of `read_rows`, other than `target`, without an object for each."""
+    places = read_places(lake) if _has_targets(ledger) else Places()
+    return _found(lake, ledger, columns, None, places, **equal)
+
+
+def _found(
+    lake: Lake,
+    ledger: str,
+    columns: Sequence[str] | None,
+    ranges: Mapping[str, tuple[object, object]] | None,
+    places: Places,
+    /,
+    **equal: object,
+) -> pa.Table:
     path = lake.ledger(ledger)
     if not is_table(path):
-        return []
-    places = read_places(lake) if _has_targets(ledger) else Places()
+        return arrow_writer.arrow_schema(SCHEMAS[ledger]).empty_table().select(columns or [])
     if places and "target" in equal:
         equal = {**equal, "target": _stored(places, equal["target"])}
     condition = None
@@ -128,11 +153,7 @@ def read_rows(
         table = delta.open_table(path)
         files = rows_of_files(path, table, _matching_files(table, ranges or {}, **equal))
     found = files.to_table(columns=selected, filter=condition).sort_by(order)
-    rows: list[LedgerRow] = found.select(columns or found.column_names).to_pylist()
-    if places and (columns is None or "target" in columns):
-        for row in rows:
-            row["target"] = row["target"] and places.path_of(row["target"])
-    return rows
+    return found.select(columns or found.column_names)
 
 
 def read_places(lake: Lake) -> Places:
@@ -212,9 +233,20 @@ def _value_bounds(value: object) -> tuple[object, object]:
 
 def _all_rows(path: str) -> dataset.Dataset:
     """All rows of a ledger, in memory unless there are too many."""
-    files = rows_of(path)
-    rows = files.to_table()
-    return dataset.dataset(rows) if rows.nbytes <= _MAX_CACHED_BYTES else files
+    parts = read_incrementally("rows", path, _add_rows)
+    return dataset.dataset(parts[_ROWS]) if _ROWS in parts else rows_of(path)
+
+
+def _add_rows(earlier: Parts, opened: OpenedTable, files: Sequence[str]) -> Parts:
+    """The rows of a ledger with those of more files; `_TOO_MANY` from some size on."""
+    if _TOO_MANY in earlier:
+        return earlier
+    columns = pa.schema(opened.schema().to_arrow()).names
+    added = read_columns(opened.path, columns, opened, files)
+    rows = pa.concat_tables([earlier[_ROWS], added]) if _ROWS in earlier else added
+    if rows.nbytes > _MAX_CACHED_BYTES:
+        return {_TOO_MANY: rows.slice(0, 0)}
+    return {_ROWS: rows.combine_chunks() if rows["at"].num_chunks > _MOST_CHUNKS else rows}
 
 
 def make_ledger(lake: Lake, ledger: str) -> str:
@@ -225,11 +257,17 @@ def make_ledger(lake: Lake, ledger: str) -> str:
 
 
 def append_rows(
-    lake: Lake, ledger: str, rows: Sequence[LedgerRow], txn: Txn | None = None, **note: object
+    lake: Lake,
+    ledger: str,
+    rows: Sequence[LedgerRow],
+    txn: Txn | None = None,
+    unless: Txn | None = None,
+    **note: object,
 ) -> bool:
-    """Append rows to a ledger, created if needed, in one commit; False if it already has `txn`.
+    """Append rows to a ledger, created if needed, in one commit.
 
-    `at` is added. A `target` is the present path of the table.
+    False if it already has `txn`, or `unless`. `at` is added. A `target` is the present path of the
+    table.
     """
     moment = _append_time(lake, ledger, rows)
     if _has_targets(ledger) and (places := read_places(lake)):
@@ -237,7 +275,8 @@ def append_rows(
     path = make_ledger(lake, ledger)
     stamped = [{"at": moment, **row} for row in rows]
     table = pa.Table.from_pylist(stamped, schema=arrow_writer.arrow_schema(SCHEMAS[ledger]))
-    return arrow_writer.append(path, table, txn=txn, note={"ledger": ledger, **note})
+    note = {"ledger": ledger, **note}
+    return arrow_writer.append(path, table, txn=txn, note=note, unless=unless)
 
 
 def _append_time(lake: Lake, ledger: str, rows: Sequence[LedgerRow]) -> datetime:
@@ -246,12 +285,9 @@ def _append_time(lake: Lake, ledger: str, rows: Sequence[LedgerRow]) -> datetime
     if column is None:
         return moment
     values = {row[column] for row in rows}
-    # Several values share one read of the ledger.
-    filters = {column: next(iter(values))} if len(values) == 1 else {}
-    selected = column, "at"
-    for previous in read_rows(lake, ledger, selected, **filters) if values else ():
-        if previous[column] in values:
-            moment = max(moment, previous["at"] + timedelta(microseconds=1))
+    known = read_rows(lake, ledger, ("at",), **{column: tuple(values)}) if values else ()
+    for previous in known:
+        moment = max(moment, previous["at"] + timedelta(microseconds=1))
     return moment
 
 

@@ -7,20 +7,28 @@ timestamps in milliseconds, and pruning by them can drop a row of that milliseco
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from operator import is_not
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.times import Antichain, ChangeBatch, Time, TimeType
+from capstan.core.json_object import Json
+from capstan.core.times import Antichain, Box, ChangeBatch, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_columns
 from capstan.storage.delta.data_files import files_between
+from capstan.storage.delta.table_cache import cached, kept_facts
+from capstan.storage.lake import newest_entry
+from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.bounds import files_of
-from capstan.storage.tape.index_totals import coordinates, totals_at
+from capstan.storage.tape.index_totals import totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 
 
@@ -58,7 +66,10 @@ class ContentSummary:
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """A messages event: worker, time, number of records, and the two sums of their hashes."""
+    """A messages event: worker, time, number of records, and the two sums of their hashes.
+
+    The time is the first element of its stamp; without elements all its coordinates are None.
+    """
 
     worker: int
     time: Time
@@ -135,19 +146,30 @@ def is_closed(tape: Tape, cut: Cut) -> bool:
 
 def worker_labels(tape: Tape, cut: Cut) -> dict[int, str]:
     """Labels of the workers opened up to the cut, by worker number."""
-    rows = read_columns(tape.paths.workers, ["worker", "label", "opened_commit"]).to_pylist()
     return {
         row["worker"]: row["label"]
-        for row in sorted(rows, key=lambda row: row["worker"])
+        for row in sorted(_roster(tape), key=lambda row: row["worker"])
         if row["opened_commit"] <= cut.commit
     }
 
 
 def opened_commits(tape: Tape, cut: Cut) -> dict[int, int]:
     """The commits that opened the workers of a tape up to the cut, by worker number."""
-    rows = read_columns(tape.paths.workers, ["worker", "opened_commit"]).to_pylist()
-    opened = {row["worker"]: row["opened_commit"] for row in rows}
+    opened = {row["worker"]: row["opened_commit"] for row in _roster(tape)}
     return {worker: at for worker, at in opened.items() if at <= cut.commit}
+
+
+def _roster(tape: Tape) -> list[dict[str, Any]]:
+    path = tape.paths.workers
+
+    def read() -> Json:
+        return {"rows": read_columns(path, ["worker", "label", "opened_commit"]).to_pylist()}
+
+    newest = [newest_entry(path)]
+    rows: list[dict[str, Any]] = cached(
+        "roster", path, lambda: kept_facts("roster", path, newest, read)["rows"]
+    )
+    return rows
 
 
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
@@ -162,16 +184,23 @@ def content_summary(
     tape: Tape, cut: Cut, workers: Collection[int], region: Region
 ) -> ContentSummary:
     """Count the content of these workers and times, from the index alone."""
+    return summarised(messages(tape, cut, workers, region))
+
+
+def summarised(events: Iterable[MessageCounts]) -> ContentSummary:
+    """The content of some messages."""
     by_worker: Counter[int] = Counter()
     count, h1, h2 = 0, 0, 0
     times: set[Time] = set()
-    for event in messages(tape, cut, workers, region):
+    for event in events:
         count += 1
         by_worker[event.worker] += event.records
         times.add(event.time)
         h1, h2 = h1 + event.h1, h2 + event.h2
+    # What is under no element of a stamp has no time.
+    timed = sum(None not in time for time in times)
     content_hash = f"{h1 % 2**64:016x}{h2 % 2**64:016x}"
-    return ContentSummary(count, by_worker.total(), len(times), content_hash, dict(by_worker))
+    return ContentSummary(count, by_worker.total(), timed, content_hash, dict(by_worker))
 
 
 def messages(
@@ -179,22 +208,67 @@ def messages(
 ) -> Iterator[MessageCounts]:
     """The messages events of these workers and times, from the index alone, in no order."""
     chosen = pa.array(sorted(workers), pa.int32())
-    columns = ["worker", "kind", "time", "records", "fingerprint"]
+    columns = ["worker", "kind", "time", "records", "fingerprint", *tape.stamp]
+    contains: Callable[[Time], bool] = region.contains
+    if tape.stamped:
+        contains = partial(is_not, None)  # The places of others are None.
     for batch in _scan(tape, cut, columns, region):
         matching = pc.and_(
             pc.equal(batch.column("kind"), "messages"),
             pc.is_in(batch.column("worker"), value_set=chosen),
         )
         rows = batch.filter(matching)
+        times = arrow_times(rows.column("time"), tape.time_type)
         for time, worker, records, content in zip(
-            arrow_times(rows.column("time"), tape.time_type),
+            _places(rows, tape.time_type, region) if tape.stamped else times,
             rows.column("worker").to_pylist(),
             rows.column("records").to_pylist(),
             rows.column("fingerprint").to_pylist(),
             strict=True,
         ):
-            if region.contains(time):
+            if contains(time):
                 yield MessageCounts(worker, time, records, content["h1"], content["h2"])
+
+
+def _places(rows: pa.RecordBatch, time_type: TimeType, region: Region) -> list[Any]:
+    """The times that messages of a tape of stamps have in a region; None for those outside.
+
+    Where nothing bounds the times, messages without elements have one without coordinates.
+    """
+    first = list(arrow_times(rows.column("time"), time_type))
+    if region.is_everything:
+        return first
+    elements = _stamps(rows.column("stamp"), time_type)
+    both = zip(elements, first, strict=True)
+    return [region.place((time,) if stamp is None else stamp) for stamp, time in both]
+
+
+def _stamps(column: pa.ListArray, time_type: TimeType) -> Iterator[tuple[Time, ...] | None]:
+    """The stamps of a column; None for those of one element."""
+    times = arrow_times(column.flatten(), time_type)
+    for size in pc.list_value_length(column).to_pylist():
+        yield None if size is None else tuple(islice(times, size))
+
+
+def stamps(
+    tape: Tape, cut: Cut, workers: Iterable[int]
+) -> Iterator[tuple[int, tuple[Time, ...], int]]:
+    """Messages of these workers that do not have one time: worker, stamp, number of records."""
+    if not tape.stamped:
+        return
+    chosen = pa.array(sorted(workers), pa.int32())
+    everything = Region(Box.everything(tape.time_type))
+    for batch in _scan(tape, cut, ["worker", "stamp", "records"], everything):
+        wanted = pc.and_(
+            pc.is_valid(batch.column("stamp")), pc.is_in(batch.column("worker"), value_set=chosen)
+        )
+        rows = batch.filter(wanted)
+        yield from zip(
+            rows.column("worker").to_pylist(),
+            (stamp or () for stamp in _stamps(rows.column("stamp"), tape.time_type)),
+            (records or 0 for records in rows.column("records").to_pylist()),
+            strict=True,
+        )
 
 
 def added_counts(tape: Tape, version: int) -> tuple[Counter[int], int]:

@@ -25,7 +25,10 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import is_enabled
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
+from capstan.storage.tape.arrow_times import coordinates, held_changes
+from capstan.storage.tape.index_sums import read_sums
 from capstan.storage.tape.tape import Tape
 
 EVERY = 64
@@ -71,6 +74,8 @@ class Totals:
 
 def totals_at(tape: Tape, commit: int) -> Totals:
     """Totals of a tape's events up to a commit."""
+    if is_enabled():
+        return _totals_of_sums(tape, commit)
     table = delta.open_table(tape.paths.events)
     totals = _newest(tape, table, commit) or Totals()
     first, totals.commit = totals.commit + 1, commit
@@ -80,6 +85,18 @@ def totals_at(tape: Tape, commit: int) -> Totals:
         commits = rows.column("commit")
         new = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
         totals.add(rows if pc.all(new).as_py() else rows.filter(new), tape.time_type)
+    return totals
+
+
+def _totals_of_sums(tape: Tape, commit: int) -> Totals:
+    """Totals from the sums that a process which serves pages keeps."""
+    sums = read_sums(tape).up_to(commit)
+    totals = Totals(commit, greatest=pc.max(sums.counts["last"]).as_py())
+    for row in sums.by("worker").to_pylist():
+        totals.events[row["worker"]] = row["n"]
+        totals.records[row["worker"]] = row["r"] or 0
+    for worker, time, diff in net_changes(sums.changes):
+        totals.held.setdefault(worker, ChangeBatch()).update(time, diff)
     return totals
 
 
@@ -177,34 +194,15 @@ def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
 
 def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[int, Time, int]]:
     """Updates in a batch of events, summed by worker and time."""
-    updates = batch.column("updates")
-    flat = pc.list_flatten(updates)
-    owners = pc.take(batch.column("worker"), pc.list_parent_indices(updates))
-    times = pc.struct_field(flat, "time")
-    names = [f"t{i}" for i in range(len(time_type.coordinates))]
-    fields = coordinates(times, len(names))
-    diffs = pc.struct_field(flat, "diff")
-    table = pa.table([owners, *fields, diffs], names=["worker", *names, "diff"])
+    yield from net_changes(held_changes(batch, ["worker"], len(time_type.coordinates)))
+
+
+def net_changes(changes: pa.Table) -> Iterator[tuple[int, Time, int]]:
+    """Changes of held times, as of `held_changes`, summed by worker and time."""
+    names = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
     # An imported tape that breaks the rules may have updates without a worker, time or count.
-    for row in (
-        table.drop_null()
-        .group_by(["worker", *names], use_threads=False)
-        .aggregate([("diff", "sum")])
-        .to_pylist()
-    ):
-        if row["diff_sum"]:
-            yield row["worker"], Time(row[name] for name in names), row["diff_sum"]
-
-
-def coordinates(times: pa.StructArray, width: int) -> list[pa.Array]:
-    """The coordinates of a struct column of times as integers, null where the struct is null."""
-    return [integers(pc.struct_field(times, index)) for index in range(width)]
-
-
-def integers(column: pa.Array) -> pa.Array:
-    """A coordinate's column as integers: itself, days, or microseconds."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    if pa.types.is_date(column.type):
-        return column.cast(pa.int32()).cast(pa.int64())
-    return column
+    grouped = changes.drop_null().group_by(["worker", *names], use_threads=False)
+    net = grouped.aggregate([("diff", "sum")])
+    # Most times were held once, and have been released.
+    for row in net.filter(pc.not_equal(net["diff_sum"], 0)).to_pylist():
+        yield row["worker"], Time(row[name] for name in names), row["diff_sum"]

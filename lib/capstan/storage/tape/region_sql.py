@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 
-from capstan.core.times import Coordinate, Kind, Time, TimeType
+from capstan.core.times import (
+    AdjoiningRanges,
+    Antichain,
+    Bound,
+    Box,
+    Coordinate,
+    Kind,
+    Time,
+    TimeType,
+)
 from capstan.core.times.region import Region
 
 _MAX_LISTED = 32
@@ -26,6 +35,13 @@ def literal(coordinate: Coordinate, value: int) -> str:
         return f"DATE '{(date(1970, 1, 1) + timedelta(days=value)).isoformat()}'"
     moment = _EPOCH + timedelta(microseconds=value)
     return f"TIMESTAMP '{moment.strftime('%Y').zfill(4)}{moment.strftime('-%m-%d %H:%M:%S.%f')}Z'"
+
+
+def number_sql(coordinate: Coordinate, ranges: AdjoiningRanges, column: str) -> str:
+    """The number of the range that has the value of a column, as `AdjoiningRanges.number`."""
+    ends = enumerate(ranges.bounds[1:-1])
+    cases = [f"WHEN {column} < {literal(coordinate, end)} THEN {n}" for n, end in ends]
+    return f"CASE {' '.join(cases)} ELSE {len(cases)} END" if cases else "0"
 
 
 def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> str:
@@ -52,6 +68,25 @@ def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> s
         reached = [compared(time, ">=", " AND ") for time in region.above.elements]
         parts.append(f"({' OR '.join(reached)})" if reached else "false")
     return " AND ".join(parts) if parts else "true"
+
+
+def stamp_sql(time_type: TimeType, region: Region) -> tuple[str, str]:
+    """The condition that a tape of stamps has a row in `region`, and the time that it has there.
+
+    For several coordinates; see `Region.place`. Rows without elements are in no such region.
+    """
+    columns = [f"each.`{name}`" for name in time_type.names]
+    unbounded = (None,) * len(columns)
+
+    def among(since: Bound, below: Antichain | None = None, above: Antichain | None = None) -> str:
+        return region_sql(time_type, Region(Box(since, unbounded), below, above), columns)
+
+    elements, end = "coalesce(stamp, array(time))", region_sql(time_type, region.end, columns)
+    pending = "false" if region.below is None else f"NOT ({among(unbounded, region.below)})"
+    follows = among(unbounded, None, region.above)
+    later = f"({among(region.box.since)} OR {pending}) AND {follows}"
+    inside = f"filter({elements}, each -> {end})"
+    return f"size({inside}) > 0 AND forall({elements}, each -> {later})", f"get({inside}, 0)"
 
 
 def workers_sql(workers: Iterable[int], column: str) -> str:

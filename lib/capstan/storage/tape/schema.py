@@ -1,4 +1,4 @@
-"""The columns of a tape's tables, format version 2, as `docs/protocol.md` defines them."""
+"""The columns of a tape's tables, as `docs/protocol.md` defines them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from capstan.errors import InvalidRequestError
 from capstan.storage.delta.arrow_writer import struct
 
 FORMAT = 2
+"""The version of tapes whose messages have one time each: of all that a capture writes."""
+
+STAMPED_FORMAT = 3
+"""The version of tapes that also have messages under several times, or under none."""
 
 _COORDINATES: dict[Kind, T.DataType] = {
     Kind.BIGINT: T.LongType(), Kind.DATE: T.DateType(), Kind.TIMESTAMP: T.TimestampType(),
@@ -32,19 +36,27 @@ def updates_array(time_type: TimeType) -> T.ArrayType:
     return T.ArrayType(struct(time=time_struct(time_type), diff="long"))
 
 
-def events_schema(time_type: TimeType) -> T.StructType:
+def stamp_column(time_type: TimeType, *, stamped: bool) -> dict[str, T.DataType]:
+    """The column of a tape whose messages do not all have one time; it is the table's last."""
+    return {"stamp": T.ArrayType(time_struct(time_type))} if stamped else {}
+
+
+def events_schema(time_type: TimeType, *, stamped: bool = False) -> T.StructType:
     """The columns of `events`, one row per event."""
     return struct(
         worker="integer", seq="long", kind="string", time=time_struct(time_type),
         updates=updates_array(time_type), batch="long", commit="long", records="long",
-        fingerprint=FINGERPRINT,
+        fingerprint=FINGERPRINT, **stamp_column(time_type, stamped=stamped),
     )  # fmt: skip
 
 
-def records_schema(time_type: TimeType, payload: T.StructType) -> T.StructType:
+def records_schema(
+    time_type: TimeType, payload: T.StructType, *, stamped: bool = False
+) -> T.StructType:
     """The columns of `records`, one row per record; the stream's own columns are in `data`."""
     time, data = time_struct(time_type), nullable(payload)
-    return struct(worker="integer", batch="long", time=time, pos="long", data=data)
+    stamp = stamp_column(time_type, stamped=stamped)
+    return struct(worker="integer", batch="long", time=time, pos="long", data=data, **stamp)
 
 
 def payload_of(schema: T.StructType) -> T.StructType:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
-from capstan.errors import FencedError, InvalidRequestError, SystemFailureError
+from capstan.errors import FencedError, InvalidRequestError, RangeLockedError, SystemFailureError
 from capstan.storage.delta import arrow_writer, delta
 from capstan.storage.delta.commits import Note
 from capstan.storage.delta.data_files import columns_of, read_with
@@ -23,7 +24,7 @@ from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake, TapePaths, is_table
 from capstan.storage.tape import schema
 from capstan.storage.tape.bounds import files_of
-from capstan.storage.tape.region_sql import region_sql, workers_sql
+from capstan.storage.tape.region_sql import region_sql, stamp_sql, workers_sql
 from capstan.storage.tape.settings import TapeSettings
 
 
@@ -35,6 +36,7 @@ class Tape:
     paths: TapePaths
     time_type: TimeType
     settings: TapeSettings  # as of creation or the last change
+    stamped: bool = False  # whether it has messages under several times, or under none
 
     @property
     def identity(self) -> str:
@@ -45,6 +47,11 @@ class Tape:
     def columns(self) -> tuple[str, ...]:
         """The SQL names of the time's coordinates in `events`, `records` and `late`."""
         return tuple(f"time.{name}" for name in self.time_type.names)
+
+    @property
+    def stamp(self) -> tuple[str, ...]:
+        """The column of stamps in `events` and `records`, if the tape has it."""
+        return ("stamp",) if self.stamped else ()
 
     @property
     def step(self) -> int:
@@ -78,8 +85,13 @@ class Cut:
     batch: int  # the last micro-batch of those commits, -1 for none
 
 
-def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
-    """Open the tape of a stream, without a JVM."""
+def open_tape(
+    lake: Lake, name: str, events: OpenedTable | None = None, *, stamps: bool = False
+) -> Tape:
+    """Open the tape of a stream, without a JVM.
+
+    Only for who takes `stamps`, it may have messages under several times, or under none.
+    """
     lake.require()
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
@@ -90,26 +102,46 @@ def open_tape(lake: Lake, name: str, events: OpenedTable | None = None) -> Tape:
             "capture it first, or see `capstan streams`",
             stream=name,
         )
-    properties = (events or delta.open_table(paths.events)).metadata().configuration
-    version = properties.get("capstan.format", "")
-    if not version.isdecimal() or not 1 <= int(version) <= schema.FORMAT:
+    table = events or delta.open_table(paths.events)
+    properties, version = table.metadata().configuration, _version_of(table)
+    if not version.isdecimal() or not 1 <= int(version) <= schema.STAMPED_FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
             f"stream {name} has format {version or 'unknown'}; this Capstan reads formats 1 to "
-            f"{schema.FORMAT}",
+            f"{schema.STAMPED_FORMAT}",
             "use the Capstan that wrote the tape, or a newer one",
             stream=name,
         )
     time_type = TimeType.from_json(json.loads(properties["capstan.time"]))
     settings = TapeSettings.parse(properties.get("capstan.settings", "{}"))
-    return Tape(name, paths, time_type, settings)
+    tape = Tape(name, paths, time_type, settings, int(version) >= schema.STAMPED_FORMAT)
+    if not stamps:
+        require_single_times(tape)
+    return tape
+
+
+def require_single_times(tape: Tape, what: str = "this") -> None:
+    """Check that all messages of a tape have one time: all that `what` works on."""
+    if tape.stamped:
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name} has messages under several times, or under none; {what} works on "
+            "messages under one time each",
+            "such a stream can be verified, exported, served, and copied into a table by a replay",
+            stream=tape.name,
+        )
 
 
 def require_streams(lake: Lake, names: Iterable[str]) -> None:
     """Check that these streams have a tape; unreadable tapes are ignored."""
     for name in names:
         with suppress(SystemFailureError):
-            open_tape(lake, name)
+            open_tape(lake, name, stamps=True)
+
+
+def _version_of(events: OpenedTable) -> str:
+    version = events.metadata().configuration.get("capstan.format", "")
+    return str(version)
 
 
 def format_of(events: str) -> int:
@@ -129,23 +161,26 @@ def create_tape(
     time_type: TimeType,
     payload: StructType,
     settings: TapeSettings,
+    *,
+    stamped: bool = False,
 ) -> Tape:
     """Create the tables of a tape; `events` last, so that an unfinished tape does not exist."""
     paths = lake.stream(name)
     append_only = {"delta.appendOnly": "true"}
     arrow_writer.create_table(paths.workers, schema.WORKERS, properties=append_only)
-    records = schema.records_schema(time_type, payload)
+    records = schema.records_schema(time_type, payload, stamped=stamped)
     create_table(spark, paths.records, records, properties=_INDEXED)
     create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,
-        "capstan.format": str(schema.FORMAT),
+        "capstan.format": str(schema.STAMPED_FORMAT if stamped else schema.FORMAT),
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": settings.to_text(),
     }
-    arrow_writer.create_table(paths.events, schema.events_schema(time_type), properties=properties)
-    return open_tape(lake, name)
+    events = schema.events_schema(time_type, stamped=stamped)
+    arrow_writer.create_table(paths.events, events, properties=properties)
+    return open_tape(lake, name, stamps=True)
 
 
 def change_settings(tape: Tape, settings: TapeSettings) -> Tape:
@@ -233,7 +268,17 @@ def fenced(tape: Tape, commit: int) -> FencedError:
 
 def newest_cut(tape: Tape) -> Cut:
     """The newest cut, from the file statistics of `events` alone."""
-    files = delta.open_table(tape.paths.events).files()
+    events = delta.open_table(tape.paths.events)
+    if not tape.stamped and _version_of(events) == str(schema.STAMPED_FORMAT):
+        # What was opened as a tape of single times would be read as one.
+        raise RangeLockedError(
+            "CAP-CONFLICT",
+            f"stream {tape.name} has got its first messages under several times, or under none, "
+            "while it was read",
+            "repeat the command",
+            stream=tape.name,
+        )
+    files = events.files()
     commits, batches = (delta.stat(files, f"max.{name}") for name in ("commit", "batch"))
     return Cut(max(commits, default=-1), max(batches, default=-1))
 
@@ -270,6 +315,12 @@ def read_records(
     frame = read_with(spark, tape.paths.records, table, chosen).where(f"batch <= {cut.batch}")
     if workers is not None:
         frame = frame.where(workers_sql(workers, "worker"))
-    if region is not None:
-        frame = frame.where(region_sql(tape.time_type, region, tape.columns))
-    return frame
+    return frame if region is None else placed(frame, tape, region)
+
+
+def placed(frame: DataFrame, tape: Tape, region: Region) -> DataFrame:
+    """The rows of `events` or `records` in a region, with the time that they have in it."""
+    if not tape.stamped or len(tape.columns) == 1 or region.is_everything:
+        return frame.where(region_sql(tape.time_type, region, tape.columns))
+    condition, time = stamp_sql(tape.time_type, region)
+    return frame.where(condition).withColumn("time", F.expr(time))

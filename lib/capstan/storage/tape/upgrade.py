@@ -7,9 +7,10 @@ A step only adds to a tape, and is idempotent.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from capstan.storage.delta import arrow_writer
-from capstan.storage.tape.schema import FORMAT
+from capstan.storage.tape.schema import FORMAT, STAMPED_FORMAT, stamp_column
 from capstan.storage.tape.tape import Tape, format_of
 from capstan.telemetry.instrumentation import emit
 
@@ -32,3 +33,17 @@ def upgrade(tape: Tape) -> Tape:
         arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(version + 1)})
         emit("tape.upgrade", stream=tape.name, format=version + 1)
     return tape
+
+
+def take_stamps(tape: Tape) -> Tape:
+    """Make a tape one of stamps: before the first messages that do not have one time."""
+    # The version comes last, and before any row that has a stamp. Until then all readers pass over
+    # the columns.
+    if not tape.stamped:
+        columns = arrow_writer.struct(**stamp_column(tape.time_type, stamped=True))
+        for path in (tape.paths.records, tape.paths.events):
+            arrow_writer.add_columns(path, columns)
+        emit("tape.columns", stream=tape.name)
+        arrow_writer.set_properties(tape.paths.events, {"capstan.format": str(STAMPED_FORMAT)})
+        emit("tape.stamped", stream=tape.name)
+    return replace(tape, stamped=True)

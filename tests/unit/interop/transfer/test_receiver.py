@@ -150,8 +150,70 @@ def test_what_follows_a_close_is_not_passed_over(after):
             for event in (Messages.of((0,), ["a"]), Progress.of([((0,), -1)]), after):
                 sender.push(event)
         receiver.run()
-    assert len(inbox.take(0)) == 2
+    legal = not after.stamp
+    assert len(inbox.take(0)) == 2 + legal
     assert receiver.closed
+    assert receiver.refused != legal
+    assert legal or "nothing was held" in receiver.faults[0]
+
+
+@pytest.mark.parametrize(
+    ("events", "taken"),
+    [
+        ([Messages.under([], ["a"])], 0),
+        ([Progress.of([((0,), 0)]), Messages.under([], ["a"]), Progress.of([((0,), 0)])], 1),
+        ([Messages.under([], ["a"]), Progress.of([((0,), -1)])], 0),
+        ([Messages.under([], ["a"]), Progress.of([((0,), 0)]), Messages.of((0,), ["b"])], 3),
+        ([Messages.of((0,), ["b"]), Messages.under([], ["a"])], 2),
+    ],
+)
+def test_messages_without_elements_wait_for_some_with_one(events, taken):
+    """Those of a sender of timely 0.31 at time 0 have the same bytes."""
+    form = Form.from_options(
+        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
+    )
+    inbox, stopped = Inbox(), threading.Event()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, stopped.is_set)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for event in events:
+                sender.push(event)
+        until = time.monotonic() + PATIENCE
+        while not receiver.refused and len(inbox._queue) < taken and time.monotonic() < until:
+            time.sleep(0.01)
+        if taken in (2, 3):
+            stopped.set()
+        thread.join(PATIENCE)
+    assert [item.event for item in inbox.take(0)] == events[:taken]
+    assert receiver.refused == (taken not in (2, 3))
+    for fault in receiver.faults:
+        assert "a stamp without elements, and none has one" in fault
+
+
+@pytest.mark.parametrize("count", [1, 1_001])
+def test_what_waits_is_bounded_and_never_passed_over(count):
+    form = Form.from_options(
+        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
+    )
+    inbox, stopped = Inbox(), threading.Event()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, stopped.is_set)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+            for _ in range(count):
+                sender.push(Messages.under([], []))
+            sender.flush()
+            until = time.monotonic() + PATIENCE
+            while receiver.checker.seq < count and time.monotonic() < until:
+                time.sleep(0.01)
+            if count == 1:
+                assert not receiver.refused
+                stopped.set()
+            # The sender is still there.
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
     assert receiver.refused
-    (fault,) = receiver.faults
-    assert ("a stamp without elements" if not after.stamp else "nothing was held") in fault
+    assert not inbox.take(0)

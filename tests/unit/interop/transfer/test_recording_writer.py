@@ -17,7 +17,7 @@ SCHEMA = pa.schema(
     [
         ("worker", pa.int32()),
         ("kind", pa.string()),
-        ("time", pa.list_(pa.int64())),
+        ("stamp", pa.list_(pa.list_(pa.int64()))),
         ("updates", pa.list_(pa.struct([("time", pa.list_(pa.int64())), ("diff", pa.int64())]))),
         ("records", pa.int64()),
         ("data", pa.struct([("value", pa.string())])),
@@ -28,7 +28,7 @@ SCHEMA = pa.schema(
 def rows(worker, *texts):
     """The rows of a worker that sends a text at each time."""
     for time, text in enumerate(texts):
-        yield {"worker": worker, "kind": "messages", "time": [time], "records": 1}
+        yield {"worker": worker, "kind": "messages", "stamp": [[time]], "records": 1}
         yield {"worker": worker, "data": {"value": text}}
 
 

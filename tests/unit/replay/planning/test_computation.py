@@ -388,7 +388,7 @@ def test_following_another_sink_under_the_same_name_is_refused(place: Place) -> 
     books = Books(place.lake, NAME, place.lake.table("t"))
     books.stepped("r", "intent", intent_json(request, [[6 * HOUR_US]]))
     books.stepped("r", "done", {"attempt": 1, "target_version": 1})
-    last = read_last_published(place.lake, "r")
+    last = read_last_published(place.lake, "r", books.target)
     actual = find_cursor(place.lake, request, last)
     assert actual == Cursor(Antichain.of([Time((6 * HOUR_US,))]))
     with pytest.raises(InvalidRequestError, match="with sink hours, not pairs"):

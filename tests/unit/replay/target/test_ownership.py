@@ -25,7 +25,7 @@ from capstan.replay.target.already_published import find_equivalent_run
 from capstan.replay.target.conflicts import require_no_clash
 from capstan.replay.target.ownership import Ownership
 from capstan.replay.target.standing import ForeignChange
-from capstan.storage.delta import delta
+from capstan.storage.delta import delta, table_cache
 from capstan.storage.delta.delta import read_commit
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.lake import Lake
@@ -277,7 +277,9 @@ def test_a_run_has_published_into_the_table_of_that_time_alone(tmp_path: Path) -
         everything = Scope(target.path, (0, 1), Region(Box((None,), (None,))))
         covered = Covered(run.name, 1, "s", everything, "", "", 0, 4, table=own or "")
         if table is not None:
-            coverage.write_covered(target.lake, covered, target.plan.time_type, coverage.PUBLISHED)
+            coverage.write_covered(
+                target.lake, [covered], target.plan.time_type, coverage.PUBLISHED
+            )
         return Ownership(target.plan).has_published(run)
 
     assert has_published("own")
@@ -298,6 +300,8 @@ def test_each_ledger_is_read_once_for_all_that_is_asked(
 
     for reader in (coverage, runs):
         monkeypatch.setattr(reader, "read_rows", counting)
+    # This process has asked for the coverage before.
+    monkeypatch.setattr(table_cache, "_few", table_cache.VersionedCache(64))
     require_no_clash(owner)
     assert find_equivalent_run(owner) is None
     assert owner.covering_run is None

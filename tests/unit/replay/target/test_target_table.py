@@ -116,15 +116,15 @@ def test_who_follows_goes_on_only_from_where_it_was_planned(lake: Lake) -> None:
     identity = follow_identity(Request(NAME, "t", **requested), lake.table("t"))  # type: ignore[arg-type]
     plan = plan_of(lake, **requested)
     books = Books(lake, NAME, lake.table("t"))
-    require_cursor(plan, read_last_published(lake, identity))
+    require_cursor(plan, read_last_published(lake, identity, books.target))
     intent = intent_json(plan.request, [[3 * HOUR_US]])
     books.stepped("t-1", "intent", intent, identity=identity)
     books.stepped("t-1", "done", {"attempt": 1, "target_version": 1}, identity=identity)
     with pytest.raises(RangeLockedError, match="nightly has moved") as caught:
-        require_cursor(plan, read_last_published(lake, identity))
+        require_cursor(plan, read_last_published(lake, identity, books.target))
     assert (caught.value.code, caught.value.exit_code) == ("CAP-CONFLICT", 4)
     books.stepped("t-1", "rolled-back", {}, identity=identity)
-    require_cursor(plan, read_last_published(lake, identity))
+    require_cursor(plan, read_last_published(lake, identity, books.target))
 
 
 def test_a_run_without_intent_has_nothing_to_finish(lake: Lake) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
@@ -11,12 +11,13 @@ import pytest
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.errors import FencedError
+from capstan.errors import FencedError, RangeLockedError
 from capstan.replay.execution.fencing import runs_published_since
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.claims import LEASE, Scope
+from capstan.storage.ledger.run_identity import RunId
 from tests.support.jvmless_lake import Books
 
 if TYPE_CHECKING:
@@ -108,6 +109,86 @@ def test_whoever_lost_its_claim_is_fenced_before_it_commits(books: Books, end: s
         books.claimed(A, [0], EARLY, attempt=2)
     with pytest.raises(FencedError, match="CAP-FENCED.*attempt 1 lost its claim"):
         claims.ensure_held(books.lake, A, 1)
+
+
+def scopes_of(books: Books, *names: str) -> dict[str, Scope]:
+    """Adjoining ranges of a worker, by run."""
+    return {
+        name: Scope(books.target, (0,), Region(Box((10 * n,), (10 * n + 10,))))
+        for n, name in enumerate(names)
+    }
+
+
+def test_several_are_claimed_by_one_commit(books: Books) -> None:
+    first = Scope(books.target, (0,), Region(Box((90,), (99,))))
+    claims.claim_all(books.lake, "s", {A: first})
+    before = delta.version_of(books.lake.ledger("claims"))
+    assert before is not None
+    scopes = scopes_of(books, B, "t-cccccccc-1", "t-dddddddd-1")
+    assert claims.claim_all(books.lake, "s", scopes) == dict.fromkeys(scopes, 1)
+    assert delta.version_of(books.lake.ledger("claims")) == before + 1
+    assert [claim.ordinal for claim in claims.active(books.lake)] == [0, 1, 2, 3]
+    later = RunId("ee" * 16, 1, "t")
+    free = Scope(books.target, (0,), Region(Box((70,), (80,))))
+    assert claims.claim(books.lake, later, "s", free) == 1
+    assert claims.active(books.lake)[-1].ordinal == 4
+
+
+def test_of_several_all_are_claimed_or_none(books: Books) -> None:
+    first = Scope(books.target, (0,), Region(Box((15,), (16,))))
+    claims.claim_all(books.lake, "s", {A: first})
+    scopes = scopes_of(books, B, "t-cccccccc-1", "t-dddddddd-1")
+    with pytest.raises(RangeLockedError, match=f"CAP-HELD.*{A}"):
+        claims.claim_all(books.lake, "s", scopes)
+    assert alive(books) == [(A, 1)]
+    assert claims.last_attempts(books.lake, scopes) == dict.fromkeys(scopes, 1)
+
+
+def test_a_claim_between_is_seen_by_both(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two that claim at once, the later commit gets the later ordinals."""
+    scopes = scopes_of(books, B, "t-cccccccc-1")
+    append, others = claims.append_rows, [RunId("ee" * 16, 1, "t")]
+
+    def late(*args: Any, **more: Any) -> bool:
+        for other in others[:1]:
+            others.clear()
+            claims.claim(books.lake, other, "s", Scope(books.target, (1,), EARLY))
+        return append(*args, **more)
+
+    monkeypatch.setattr(claims, "append_rows", late)
+    claims.claim_all(books.lake, "s", scopes)
+    found = {claim.run: claim.ordinal for claim in claims.active(books.lake)}
+    assert sorted(found.values()) == [0, 1, 2]
+    assert [found[run] for run in scopes] == [1, 2]
+
+
+def test_claims_that_are_watched_are_read_once(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = scopes_of(books, A, B)
+    held = claims.HeldClaims(books.lake, claims.claim_all(books.lake, "s", scopes))
+    read, reads = claims.held_claims, []
+    monkeypatch.setattr(claims, "held_claims", lambda *a: reads.append(a) or read(*a))
+    for run in (A, B, A):
+        held.ensure(run)
+    assert len(reads) == 1
+    books.released(B)
+    held.ensure(A)
+    assert len(reads) == 2
+    with pytest.raises(FencedError, match=f"CAP-FENCED.*{B}"):
+        held.ensure(B)
+
+
+def test_a_watched_claim_is_renewed_in_time(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = claims.HeldClaims(books.lake, claims.claim_all(books.lake, "s", scopes_of(books, A, B)))
+    held.ensure(A)
+    before = {claim.run: claim for claim in claims.active(books.lake)}
+    soon = datetime.now(UTC) + LEASE * 7 / 8
+    monkeypatch.setattr(claims, "now", lambda: soon)
+    held.ensure(A)
+    after = {claim.run: claim for claim in claims.active(books.lake)}
+    assert after[A].expires > before[A].expires
+    assert (after[A].ordinal, after[B]) == (before[A].ordinal, before[B])
 
 
 def test_runs_of_one_identity_conflict(books: Books) -> None:

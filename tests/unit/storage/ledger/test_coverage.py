@@ -29,7 +29,7 @@ SCHEMA = arrow_writer.struct(n="long")
 
 def write(lake: Lake, path: str, run: str, table: str) -> None:
     covered = Covered(run, 1, "s", Scope(path, (0,), ALL), "", "", 0, 1, table=table)
-    write_covered(lake, covered, EVENT, coverage.PUBLISHED)
+    write_covered(lake, [covered], EVENT, coverage.PUBLISHED)
 
 
 def standing(lake: Lake, path: str) -> list[str]:

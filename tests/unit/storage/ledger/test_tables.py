@@ -111,6 +111,19 @@ def test_a_lock_ends_with_the_attempt_that_took_it_over(books: Books) -> None:
     assert claims.active(books.lake, books.target) == []
 
 
+def test_an_attempt_that_was_taken_over_is_dead_even_when_its_successor_has_ended(
+    books: Books,
+) -> None:
+    books.claimed("t-x-1", [0], hour(0))
+    books.claimed("t-x-1", [0], hour(0), attempt=2)
+    books.stepped("t-x-1", "failed", {}, attempt=2)
+    books.published("t-y-1", [0], hour(0))
+    books.claimed("t-z-1", [0], hour(0))
+    scope = Scope(books.target, (0,), hour(0))
+    dead = claims.abandoned(books.lake, "t-w-1", 1, scope)
+    assert [(claim.run, claim.attempt) for claim in dead] == [("t-x-1", 1)]
+
+
 def test_only_what_is_not_settled_is_parsed(books: Books, values: Mapping[str, int]) -> None:
     laid(books)
     books.failed("t-x-1", [0], hour(0))
@@ -126,16 +139,23 @@ def test_of_what_is_followed_only_the_last_run_is_parsed(
     books: Books, values: Mapping[str, int]
 ) -> None:
     *_, last = laid(books, identity="i")
-    actual = runs.read_last_published(books.lake, "i")
+    actual = runs.read_last_published(books.lake, "i", books.target)
     assert actual is not None
     assert (actual.last.run, actual.last.generation, values["detail"]) == (last, RUNS, 2)
     books.stepped("t-more-1", "intent", {}, identity="i", generation=RUNS + 1)
-    begun, stands = runs.read_last(books.lake, "i"), runs.read_last_published(books.lake, "i")
+    begun, stands = (
+        runs.read_last(books.lake, "i", books.target),
+        runs.read_last_published(books.lake, "i", books.target),
+    )
     assert begun is not None
     assert begun.last.run == "t-more-1"
     assert stands == actual
     books.stepped(last, "rolled-back", {}, identity="i", generation=RUNS)
-    before = runs.read_last_published(books.lake, "i")
+    before = runs.read_last_published(books.lake, "i", books.target)
     assert before is not None
     assert before.last.generation == RUNS - 1
-    assert runs.read_last(books.lake, "other") is runs.read_last_published(books.lake, "o") is None
+    assert (
+        runs.read_last(books.lake, "other", books.target)
+        is runs.read_last_published(books.lake, "o", books.target)
+        is None
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import deltalake
@@ -14,10 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capstan.capture.batch.roster import Roster
+from capstan.core.config import Replay
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
 from capstan.reporting import listings
+from capstan.reporting.coverage_view import Coverage, view_coverage
 from capstan.reporting.frontier_history import read_progress
+from capstan.reporting.stream_view import StreamHistory, view_stream
 from capstan.storage.delta import table_cache
 from capstan.storage.lake import Lake, children
 from capstan.storage.tape import feed, index
@@ -109,6 +113,25 @@ def test_a_page_reads_the_new_files_of_an_index_alone(tmp_path: Path, commits: i
         anew.workers, anew.frontiers, anew.newest,
     )  # fmt: skip
     assert opened["events"] == commits + 1
+
+
+def test_a_page_reads_each_file_of_an_index_once(tmp_path: Path) -> None:
+    grown(tmp_path, 20)
+    lake, stream = Lake.at(tmp_path), little_stream(tmp_path / "source")
+    replay = Replay(name="r", stream=NAME, target="t", schedule="@daily")
+    streams = replace(declared(stream), replays={"r": replay})
+    table_cache.enable()
+    try:
+        with counting() as opened:
+            view = view_stream(lake, streams, NAME)
+            coverage = view_coverage(lake, streams, "r")
+    finally:
+        table_cache.disable()
+    assert isinstance(view, StreamHistory)
+    assert isinstance(coverage, Coverage)
+    # The first events of the workers are read alone again.
+    assert opened["events"] == 20 + 1
+    assert opened["workers"] == 1
 
 
 def test_it_is_kept_again_once_there_are_enough_new_files(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""Replays, and all else, of tapes with messages under several times or none; no JVM anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from capstan.capture.run import close, put_back
+from capstan.core.config import Mode, ProjectConfig, Target
+from capstan.core.times import Kind, TimeType
+from capstan.errors import InvalidRequestError, RangeLockedError
+from capstan.interop.kafka.export_topics import export_topics
+from capstan.maintenance.retire import plan_retire
+from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.request import Request
+from capstan.replay.planning.stamp_checks import require_same_places, timeless_records
+from capstan.reporting.summaries import plan_facts
+from capstan.storage.delta import arrow_writer
+from capstan.storage.lake import Lake
+from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.verify import verify
+from tests.support.jvmless_lake import BY_DAY, lay_tape
+
+if TYPE_CHECKING:
+    from capstan.replay.planning.plan import Plan
+
+LINE = TimeType.of(t=Kind.BIGINT)
+GRID = TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
+NAME = "stamped"
+CONFIG = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
+
+
+def line(root: Path, frontier: int | None = None) -> Lake:
+    """Two workers with records at 0, 4 and 8, and under {2,7}, {5,5} and no element."""
+    lake = Lake.at(root)
+    stamps = [[(2,), (7,)], [(5,), (5,)], []]
+    ends = None if frontier is None else (frontier,)
+    times = [(0,), (4,), (8,)]
+    lay_tape(lake, NAME, ["a", "b"], times, ends, time_type=LINE, stamps=stamps)
+    return lake
+
+
+def grid(root: Path, frontier: tuple[int, int] | None) -> Lake:
+    """One worker with a record at (0,0), one under {(0,1),(1,0)} and one under no element."""
+    lake = Lake.at(root)
+    stamps: list[Any] = [[(0, 1), (1, 0)], []]
+    lay_tape(lake, NAME, ["a"], [(0, 0)], frontier, time_type=GRID, stamps=stamps)
+    return lake
+
+
+def planned(lake: Lake, config: ProjectConfig | None = None, **asked: Any) -> Plan:
+    return make_plan(lake, config or CONFIG, Request(NAME, "t", **asked))
+
+
+def records(plan: Plan) -> int:
+    return sum(stream.content(plan.reads).records for stream in plan.inputs)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "times"),
+    [(None, "1", {0}), ("1", "5", {2, 4}), ("5", "8", {5}), ("6", "8", set()), ("8", None, {8})],
+)
+def test_the_least_element_decides(
+    tmp_path: Path, since: str | None, until: str | None, times: set[int]
+) -> None:
+    plan = planned(line(tmp_path), since=since, until=until)
+    content = plan.inputs.streams[0].content(plan.reads)
+    assert (content.records, content.times) == (2 * len(times), len(times))
+    assert timeless_records(plan) == {"read": 0, "left_out": 2}
+
+
+def test_all_records_are_read_where_nothing_bounds_them(tmp_path: Path) -> None:
+    lake = line(tmp_path)
+    plan = planned(lake)
+    content = plan.inputs.streams[0].content(plan.reads)
+    assert (content.records, content.times, content.messages) == (12, 5, 12)
+    assert timeless_records(plan) == {"read": 2, "left_out": 0}
+    one = planned(lake, workers=("b",))
+    assert (records(one), timeless_records(one)) == (6, {"read": 1, "left_out": 0})
+
+
+def test_an_open_stream_gives_what_is_complete(tmp_path: Path) -> None:
+    plan = planned(line(tmp_path, 5), partial=True)
+    assert records(plan) == 6
+    assert timeless_records(plan) == {"read": 0, "left_out": 2}
+
+
+@pytest.mark.parametrize(
+    ("timeless", "words"),
+    [
+        (None, ""),
+        ({"read": 0, "left_out": 0}, ""),
+        ({"read": 2, "left_out": 0}, "2 records"),
+        ({"read": 0, "left_out": 2}, "2 records left out: a range has times"),
+    ],
+)
+def test_reports_say_it(timeless: dict[str, int] | None, words: str) -> None:
+    assert dict(plan_facts({"timeless": timeless}, str))["without a time"] == words
+
+
+def test_other_tapes_say_nothing_of_it(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], None, time_type=LINE)
+    plan = planned(lake)
+    assert timeless_records(plan) is None
+
+
+@pytest.mark.parametrize(
+    ("frontier", "asked", "expected"),
+    [
+        (None, {}, 3),
+        ((1, 1), {"partial": True}, 2),
+        (None, {"since": "t0=0,t1=0", "until": "t0=2,t1=2"}, 2),
+        (None, {"since": "t0=2"}, 0),
+        ((0, 1), {"partial": True}, 2),
+        ((1, 0), {"partial": True}, 2),
+        (None, {"until": "t0=1"}, 2),
+        (None, {"since": "t0=1"}, 0),
+        (None, {"until": "t1=1"}, 2),
+        (None, {"since": "t1=1"}, 0),
+        (None, {"until": "t0=1,t1=1"}, 1),
+        (None, {"until": "t0=1,t1=2"}, None),
+        (None, {"since": "t0=0,t1=1"}, None),
+    ],
+)
+def test_a_range_has_what_no_earlier_one_has(
+    tmp_path: Path, frontier: tuple[int, int] | None, asked: dict[str, Any], expected: int | None
+) -> None:
+    lake = grid(tmp_path, frontier)
+    if expected is not None:
+        assert records(planned(lake, **asked)) == expected
+        return
+    with pytest.raises(
+        InvalidRequestError, match=r"a stamp of 2 elements: \(0, 1\), \(1, 0\)"
+    ) as caught:
+        planned(lake, **asked)
+    assert caught.value.code == "CAP-STAMP"
+    assert caught.value.fields["worker"] == 0
+
+
+def test_a_follower_of_several_coordinates_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="a followed replay works on messages"):
+        planned(grid(tmp_path, (1, 1)), follow="f")
+    assert records(planned(line(tmp_path / "line"), follow="f")) == 12
+
+
+@pytest.mark.parametrize(
+    ("before", "workers", "same", "exactly"),
+    [
+        (None, None, True, True),
+        ({"since": "t0=2"}, None, True, True),
+        # In `t0 < 1` and in all times at (0,1); in `t1 < 1` at (1,0), which all times have as well.
+        ({"until": "t0=1"}, None, True, True),
+        ({"until": "t1=1"}, None, True, False),
+        ({"until": "t1=1"}, (1,), True, True),
+    ],
+)
+def test_rows_of_another_range_are_replaced_where_they_are(
+    tmp_path: Path,
+    before: dict[str, Any] | None,
+    workers: tuple[int, ...] | None,
+    *,
+    same: bool,
+    exactly: bool,
+) -> None:
+    lake = grid(tmp_path, None)
+    plan, other = planned(lake), planned(lake, **before or {})
+    scopes = [replace(other.scope, workers=workers)]
+    for wanted, strict in ((same, False), (exactly, True)):
+        with nullcontext() if wanted else pytest.raises(InvalidRequestError, match="are elsewhere"):
+            require_same_places(plan, scopes, exactly=strict)
+    # The other way round: what stands in all times at (0,1) is outside of `t1 < 1`.
+    if before == {"until": "t1=1"} and workers is None:
+        with pytest.raises(InvalidRequestError, match="are elsewhere"):
+            require_same_places(other, [plan.scope])
+
+
+def test_rows_that_a_range_would_take_away_are_kept(tmp_path: Path) -> None:
+    lake = grid(tmp_path, None)
+    # It has not the stamp, since (1,0) is before it; but all times have it at (0,1).
+    plan = planned(lake, since="t1=1")
+    with pytest.raises(InvalidRequestError, match="are elsewhere") as caught:
+        require_same_places(plan, [planned(lake).scope])
+    assert caught.value.code == "CAP-STAMP"
+
+
+def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
+    lake = line(tmp_path)
+    config = replace(CONFIG, targets={"t": Target(name="t", time="at")})
+    spark: Any = None
+    tape = open_tape(lake, NAME, stamps=True)
+
+    def topics() -> object:
+        return export_topics(spark, lake, tape, spark, workers=[0], cut=newest_cut(tape))
+
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
+        ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
+        ("a target with a time of its own", lambda: planned(lake, config)),
+        ("an export to topics", topics),
+        ("this", lambda: plan_retire(lake, NAME, "3")),
+        ("this", lambda: close(spark, lake, NAME)),
+        ("this", lambda: put_back(spark, lake, NAME)),
+    ]
+    for what, call in refused:
+        with pytest.raises(InvalidRequestError, match=f"{what} works on messages") as caught:
+            call()
+        assert caught.value.code == "CAP-STAMP"
+    assert not Path(lake.table("t")).exists()
+
+
+def test_messages_of_stamps_are_verified(tmp_path: Path) -> None:
+    lake = grid(tmp_path, (1, 1))
+    spark: Any = None
+    verdict = verify(spark, lake, open_tape(lake, NAME, stamps=True), remember=False)
+    assert verdict.valid
+    assert [(w.events, w.records) for w in verdict.workers] == [(4, 3)]
+
+
+def test_a_tape_that_gets_stamps_while_it_is_read_is_opened_again(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], None, time_type=LINE)
+    tape = open_tape(lake, NAME)
+    assert newest_cut(tape).commit == 0
+    arrow_writer.set_properties(tape.paths.events, {"capstan.format": "3"})
+    with pytest.raises(RangeLockedError, match="while it was read") as caught:
+        newest_cut(tape)
+    assert caught.value.code == "CAP-CONFLICT"
+    assert newest_cut(open_tape(lake, NAME, stamps=True)).commit == 0
