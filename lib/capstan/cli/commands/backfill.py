@@ -93,8 +93,9 @@ def backfill(
 ) -> int:
     """Fill the missing intervals of a declared replay, run by run, in one Spark session.
 
-    Runs that copy adjoining intervals are written and audited together. Repeat an interrupted
-    backfill to continue it; published intervals are not replayed again.
+    Runs that copy adjoining intervals are written and audited together.
+    Repeat an interrupted backfill to continue it; published intervals are not
+    replayed again.
     """
     from capstan.backfill.run import prepare, run_prepared
 
