@@ -80,7 +80,7 @@ PLAN = {
     }],
     "changed": ["version 7 (DELETE, 2024-05-01 00:00:00)"],
     "standing": {"current": 1, "stale": 2, "missing": 3000}, "stands": None, "held_by": ["h-1"],
-    "checks": ["fare >= 0"], "approve": True,
+    "checks": ["fare >= 0"], "approve": True, "timeless": {"read": 0, "left_out": 7},
     "changes": {"keys": ["id"], "sequence_by": ["lsn"], "delete_when": "op = 'd'", "history": True},
 }  # fmt: skip
 
