@@ -39,7 +39,7 @@ from capstan.maintenance.compaction_policy import INDEX
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
 from capstan.storage.delta import arrow_writer
-from capstan.storage.delta.retention import LOG, retention_of
+from capstan.storage.delta.arrow_writer import LOG, retention_of
 from capstan.storage.lake import Lake
 from capstan.storage.tape.feed import BatchEntry, Origin, register_batch, synthetic_batches
 from capstan.storage.tape.tape import newest_cut

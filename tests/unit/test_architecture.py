@@ -105,6 +105,11 @@ def without_hint(module: Path) -> list[str]:
     return [f"{name_of(module)}:{node.lineno}" for node in empty]
 
 
+def test_no_room_has_more_than_15_modules() -> None:
+    rooms = Counter(module.parent for module in MODULES if module.name != "__init__.py")
+    assert [name_of(room) for room, modules in rooms.items() if modules > 15] == []
+
+
 def test_tests_of_a_module_are_where_it_is() -> None:
     """`tests/unit/<package>/test_<module>.py`; a test of several modules is in their package."""
     unit, product = ROOT / "tests" / "unit", LIBRARY / "capstan"

@@ -11,7 +11,7 @@ from capstan.replay.execution.staging import KEEP, clear_staged, list_staged
 from capstan.replay.publish.snapshot_gc import clear_old
 from capstan.replay.snapshots import parts_of
 from capstan.storage.delta import delta
-from capstan.storage.delta.retention import FILES, retention_of
+from capstan.storage.delta.arrow_writer import FILES, retention_of
 from capstan.storage.lake import Lake, exists, read_text
 from capstan.storage.ledger.claims import LEASE
 from capstan.storage.ledger.tables import read_rows

@@ -20,11 +20,11 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.table_cache import VersionedCache, kept_facts
 from capstan.storage.lake import Lake, newest_entry
 from capstan.storage.tape import index
-from capstan.storage.tape.arrow_times import integers
 from capstan.storage.tape.feed import count_late
 from capstan.storage.tape.index import WorkerState
 from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Cut, Tape, newest_cut, open_tape
+from capstan.storage.tape.time_columns import as_integers
 from capstan.verify.verified_ledger import newest_rows
 from capstan.verify.violations_ledger import KnownViolation, known_violations
 
@@ -290,7 +290,7 @@ def _moment(milliseconds: int | None) -> datetime | None:
 def greatest_times(files: pa.Table, coordinate: Coordinate) -> pa.ChunkedArray | None:
     """The greatest time of each file's messages events, as integers; None without bounds."""
     name = f"max.time.{coordinate.name}"
-    return integers(files[name]) if name in files.column_names else None
+    return as_integers(files[name]) if name in files.column_names else None
 
 
 def read_verified(lake: Lake, tape: Tape, cut: Cut) -> VerifiedState:

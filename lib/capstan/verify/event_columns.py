@@ -16,8 +16,8 @@ from pyarrow import dataset
 
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import rows_of
-from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.tape import Cut, Tape
+from capstan.storage.tape.time_columns import coordinates
 
 Mask = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from capstan.capture.synthetic import rescale as rescaling
 from capstan.capture.synthetic import synthetic_batch
 from capstan.core.config import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import InvalidRequestError
-from capstan.storage.delta.retention import extend_log_retention
+from capstan.storage.delta.arrow_writer import extend_log_retention
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.fingerprint import require_types

@@ -15,8 +15,7 @@ from capstan.pipeline.graph.events import TIME
 from capstan.pipeline.input_range import Reach
 from capstan.pipeline.spark import row_transport
 from capstan.pipeline.spark.wire_format import AT, part
-from capstan.storage.tape.arrow_times import integers
-from capstan.storage.tape.time_columns import coordinate
+from capstan.storage.tape.time_columns import as_integers, coordinate
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -90,4 +89,4 @@ def _integers(times: pa.ChunkedArray, coordinate: Coordinate) -> pa.ChunkedArray
     stored = _STORED[coordinate.kind]
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
         stored = pa.timestamp("us", tz="UTC")
-    return integers(pc.cast(times, stored))
+    return as_integers(pc.cast(times, stored))

@@ -1,4 +1,4 @@
-"""Creation of Delta tables and appends of Arrow rows, without a JVM.
+"""Creation of Delta tables, appends of Arrow rows, and properties, without a JVM.
 
 Ledgers, rosters and feeds get a few rows at a time. In a fresh process such a commit takes Spark a
 second or more, and delta-rs some milliseconds. Both write the same table: all writers of a folder
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from datetime import timedelta
 
 import deltalake
 import pyarrow as pa
@@ -17,6 +18,7 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql import types as T
 
+from capstan.core.config import parse_duration
 from capstan.errors import RangeLockedError
 from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing, making
@@ -30,6 +32,13 @@ from capstan.storage.s3_access import storage_options
 _INTERVAL = 10
 _CHECKPOINTS = {"delta.checkpointInterval": str(_INTERVAL)}
 _ATTEMPTS = 20
+
+FILES = "delta.deletedFileRetentionDuration"
+LOG = "delta.logRetentionDuration"
+
+# Delta's defaults.
+_DEFAULTS = {FILES: timedelta(days=7), LOG: timedelta(days=30)}
+_DAY = timedelta(days=1)
 
 
 def struct(**columns: T.DataType | str) -> T.StructType:
@@ -159,6 +168,26 @@ def set_properties(path: str, properties: Mapping[str, str]) -> None:
     with committing(path):
         table = OpenedTable(path)
         table.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+
+
+def retention_of(path: str, name: str) -> timedelta:
+    """A table's retention period, `FILES` or `LOG`; zero if it cannot be parsed."""
+    text = delta.open_table(path).metadata().configuration.get(name)
+    if text is None:
+        return _DEFAULTS[name]
+    try:
+        return parse_duration(text.removeprefix("interval").strip())
+    except ValueError:
+        return timedelta(0)
+
+
+def extend_log_retention(path: str, length: timedelta) -> None:
+    """Extend a table's log retention to at least this period; never shorten it."""
+    if not timedelta(0) < retention_of(path, LOG) < length:
+        return
+    # Delta cleans up logs in whole days.
+    days = -(-length // _DAY)
+    set_properties(path, {LOG: f"interval {days} days"})
 
 
 def add_property(path: str, name: str, value: str) -> bool:

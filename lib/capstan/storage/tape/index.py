@@ -26,10 +26,10 @@ from capstan.storage.delta.arrow_scan import iter_columns, merge_batches, read_c
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.table_cache import cached, kept_facts
 from capstan.storage.lake import newest_entry
-from capstan.storage.tape.arrow_times import coordinates
 from capstan.storage.tape.bounds import files_of
 from capstan.storage.tape.index_totals import totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
+from capstan.storage.tape.time_columns import coordinates
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
-from capstan.storage.tape.arrow_times import coordinates, held_changes
 from capstan.storage.tape.tape import Tape
+from capstan.storage.tape.time_columns import coordinates, held_changes
 
 _COLUMNS = ("worker", "commit", "records", "time", "updates")
 # The number of rows that are aggregated by one thread.

@@ -27,9 +27,9 @@ from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import is_enabled
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
-from capstan.storage.tape.arrow_times import coordinates, held_changes
 from capstan.storage.tape.index_sums import read_sums
 from capstan.storage.tape.tape import Tape
+from capstan.storage.tape.time_columns import coordinates, held_changes
 
 EVERY = 64
 """The maximum number of index files written since the last totals."""

@@ -1,7 +1,11 @@
-"""Times as columns of integers or JSON, and back; Python dates would need a time zone."""
+"""Times as columns of integers or JSON, in Spark and in Arrow; Python dates would need a zone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
@@ -34,3 +38,29 @@ def number(value: Column, kind: Kind) -> Column:
     if kind is Kind.TIMESTAMP:
         return F.unix_micros(value.cast("timestamp"))
     return (F.unix_date(value) if kind is Kind.DATE else value).cast("bigint")
+
+
+def coordinates(times: pa.StructArray, width: int) -> list[pa.Array]:
+    """The coordinates of a struct column of times as integers, null where the struct is null."""
+    return [as_integers(pc.struct_field(times, index)) for index in range(width)]
+
+
+def as_integers(column: pa.Array) -> pa.Array:
+    """A coordinate's column as integers: itself, days, or microseconds."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if pa.types.is_date(column.type):
+        return column.cast(pa.int32()).cast(pa.int64())
+    return column
+
+
+def held_changes(batch: pa.RecordBatch, owners: Sequence[str], width: int) -> pa.Table:
+    """A row for each update of some events: columns `owners`, a time as `t0`, ..., and `diff`."""
+    updates = batch.column("updates")
+    places, flat = pc.list_parent_indices(updates), pc.list_flatten(updates)
+    columns = [
+        *(batch.column(owner).take(places) for owner in owners),
+        *coordinates(pc.struct_field(flat, "time"), width),
+        pc.struct_field(flat, "diff"),
+    ]
+    return pa.table(columns, names=[*owners, *(f"t{i}" for i in range(width)), "diff"])
