@@ -96,7 +96,9 @@ def _prepared(
 ) -> JobSet | None:
     """The first of some replays that can be carried out together; None if there are no two."""
     whole = make_plan(lake, config, requests[0], session=spark)
-    if None in (whole.layout.worker, whole.layout.time):
+    stamped = any(stream.tape.stamped for stream in whole.inputs)
+    # Of messages under several times, each range decides by itself which it has.
+    if stamped or None in (whole.layout.worker, whole.layout.time):
         return None
     require_safe_commits(spark, whole.target)
     verify_inputs(spark, whole)

@@ -123,6 +123,14 @@ def test_what_is_no_plain_copy_is_left(lake: Lake, other: dict[str, Any]) -> Non
         assert adjoining.replay_together(session, lake, config, requests) == []
 
 
+def test_streams_with_messages_under_several_times_are_left(lake: Lake) -> None:
+    times = [(FIRST + 6 * n * HOUR,) for n in range(20)]
+    for stream, stamps in (("plain", []), ("stamped", [times[:2]])):
+        lay_tape(lake, stream, "ab", times, (FIRST + 120 * HOUR,), stamps=stamps)
+        jobs = prepared(lake, [replace(request, stream=stream) for request in BY_DAY])
+        assert (jobs is None) == (stream == "stamped")
+
+
 def test_what_has_begun_is_left_and_all_after_it(lake: Lake) -> None:
     jobs = prepared(lake, BY_DAY)
     assert jobs is not None
