@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -14,6 +16,21 @@ from capstan.interop.transfer.receiver import Inbox, Received, Receiver
 from capstan.interop.transfer.recording_format import Form, Format
 
 PATIENCE = 60.0
+
+
+@contextmanager
+def receiving():
+    """A receiver of the form of 0.32 at work: it, what stops it, its thread, how to send to it."""
+    form = Form.from_options(
+        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
+    )
+    stopped = threading.Event()
+    with Listener(1, form.encoding) as listener:
+        receiver = Receiver(0, StreamChecker((0,)), form, listener, Inbox(), stopped.is_set)
+        thread = threading.Thread(target=receiver.run, daemon=True)
+        thread.start()
+        sending = partial(connect, "127.0.0.1", listener.ports[0], form.encoding(0))
+        yield receiver, stopped, thread, sending
 
 
 def test_an_inbox_that_is_full_makes_senders_wait():
@@ -169,15 +186,9 @@ def test_what_follows_a_close_is_not_passed_over(after):
 )
 def test_messages_without_elements_wait_for_some_with_one(events, taken):
     """Those of a sender of timely 0.31 at time 0 have the same bytes."""
-    form = Form.from_options(
-        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
-    )
-    inbox, stopped = Inbox(), threading.Event()
-    with Listener(1, form.encoding) as listener:
-        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, stopped.is_set)
-        thread = threading.Thread(target=receiver.run, daemon=True)
-        thread.start()
-        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+    with receiving() as (receiver, stopped, thread, sending):
+        inbox = receiver.inbox
+        with sending() as sender:
             for event in events:
                 sender.push(event)
         until = time.monotonic() + PATIENCE
@@ -194,15 +205,9 @@ def test_messages_without_elements_wait_for_some_with_one(events, taken):
 
 @pytest.mark.parametrize("count", [1, 1_001])
 def test_what_waits_is_bounded_and_never_passed_over(count):
-    form = Form.from_options(
-        Format.TIMELY, time_type="u64", record_type="string", timely=Release.V032
-    )
-    inbox, stopped = Inbox(), threading.Event()
-    with Listener(1, form.encoding) as listener:
-        receiver = Receiver(0, StreamChecker((0,)), form, listener, inbox, stopped.is_set)
-        thread = threading.Thread(target=receiver.run, daemon=True)
-        thread.start()
-        with connect("127.0.0.1", listener.ports[0], form.encoding(0)) as sender:
+    with receiving() as (receiver, stopped, thread, sending):
+        inbox = receiver.inbox
+        with sending() as sender:
             for _ in range(count):
                 sender.push(Messages.under([], []))
             sender.flush()
