@@ -99,6 +99,14 @@ class EngineSample:
 
 
 @dataclass(frozen=True, slots=True)
+class InputSample:
+    """The part of the records of a pipeline that was compared with the index, not only counted."""
+
+    times: Mapping[str, object]  # `since` and `until`, as JSON
+    share: float  # of the records, at least
+
+
+@dataclass(frozen=True, slots=True)
 class Audit:
     """The result of an audit: whether a table matches the stream and meets its declared checks.
 
@@ -117,6 +125,7 @@ class Audit:
     checks: tuple[CheckResult, ...] = ()
     near: Near = Near()
     engine: EngineSample | None = None  # None when it has computed all rows, or none
+    inputs: InputSample | None = None  # None when all records were compared, or there are none
 
     @property
     def shown(self) -> tuple[Finding, ...]:
@@ -141,6 +150,7 @@ class Audit:
             "checks": [check.to_json() for check in self.checks],
             **({"near": asdict(self.near)} if self.near != Near() else {}),
             **({} if self.engine is None else {"engine": self.engine.to_json()}),
+            **({} if self.inputs is None else {"inputs": asdict(self.inputs)}),
         }
 
     def require_passed(self, where: str, *, staged: bool = False) -> None:

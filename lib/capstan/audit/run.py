@@ -65,6 +65,28 @@ class AuditScope:
             return CellComparison(equal["cells"], 0)
         return cells.compare(*sides, self.limit)
 
+    def drawn(self, part: Region) -> CellComparison:
+        """The comparison with the index of the records in a part; all others are only counted.
+
+        Where anything differs, it is the comparison of all records.
+        """
+        counted = self._counted()
+        if counted is None or replace(self, region=part).recorded().differing:
+            return self.recorded()
+        return CellComparison(counted, 0)
+
+    def _counted(self) -> int | None:
+        """The number of cells, if each has as many records as the index says; else None."""
+        numbers = cells.view_cells(self.records(), {})
+        promised = self.few_promised()
+        if promised is not None:
+            equal = cells.totals_if_equal(promised, numbers, contents=False)
+            return None if equal is None else equal["cells"]
+        sides = {"events": self.promised(), "tape": numbers}
+        unequal = {"bad": cells.differs("events", "tape", ())}
+        totals = cells.count_cells(cells.gather(sides), tuple(sides), unequal)
+        return None if totals["bad"] else totals["cells"]
+
     def few_promised(self, like: Shape | None = None) -> dict[cells.Place, cells.Content] | None:
         """The cells that the tape's index promises, in this process; None if there are many."""
         return cells.few_promised(self.tape, self.cut, self.workers, self.region, like)
@@ -228,11 +250,12 @@ def audit_computed(
     computed: Computed,
     checks: Sequence[Check] = (),
     inputs: Sequence[AuditScope] = (),
+    part: Region | None = None,
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
-    The records of its `inputs` are compared with the index of their tapes as well. `scope` has the
-    workers of the output.
+    The records of its `inputs` are compared with the index of their tapes as well, or those in a
+    `part`, and all others counted. `scope` has the workers of the output.
     """
     limit, prepared = scope.limit, prepare(checks, frame)
     kind, tolerance = computed.kind, computed.tolerance
@@ -245,7 +268,7 @@ def audit_computed(
         "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),
     }
     with persisted(cells.gather(sides)) as joined:
-        by_stream = _recorded(inputs)
+        by_stream = _recorded(inputs, part)
         on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
         totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, _measures(prepared))
@@ -271,10 +294,13 @@ def audit_computed(
     return replace(failed, near=near)
 
 
-def _recorded(inputs: Sequence[AuditScope]) -> list[CellComparison]:
+def _recorded(inputs: Sequence[AuditScope], part: Region | None) -> list[CellComparison]:
     """The comparison of each input with its index; of inputs with the same records only one."""
     first = [inputs.index(each) for each in inputs]
-    compared = {number: inputs[number].recorded() for number in dict.fromkeys(first)}
+    compared = {
+        number: inputs[number].recorded() if part is None else inputs[number].drawn(part)
+        for number in dict.fromkeys(first)
+    }
     return [compared[number] for number in first]
 
 

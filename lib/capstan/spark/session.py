@@ -55,6 +55,8 @@ SETTINGS = {
     # A commit writes two log files in a folder, and four with Hadoop's checksums. Delta lists the
     # folder on each access: after 2,000 commits a third of a small batch.
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    # Spark writes a checksum of each page. A flipped bit is found where its column is read.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Positions are unique within a task, so a dictionary would only write each value twice.
     "spark.hadoop.parquet.enable.dictionary#pos": "false",
     # Both add commits or shuffles; maintenance does this on request.

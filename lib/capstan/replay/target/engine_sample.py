@@ -1,10 +1,13 @@
-"""The part of a pipeline's output that the engine computes again, where Spark has computed it.
+"""The part of a pipeline's rows and records that audits look at closely, where Spark computes it.
 
 An audit compares all rows with a second computation. One by Spark shows that the rows are what the
 plan gives; one by the engine, which shares no code with it, shows that the plan is right. The
 engine computes all of a small input, and of a larger one a stretch of its times; where rows depend
 on records of any time, all times of some keys. The identity of the run decides which, so that
 nobody can choose it, and every audit of a run takes the same.
+
+The same share of the records, at a stretch of times, is compared with the index of its tape. Spark
+reads the other ones only in the columns of the pipeline, so they are counted.
 """
 
 from __future__ import annotations
@@ -20,9 +23,10 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from capstan.audit.result import EngineSample
+from capstan.audit.result import EngineSample, InputSample
 from capstan.core.config import Mode
 from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.replay.planning.pipeline_computation import PipelineComputation, as_pipeline
 from capstan.replay.planning.plan import Plan
 from capstan.storage.ledger.region_json import render_bounds
@@ -38,13 +42,20 @@ class EnginePart:
 
     plan: Plan
     rows: DataFrame
-    share: float  # of the records, or of the keys
+    records: Region  # Where records are compared with the index.
+    share: float  # of the records, and of the keys
     keys: tuple[str, ...] = ()  # The columns whose values were drawn.
 
     def sample(self, cells: int) -> EngineSample:
         """What a certificate says of it, once so many cells were compared."""
         times = render_bounds(self.plan.time_type, self.plan.region)
         return EngineSample(cells, times, self.share, self.keys)
+
+    @property
+    def inputs(self) -> InputSample:
+        """What a certificate says of the records."""
+        time_type = self.plan.inputs.tape.time_type
+        return InputSample(render_bounds(time_type, self.records), self.share)
 
 
 def engine_part(plan: Plan, rows: DataFrame) -> EnginePart | None:
@@ -59,7 +70,7 @@ def engine_part(plan: Plan, rows: DataFrame) -> EnginePart | None:
         return None
     if pipe.depends_on_near and plan.layout.time is not None:
         return _stretch_of(plan, pipe, rows, records)
-    return _keys_of(plan, pipe, rows)
+    return _keys_of(plan, pipe, rows, records)
 
 
 def _stretch_of(
@@ -70,20 +81,33 @@ def _stretch_of(
     if not inside:
         return None
     first, last = stretch(inside, pipe.engine_share, plan.identity)
+    compared = _between(plan, *stretch(records, pipe.engine_share, plan.identity))
     grain = pipe.grain
     bounds = Box((first - first % grain,), (last - last % grain + grain,))
     region = replace(plan.region, box=plan.region.box.intersect(bounds))
     part = replace(plan, region=region, computation=pipe.part(region))
-    return EnginePart(part, rows, pipe.engine_share)
+    return EnginePart(part, rows, compared, pipe.engine_share)
 
 
-def _keys_of(plan: Plan, pipe: PipelineComputation, rows: DataFrame) -> EnginePart | None:
+def _keys_of(
+    plan: Plan, pipe: PipelineComputation, rows: DataFrame, records: Mapping[int, int]
+) -> EnginePart | None:
     keys = pipe.keys_of(plan.identity)
     drawn = None if keys is None else keys.drawing(pipe.engine_share, rows)
     if drawn is None:
         return None
+    compared = _between(plan, *stretch(records, pipe.engine_share, plan.identity))
     part = replace(plan, computation=replace(pipe, drawn=drawn))
-    return EnginePart(part, drawn.rows(rows), pipe.engine_share, tuple(drawn.types))
+    return EnginePart(part, drawn.rows(rows), compared, pipe.engine_share, tuple(drawn.types))
+
+
+def _between(plan: Plan, first: int, last: int) -> Region:
+    """What is read at some times of the coordinate that the pipeline works on."""
+    at = plan.computation.coordinate(plan.inputs.tape.time_type)
+    everywhere = (None,) * len(plan.reads.box.since)
+    since, until = list[int | None](everywhere), list[int | None](everywhere)
+    since[at], until[at] = first, last + 1
+    return replace(plan.reads, box=plan.reads.box.intersect(Box(tuple(since), tuple(until))))
 
 
 def stretch(records: Mapping[int, int], share: float, identity: str) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, au
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
+from capstan.core.times.region import Region
 from capstan.errors import FencedError, InvalidRequestError
 from capstan.replay.order.order_dependence import ordered
 from capstan.replay.output.change_rows import OWN, with_hashes
@@ -79,16 +80,22 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame, *, deep: bool = Fals
     part = None if deep else engine_part(plan, rows)
     if part is None:
         return _computed_again(spark, plan, rows, engine=True)
-    result = _computed_again(spark, plan, rows, engine=False)
+    result = _computed_again(spark, plan, rows, engine=False, part=part.records)
     chosen = part.rows.where(predicate(part.plan, rows.schema))
-    # Its records were compared with the index by now.
+    # Its records were compared with the index, or counted, by now.
     by_engine = _computed_again(spark, part.plan, chosen, engine=True, inputs=False)
     result = result if by_engine.passed else by_engine
-    return replace(result, engine=part.sample(by_engine.cells))
+    return replace(result, engine=part.sample(by_engine.cells), inputs=part.inputs)
 
 
 def _computed_again(
-    spark: SparkSession, plan: Plan, rows: DataFrame, *, engine: bool, inputs: bool = True
+    spark: SparkSession,
+    plan: Plan,
+    rows: DataFrame,
+    *,
+    engine: bool,
+    inputs: bool = True,
+    part: Region | None = None,
 ) -> Audit:
     with playing(spark, plan, again=True, engine=engine) as output:
         computed = rows_to_publish(plan, output.rows)
@@ -102,7 +109,7 @@ def _computed_again(
             result = audit_again(spark, plan, hashed, brief, computed, output, inputs=inputs)
             if not result.differing:
                 return result
-        return audit_again(spark, plan, rows, shape, computed, output, inputs=inputs)
+        return audit_again(spark, plan, rows, shape, computed, output, inputs=inputs, part=part)
 
 
 def audit_again(
@@ -114,17 +121,19 @@ def audit_again(
     output: Output,
     *,
     inputs: bool = True,
+    part: Region | None = None,
 ) -> Audit:
     """Audit rows against those that were computed again, from the second output of a replay.
 
-    The records of its `inputs` are compared with their index, unless they have been.
+    The records of its `inputs` are compared with their index, unless they have been; where there is
+    a `part`, only those in it are, and all others are counted.
     """
     depends = ordered(plan, output.rows)
     again = Computed(computed, plan.computation.kind, plan.row_keys, depends.close)
     streams = (*plan.inputs.keepers, *plan.inputs.others)
     scopes = [_scope(spark, plan, stream) for stream in streams]
     read = scopes if inputs else ()
-    result = audit_computed(scopes[0], rows, shape, again, plan.checks, read)
+    result = audit_computed(scopes[0], rows, shape, again, plan.checks, read, part)
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 
