@@ -8,20 +8,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 from deltalake import DeltaTable
+from py4j.protocol import Py4JJavaError
+from pyarrow import parquet
 
-from capstan.audit.result import EngineSample
+from capstan.audit.result import TAPE, EngineSample, InputSample
 from capstan.errors import CheckFailedError
+from capstan.errors.translation import to_capstan_error
 from capstan.pipeline.graph.errors import OperatorFailed
 from capstan.pipeline.spark.plans.operator_plan import column, stored
 from capstan.pipeline.spark.plans.window_plans import SessionPlan, WindowPlan
 from capstan.replay.planning.pipeline_computation import PipelineComputation
 from capstan.replay.standalone_audit import audit_run, require_auditable
 from capstan.replay.target import engine_sample
+from capstan.storage.tape.tape import open_tape
 from tests.support.pipeline_samples import REFERENCES
 from tests.support.replay_harness import Play
-from tests.support.sample_streams import rows
+from tests.support.sample_streams import NAME, rows
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 DAY2, DAY4 = "2024-05-02", "2024-05-04"
@@ -163,3 +169,67 @@ def test_a_wrong_plan_is_shown_by_some_keys(play: Play, monkeypatch: pytest.Monk
     with pytest.raises(CheckFailedError, match="^CAP-AUDIT: "):
         play("wrong_stays", pipeline="stays_without_lookback")
     assert play.rows("wrong_stays").height == 0
+
+
+@pytest.mark.usefixtures("few")
+def test_a_share_of_the_records_is_compared_and_all_are_counted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first = Play.of(spark, tmp_path, rows(range(240)))
+    play = replace(first, declarations=replace(first.declarations, pipelines=REFERENCES))
+    certificate = play("table", pipeline="by_place").certificate
+    assert certificate is not None
+    sample = InputSample(**(certificate.audit or {})["inputs"])
+    assert sample.share == 0.02
+    since, until = (f"time.event >= '{sample.times[name]}'" for name in ("since", "until"))
+    inside, outside = f"{since} AND NOT {until}", f"{until} OR NOT {since}"
+    records = f"delta.`{open_tape(play.lake, NAME).paths.records}`"
+
+    history = require_auditable(play.lake, str(certificate.run), None)
+    asked = play.spark, play.lake, play.declarations, history
+
+    def damaged(*, deep: bool = False) -> int | None:
+        """The cells of the tape that differ; None if the audit is passed."""
+        audit = audit_run(*asked, deep=deep).audit
+        assert (audit.inputs is None) == deep
+        return None if audit.passed else audit.totals[TAPE]
+
+    assert damaged() is None
+    # The pipeline does not read this column.
+    spark.sql(f"UPDATE {records} SET data.note = 'other' WHERE {outside}")
+    assert damaged() is None
+    beside = damaged(deep=True)
+    assert beside is not None
+    assert beside > 0
+    spark.sql(f"UPDATE {records} SET data.note = 'other' WHERE {inside}")
+    found = damaged()
+    assert found is not None
+    assert found > beside
+
+    # A missing record is found wherever it is.
+    DeltaTable(open_tape(play.lake, NAME).paths.records).restore(1)
+    assert damaged() is None
+    latest = (
+        spark.table(records).where(f"data.id < 200 AND ({outside})").agg({"data.id": "max"}).first()
+    )
+    assert latest is not None
+    spark.sql(f"DELETE FROM {records} WHERE data.id = {latest[0]}")
+    assert damaged() == 1
+
+
+def test_a_flipped_bit_is_found_where_its_column_is_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    play = Play.of(spark, tmp_path, rows(range(240)))
+    [path] = (tmp_path / "lake").rglob("*records*/*.parquet")
+    group = parquet.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(n) for n in range(group.num_columns)]
+    notes = next(column for column in columns if column.path_in_schema == "data.note")
+    at = notes.data_page_offset + notes.total_compressed_size * 3 // 4
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(Py4JJavaError, match="CRC checksum verification failed") as caught:
+        play("copy")
+    assert to_capstan_error(caught.value).code == "CAP-DAMAGED"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import Window as Over
 from pyspark.sql import functions as F
 
 from capstan.pipeline.graph.events import END
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 AnyWindow = TypeVar("AnyWindow", Window, SessionWindow)
 
-_START, _STOP, _SESSION = "start", "stop", "session"
+_START, _STOP = "start", "stop"
 # Sums of more digits may pass through more than 38.
 _ROOMY = 28
 
@@ -45,8 +43,8 @@ class _AggregatePlan(OperatorPlan[AnyWindow]):
         problems += [_problem(aggregate, spec, schema) for aggregate in spec.aggregates]
         return next((problem for problem in problems if problem is not None), None)
 
-    def _grouped(self, rows: DataFrame, by: Sequence[str], *more: Column) -> DataFrame:
-        """A row per group: the key as `k0`, ..., `by`, the results as `a0`, ..., and `more`."""
+    def _grouped(self, rows: DataFrame, by: Column, *more: Column) -> DataFrame:
+        """A row per key and `by`: `k0`, ... of the key, `by`, the results as `a0`, ..., `more`."""
         spec = self.spec
         keys = [column(name).alias(f"k{number}") for number, name in enumerate(spec.by)]
         ordering = sorting_of(spec.aggregates, with_time(self.inputs[0]), spec.ties)
@@ -54,7 +52,7 @@ class _AggregatePlan(OperatorPlan[AnyWindow]):
             self._result(aggregate, ordering).alias(f"a{number}")
             for number, aggregate in enumerate(spec.aggregates)
         ]
-        return rows.groupBy(*keys, *by).agg(*results, *more)
+        return rows.groupBy(*keys, by).agg(*results, *more)
 
     def _result(self, a: Aggregate, ordering: list[str]) -> Column:
         """An aggregate in Spark, which ignores nulls as the engine does."""
@@ -124,7 +122,7 @@ class WindowPlan(_AggregatePlan[Window]):
             rows = rows.withColumn(_START, newest - F.col("back") * slide)
             rows = rows.where(F.col(_START) + size > F.col(AT))
         closed = rows.where(F.col(_START) + size <= self.last)
-        grouped = self._grouped(closed, [_START])
+        grouped = self._grouped(closed, F.col(_START))
         return self._emit_windows(grouped.withColumn(_STOP, F.col(_START) + size))
 
 
@@ -138,14 +136,12 @@ class SessionPlan(_AggregatePlan[SessionWindow]):
         gap = units(self.spec.gap)
         (rows,) = inputs
         rows = self.within_limits(rows, gap)
-        over = Over.partitionBy(*(column(name) for name in self.spec.by)).orderBy(AT)
-        before = F.lag(AT).over(over)
-        begins = before.isNull() | (F.col(AT) >= before + gap)
-        rows = rows.withColumn("begins", begins.cast("bigint"))
-        # Rows of one time have the same session, as only the first of them can begin one.
-        rows = rows.withColumn(_SESSION, F.sum("begins").over(over))
         ends = F.min(AT).alias(_START), (F.max(AT) + gap).alias(_STOP)
-        grouped = self._grouped(rows, [_SESSION], *ends)
+        # Spark joins sessions that touch, and drops those without a length.
+        session = F.col(AT)
+        if gap > 1:
+            session = F.session_window(F.timestamp_micros(AT), f"{gap - 1} microseconds")
+        grouped = self._grouped(rows, session, *ends)
         return self._emit_windows(grouped.where(F.col(_STOP) <= self.last))
 
 
