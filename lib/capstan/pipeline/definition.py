@@ -96,7 +96,8 @@ class Pipeline:
         modules: Further modules whose source text is part of the pipeline's identity.
         lookups: Delta tables that complete the records of sources, in the order in which they do.
         engine_share: Share of the records, or of the keys, whose rows audits compute again in the
-            engine, where Spark has computed them from more than 100,000 records; 1 for all.
+            engine, where Spark has computed them from more than 100,000 records, and of the records
+            that they then compare with the tape's index; 1 for all.
 
     Raises:
         InvalidRequestError: `CAP-NAME` for the name; `CAP-PIPELINE` for invalid lengths. Methods

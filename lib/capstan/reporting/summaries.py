@@ -160,7 +160,7 @@ def audit_text(audit: Json | None, show: Show) -> str:
         sample = audit.get("engine")
         part = f"; {show(sample['cells'])} of them also by the engine" if sample else ""
         if read := audit.get("inputs"):
-            part += f"; records: contents of a share of {read['share']:g}, the number of all"
+            part += f"; of the records a share of {read['share']:g}, and the number of all"
         return f"passed ({audit['kind']}{counted}{within}{part})" if kind else "passed"
     if differing:
         return f"failed{kind}: {show(differing)} of {show(cells)} cells differ"

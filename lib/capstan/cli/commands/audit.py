@@ -41,7 +41,10 @@ def audit(
     ] = None,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="Compute all rows of a pipeline again in the engine, too."),
+        typer.Option(
+            "--deep",
+            help="Compare all of a pipeline: rows with the engine's, records with the index.",
+        ),
     ] = False,
     as_of: AsOf = None,
     workers: Workers = None,
