@@ -48,6 +48,30 @@ def test_a_killed_capture_ends_in_the_same_tape(killed, captured, undisturbed, w
     assert lake_contents.tape(killed.lake) == undisturbed
 
 
+MERGING = [
+    Work("capture", point, {"every": 2}, name="merging", world="empty")
+    # The first two files of the index, of the workers and of the feed.
+    for point in ("maintain.written:1", "maintain.compacted:1", "maintain.written:3")
+]
+
+
+@pytest.mark.parametrize(
+    "work", cases(MERGING, stored=["merging-maintain.written:1", "merging-maintain.compacted:1"])
+)
+def test_a_capture_killed_while_it_merges_its_index_goes_on(
+    killed, captured, undisturbed, work
+) -> None:
+    merged = work.point != "maintain.written:1"
+    path = killed.lake.stream(small_stream.NAME).events
+    assert delta.open_table(path).get_add_actions().num_rows == (1 if merged else 2)
+    assert killed.act("capture", every=2)["batches"] == small_stream.FILES - 2
+    assert lake_contents.tape(killed.lake) == undisturbed
+    assert lake_contents.feed(killed.lake) == lake_contents.feed(captured)
+    assert delta.open_table(path).get_add_actions().num_rows < small_stream.FILES
+    lake_contents.require_sound(killed.spark, killed.lake)
+    assert killed.act("capture", every=2) == {"batches": 0, "fed": 0, "records": 0}
+
+
 @pytest.mark.rest
 def test_a_tape_is_brought_to_this_format_once(recorded, kill) -> None:
     world = recorded()

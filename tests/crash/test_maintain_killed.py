@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from capstan.errors import InvalidRequestError
-from capstan.maintenance.compaction import files_of
+from capstan.storage.compaction.growing_tables import files_of
 from capstan.storage.ledger.retirements import read_retired
 from capstan.storage.tape.tape import open_tape
 from tests.support import lake_contents, small_stream

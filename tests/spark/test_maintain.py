@@ -28,16 +28,12 @@ from capstan.jobs import handlers
 from capstan.maintenance import cleanup
 from capstan.maintenance.cleanup import vacuum
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import (
-    PART_ROWS,
-    compact_index,
-    files_of,
-    index_tables,
-    ledger_tables,
-)
-from capstan.maintenance.compaction_policy import INDEX
+from capstan.maintenance.compaction import compact_table
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
+from capstan.storage.compaction.growing_tables import files_of, index_tables, ledger_tables
+from capstan.storage.compaction.merging import PART_ROWS
+from capstan.storage.compaction.policy import INDEX
 from capstan.storage.delta import arrow_writer
 from capstan.storage.delta.arrow_writer import LOG, retention_of
 from capstan.storage.lake import Lake
@@ -129,13 +125,13 @@ def test_the_feed_keeps_its_rows_where_they_belong(unkept: Sixteen, tmp_path: Pa
         register_batch(made.tape, BatchEntry(batch, origin))
     rows = lake_contents.rows(feed.path)
 
-    done = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
+    done = compact_table(made.spark, replace(feed, sizes=SIZES), ended=True)
 
     assert done.files < done.files_before
     assert lake_contents.rows(feed.path) == rows
     assert [item.batch for item in synthetic_batches(made.tape)] == [4]
     # Rows of another origin stay in files of their own, however often it is looked at.
-    again = compact_index(made.spark, replace(feed, sizes=SIZES), ended=True)
+    again = compact_table(made.spark, replace(feed, sizes=SIZES), ended=True)
     assert (again.rewritten, again.files) == (0, done.files)
 
 
@@ -161,7 +157,7 @@ def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Pat
     assert new(paths.events) > 0
     done = maintain(made.spark, made.lake, [NAME], sizes=replace(SIZES, many=1, full=KIB, share=1))
     assert done.tables[NAME][0].rewritten > 0
-    compact_index(made.spark, replace(index_tables(made.tape)[0], sizes=SIZES))
+    compact_table(made.spark, replace(index_tables(made.tape)[0], sizes=SIZES))
     assert (new(paths.records), new(paths.events)) == (0, 0)
 
 
@@ -219,7 +215,7 @@ def keep_up(made: Sixteen) -> None:
         # Others may take files of a table each time that it looks; that is told, and no failure.
         assert {item.code for item in done.busy} <= {"CAP-CONFLICT"}
         for table in (*index_tables(made.tape), *ledger_tables(made.lake)):
-            compact_index(made.spark, replace(table, sizes=replace(INDEX, many=2)))
+            compact_table(made.spark, replace(table, sizes=replace(INDEX, many=2)))
 
 
 @pytest.mark.nightly
@@ -434,7 +430,7 @@ def test_rows_of_a_run_are_together_in_a_compacted_ledger(
         done = {"identity": "i", "generation": 1, "at": at}
         books.append("runs", {**done, "run": "copy-00000000-1", "step": "done", "detail": "{}"})
     [ledger] = [table for table in ledger_tables(lake) if table.name == "ledger runs"]
-    compact_index(spark, ledger, ended=True)
+    compact_table(spark, ledger, ended=True)
     [file] = deltalake.DeltaTable(ledger.path).file_uris()
     found = pq.ParquetFile(file)
     assert found.metadata.num_row_groups == 3

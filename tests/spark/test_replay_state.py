@@ -18,7 +18,7 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
 from capstan.maintenance.cleanup import clear_snapshots
-from capstan.maintenance.compaction import aside_tables, compact_index
+from capstan.maintenance.compaction import compact_table
 from capstan.pipeline import KeyedLogic, definition, stateful_map
 from capstan.pipeline.graph.errors import OperatorFailed, StateChanged
 from capstan.pipeline.operators import Deduplicate
@@ -29,6 +29,7 @@ from capstan.replay.publish import snapshot_gc
 from capstan.replay.run import replay, rollback
 from capstan.replay.snapshots import Taken, list_taken, parts_of, read_parts, write_parts
 from capstan.replay.standalone_audit import audit_run, require_auditable
+from capstan.storage.compaction.growing_tables import aside_tables
 from capstan.storage.delta import delta
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
@@ -326,7 +327,7 @@ def test_what_an_audit_finds_out_leaves_no_state_that_counts(followed: Followed)
 def test_rows_aside_become_few_files(followed: Followed) -> None:
     [aside] = [table for table in aside_tables(followed.lake) if table.name == "aside places"]
     before = lake_contents.rows(aside.path)
-    done = compact_index(followed.spark, replace(aside, sizes=replace(aside.sizes, many=2)))
+    done = compact_table(followed.spark, replace(aside, sizes=replace(aside.sizes, many=2)))
     assert (done.table, done.files, done.rewritten > 0) == ("aside places", 1, True)
     assert done.files_before > 2
     assert lake_contents.rows(aside.path) == before

@@ -21,7 +21,7 @@ from pyarrow import fs, parquet
 
 from capstan.core.times import Box
 from capstan.core.times.region import Region
-from capstan.maintenance.compaction import PART_ROWS
+from capstan.storage.compaction.merging import PART_ROWS
 from capstan.storage.delta import arrow_scan
 from capstan.storage.delta.arrow_writer import arrow_schema
 from capstan.storage.lake import Lake, folder, open_file

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from capstan.backfill.planner import BackfillRequest
+from capstan.capture.batch import micro_batch
 from capstan.capture.query.attached_query import CaptureInto
 from capstan.capture.run import capture, close, put_back
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream
@@ -22,17 +24,19 @@ from capstan.interop.kafka.topic_layout import Topics
 from capstan.interop.transfer.import_files import import_recordings
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
-from capstan.maintenance.compaction_policy import Sizes
 from capstan.maintenance.retire import retire
 from capstan.maintenance.run import maintain
 from capstan.replay.execution.approval import Decision, reject
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import publish, replay, rollback, unlock
+from capstan.storage.compaction import index_compaction
+from capstan.storage.compaction.policy import INDEX, Sizes
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.runs import read_histories
 from capstan.storage.tape import index
+from capstan.storage.tape.index_totals import EVERY
 from capstan.storage.tape.tape import newest_cut, open_tape
 from tests.support import kafka_topics, lake_contents, small_stream
 from tests.support.contexts import backfill
@@ -56,7 +60,8 @@ def act(spark: SparkSession, name: str, arguments: Arguments) -> dict[str, objec
             free; `click`, which sends records to a Kafka topic, and `capture-clicks`; `contents`,
             the contents of a sound tape and a table.
         arguments: `lake` and `source` are folders; `capture` takes `reseat`, `rescale`, the number
-            of `workers` by key, and whether the source is `idle`; those of topics take the URL
+            of `workers` by key, whether the source is `idle`, and after how `every` many commits
+            its index is merged; those of topics take the URL
             `topics`; `import` takes the folder `recordings`, of timely's frames; `recapture` takes
             `into` and `peers`; `replay` takes the fields of a `Request` under `request`; `backfill`
             takes the name of a `replay`, whose gaps it fills with one run per interval, and the
@@ -98,7 +103,12 @@ def _capture(work: _Work) -> dict[str, object]:
     reseat = bool(work.arguments.get("reseat", False))
     rescale = _number(work.arguments.get("rescale"))
     stream = _stream(work.declared.stream(small_stream.NAME), work.arguments)
-    result = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
+    every = _number(work.arguments.get("every")) or EVERY
+    with (
+        patch.object(micro_batch, "EVERY", every),
+        patch.object(index_compaction, "OF_CAPTURES", replace(INDEX, many=min(every, INDEX.many))),
+    ):
+        result = capture(work.spark, work.lake, stream, reseat=reseat, rescale=rescale)
     return {"batches": result.batches, "fed": result.fed, "records": result.records}
 
 

@@ -12,10 +12,10 @@ from pyspark.sql import functions as F
 
 from capstan.capture.run import capture
 from capstan.core.config import ByKey, EventTime, ProjectConfig, Source, Stream, Transform
-from capstan.maintenance.compaction_policy import Sizes
 from capstan.replay.planning.request import Request
 from capstan.replay.result import ReplayResult
 from capstan.replay.run import replay
+from capstan.storage.compaction.policy import Sizes
 from capstan.storage.lake import Lake
 from capstan.storage.tape.tape import Tape, open_tape
 

@@ -18,8 +18,11 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
 from capstan.errors.shell_command import command
-from capstan.maintenance.compaction import TableResult, files_of, repeat_until_done, replace_files
-from capstan.maintenance.compaction_policy import (
+from capstan.maintenance.compaction import replace_files
+from capstan.maintenance.expected_content import Cells, content, expected_content, settled_batch
+from capstan.storage.compaction.growing_tables import files_of
+from capstan.storage.compaction.outcome import TableResult, repeat_until_done
+from capstan.storage.compaction.policy import (
     Run,
     Sizes,
     TapeFile,
@@ -27,7 +30,6 @@ from capstan.maintenance.compaction_policy import (
     stretches,
     worth_writing,
 )
-from capstan.maintenance.expected_content import Cells, content, expected_content, settled_batch
 from capstan.storage.delta.data_files import read_files
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.retirements import retired_boxes

@@ -21,8 +21,8 @@ from capstan.core.times.region import Region
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.errors.shell_command import command
 from capstan.errors.translation import with_path
-from capstan.maintenance.compaction import repeat_until_done
 from capstan.maintenance.expected_content import records_in
+from capstan.storage.compaction.outcome import repeat_until_done
 from capstan.storage.delta import delta
 from capstan.storage.delta.data_files import read_files
 from capstan.storage.delta.file_rewrite import exchange

@@ -21,17 +21,17 @@ from capstan.errors.shell_command import command
 from capstan.errors.translation import to_capstan_error, translate, with_path
 from capstan.maintenance.cleanup import checkpoint, clear_snapshots, clear_staging, vacuum
 from capstan.maintenance.compact_records import compact_records
-from capstan.maintenance.compaction import (
+from capstan.maintenance.compaction import compact_table
+from capstan.maintenance.retire import finish_retirements
+from capstan.replay.execution.staging import KEEP
+from capstan.storage.compaction.growing_tables import (
     GrowingTable,
-    TableResult,
     aside_tables,
-    compact_index,
     index_tables,
     ledger_tables,
 )
-from capstan.maintenance.compaction_policy import Sizes
-from capstan.maintenance.retire import finish_retirements
-from capstan.replay.execution.staging import KEEP
+from capstan.storage.compaction.outcome import TableResult
+from capstan.storage.compaction.policy import Sizes
 from capstan.storage.job_attempts import clear_attempts
 from capstan.storage.lake import Lake
 from capstan.storage.ledger.foreign_commits import note_touched
@@ -249,7 +249,7 @@ def _maintain_index(
     spark: SparkSession, table: GrowingTable, result: MaintenanceResult, *, ended: bool = False
 ) -> TableResult:
     compacted = _unless_locked(
-        lambda: compact_index(spark, table, ended=ended), TableResult(table.name), result
+        lambda: compact_table(spark, table, ended=ended), TableResult(table.name), result
     )
     return _cleaned(spark, compacted, table.path)
 

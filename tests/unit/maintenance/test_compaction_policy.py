@@ -17,17 +17,12 @@ from hypothesis import strategies as st
 
 from capstan.errors import CheckFailedError, RangeLockedError, SystemFailureError
 from capstan.maintenance.compact_records import assign, row_bytes
-from capstan.maintenance.compaction import aside_tables
-from capstan.maintenance.compaction_policy import Run, Sizes, TapeFile, runs_of, worth_writing
 from capstan.maintenance.expected_content import settled_batch
-from capstan.maintenance.run import (
-    MaintenanceResult,
-    TableResult,
-    _is_import,
-    _stream_error,
-    maintain,
-)
+from capstan.maintenance.run import MaintenanceResult, _is_import, _stream_error, maintain
 from capstan.replay.execution.staging import Why, list_staged
+from capstan.storage.compaction.growing_tables import aside_tables
+from capstan.storage.compaction.outcome import TableResult
+from capstan.storage.compaction.policy import Run, Sizes, TapeFile, runs_of, worth_writing
 from capstan.storage.delta.file_rewrite import require_rows
 from capstan.storage.job_attempts import JobAttempt
 from capstan.storage.lake import Lake

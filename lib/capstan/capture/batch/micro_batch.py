@@ -24,6 +24,7 @@ from capstan.capture.source.text import raw_text
 from capstan.core.config import MAX_WORKERS, ByColumn, ByKey, ByPartition, EventTime, Stream
 from capstan.errors import CheckFailedError, SystemFailureError
 from capstan.spark.own_session import FEW_ROWS, interpreting
+from capstan.storage.compaction.index_compaction import keep_short
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
 from capstan.storage.delta.data_files import files_between
@@ -32,7 +33,7 @@ from capstan.storage.stored_log import look_again
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Consumed, Origin
 from capstan.storage.tape.fingerprint import row_hashes
-from capstan.storage.tape.index_totals import EVERY, store_totals
+from capstan.storage.tape.index_totals import EVERY
 from capstan.storage.tape.schema import payload_of, records_schema
 from capstan.storage.tape.tape import Tape, append_events, append_few_events, fenced, replaced
 from capstan.storage.tape.time_columns import coordinate
@@ -86,7 +87,7 @@ class MicroBatch:
         with interpreting(prepared.sparkSession, FEW_ROWS + 1 if rows is None else rows):
             result = self._capture(prepared, roster)
         if (result.roster.commit + 1) % EVERY == 0:
-            store_totals(self.tape, result.roster.commit, EVERY)
+            keep_short(self.tape, result.roster.commit, EVERY)
         return result
 
     def _capture(self, prepared: DataFrame, roster: Roster) -> BatchResult:

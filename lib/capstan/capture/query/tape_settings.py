@@ -13,11 +13,11 @@ from capstan.capture.synthetic import rescale as rescaling
 from capstan.capture.synthetic import synthetic_batch
 from capstan.core.config import ByColumn, ByKey, EventTime, Stream
 from capstan.errors import InvalidRequestError
+from capstan.storage.compaction.index_compaction import keep_short
 from capstan.storage.delta.arrow_writer import extend_log_retention
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.tape.feed import Origin
 from capstan.storage.tape.fingerprint import require_types
-from capstan.storage.tape.index_totals import store_totals
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import (
@@ -124,5 +124,5 @@ def start_tape(
     spans = [span for span in (idle_after, stream.stalled_after) if span is not None]
     if spans:
         extend_log_retention(tape.paths.events, max(spans) + timedelta(days=1))
-    store_totals(tape, newest_cut(tape).commit)
+    keep_short(tape, newest_cut(tape).commit)
     return tape

@@ -21,12 +21,12 @@ from capstan.capture.synthetic.stall_check import commit_times
 from capstan.core.config import EventTime, Stream
 from capstan.core.json_object import Json
 from capstan.core.times import Time
+from capstan.storage.compaction.index_compaction import keep_short
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import read_columns
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.tape import feed, index
 from capstan.storage.tape.feed import BatchEntry, Origin
-from capstan.storage.tape.index_totals import store_totals
 from capstan.storage.tape.tape import Tape, newest_cut
 from capstan.telemetry.instrumentation import emit
 
@@ -79,7 +79,7 @@ def advance_idle(spark: SparkSession, tape: Tape, stream: Stream, now: datetime)
     # moves back.
 
     # A stream may be idle for days, and each advance is a commit.
-    store_totals(tape, newest_cut(tape).commit)
+    keep_short(tape, newest_cut(tape).commit)
     detail = idle_detail(tape, stream, now)
     if detail is not None:
         insert(spark, tape, Origin.IDLE, lambda _: detail, "an idle source")

@@ -8,14 +8,17 @@ conditional put.
 
 from __future__ import annotations
 
+import json
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 import deltalake
 import pyarrow as pa
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import types as T
 
 from capstan.core.config import parse_duration
@@ -32,6 +35,11 @@ from capstan.storage.s3_access import storage_options
 _INTERVAL = 10
 _CHECKPOINTS = {"delta.checkpointInterval": str(_INTERVAL)}
 _ATTEMPTS = 20
+# delta-rs calls this commit a write. Without a token it does not count as a commit of a tape.
+_REARRANGED = CommitProperties(
+    custom_metadata={"userMetadata": json.dumps({"capstan": {"maintain": "compact"}})},
+    max_commit_retries=0,
+)
 
 FILES = "delta.deletedFileRetentionDuration"
 LOG = "delta.logRetentionDuration"
@@ -136,7 +144,43 @@ def _append(
         except CommitFailedError:
             continue
         return table
-    raise RangeLockedError(
+    raise _outrun(path)
+
+
+def replace_files(path: str, removed: Collection[str], added: AddAction) -> bool:
+    """Replace files by one that has the same rows, in one commit that no reader sees as a change.
+
+    False if the table lacks one of them; nothing was committed.
+    """
+    with committing(path):
+        for _ in range(_ATTEMPTS):
+            table = OpenedTable(path)
+            files, now = table.entries(removed), int(time.time() * 1000)
+            if len(files) < len(removed):
+                return False
+            removals = [
+                RemoveAction(
+                    file["path"], False, now, file["size_bytes"], file.get("partition") or {}
+                )
+                for file in files
+            ]
+            try:
+                table.create_write_transaction(
+                    [added, *removals],
+                    "append",
+                    table.schema(),
+                    partition_by=table.metadata().partition_columns,
+                    commit_properties=_REARRANGED,
+                )
+            except CommitFailedError:
+                continue
+            delta.keep_table(path, table)
+            return True
+    raise _outrun(path)
+
+
+def _outrun(path: str) -> RangeLockedError:
+    return RangeLockedError(
         "CAP-CONFLICT",
         f"other writers committed to {path} first, {_ATTEMPTS} times in a row",
         "repeat the command",
@@ -192,6 +236,8 @@ def extend_log_retention(path: str, length: timedelta) -> None:
 
 def add_property(path: str, name: str, value: str) -> bool:
     """Set a property unless the table has it; of several writers at once, one gets True."""
+    if name in delta.open_table(path).metadata().configuration:
+        return False
     with committing(path):
         table = OpenedTable(path)
         if name in table.metadata().configuration:

@@ -2,14 +2,14 @@
 
 A process that serves pages keeps them, also on disk for the next process: after a commit it reads
 what that commit added. The value must not depend on the order of the files, nor on how they are
-split into portions.
+split into portions. When files were merged meanwhile, the log tells which, so that their rows are
+not read again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -17,7 +17,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.kept_on_disk import KeptValue
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import VersionedCache, is_enabled, kept_values
-from capstan.storage.lake import newest_entry
+from capstan.storage.lake import exists, newest_entry
 
 Parts = Mapping[str, pa.Table]
 """A value as Arrow tables by name."""
@@ -31,11 +31,14 @@ class PartialRead:
     """A value computed from some files of a table."""
 
     table: str  # its Delta id; empty for none
-    files: frozenset[str]
+    version: int
+    files: frozenset[str]  # as its log names them
     parts: Parts
 
 
-_NOTHING = PartialRead("", frozenset(), {})
+_NOTHING = PartialRead("", -1, frozenset(), {})
+# After more commits than these, reading all files costs no more than their log entries.
+_MOST_COMMITS = 1024
 _FILES = "files"
 # A value with more bytes is kept on disk again only when this share of its files is new.
 _SMALL = 1 << 20
@@ -58,7 +61,7 @@ def read_incrementally(kind: str, path: str, add: AddFiles) -> Parts:
             if state == newest:
                 return earlier
         value = _read(path, earlier or _NOTHING, add)
-        fresh = len(value.files) - len(earlier.files if earlier else ())
+        fresh = len(value.files - (earlier.files if earlier else frozenset()))
         size = sum(part.nbytes for part in value.parts.values())
         # What was written before it was read is of another state.
         if newest_entry(path) == newest and (size <= _SMALL or fresh * _SHARE >= len(value.files)):
@@ -71,19 +74,55 @@ def read_incrementally(kind: str, path: str, add: AddFiles) -> Parts:
 
 def _kept(value: PartialRead) -> KeptValue:
     files = pa.table({_FILES: pa.array(sorted(value.files), pa.string())})
-    return KeptValue({"table": value.table}, {**value.parts, _FILES: files})
+    facts = {"table": value.table, "version": value.version}
+    return KeptValue(facts, {**value.parts, _FILES: files})
 
 
 def _parse(kept: KeptValue) -> PartialRead:
     files = frozenset(kept.parts[_FILES][_FILES].to_pylist())
     parts = {name: part for name, part in kept.parts.items() if name != _FILES}
-    return PartialRead(kept.facts["table"], files, parts)
+    return PartialRead(kept.facts["table"], kept.facts["version"], files, parts)
 
 
 def _read(path: str, earlier: PartialRead, add: AddFiles) -> PartialRead:
     opened = delta.open_table(path)
-    table, files = str(opened.metadata().id), frozenset(map(unquote, opened.file_uris()))
-    if earlier.table != table or not earlier.files <= files:
-        # Compacted; or a table made anew.
+    named = pa.table(opened.get_add_actions())["path"].to_pylist()
+    table, files = str(opened.metadata().id), frozenset[str](named)
+    if earlier.table != table:
+        # A table made anew.
         earlier = _NOTHING
-    return PartialRead(table, files, add(earlier.parts, opened, sorted(files - earlier.files)))
+    fresh: frozenset[str] | None = files - earlier.files
+    if not earlier.files <= files:
+        fresh = _fresh_files(path, earlier, opened, files)
+    if fresh is None:
+        earlier, fresh = _NOTHING, files
+    parts = add(earlier.parts, opened, [delta.resolve_path(path, file) for file in sorted(fresh)])
+    return PartialRead(table, opened.version(), files, parts)
+
+
+def _fresh_files(
+    path: str, earlier: PartialRead, opened: OpenedTable, files: frozenset[str]
+) -> frozenset[str] | None:
+    """The files with rows that are new since an earlier read; some may be merged by now.
+
+    None if that cannot be told: rows were deleted, or the log or a merged file is gone.
+    """
+    newest = opened.version()
+    if not 0 <= earlier.version <= newest <= earlier.version + _MOST_COMMITS:
+        return None
+    present, unread = set(earlier.files), set[str]()
+    for version in range(earlier.version + 1, newest + 1):
+        if not exists(f"{path}/_delta_log/{version:020}.json"):
+            return None
+        for action in delta.read_commit(path, version):
+            for kind in {"add", "remove"} & action.keys():
+                name = action[kind]["path"]
+                if kind == "add":
+                    present.add(name)
+                    unread |= {name} if action[kind]["dataChange"] else set()
+                elif action[kind]["dataChange"]:
+                    return None
+                else:
+                    present.discard(name)
+    merged = [delta.resolve_path(path, file) for file in unread - files]
+    return frozenset(unread) if present == files and all(map(exists, merged)) else None

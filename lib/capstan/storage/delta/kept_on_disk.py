@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from capstan.core.json_object import Json
 
-FORMAT = 1
+FORMAT = 2
 """To be raised when a kept value means something else."""
 
 _MOST_BYTES = 1 << 30

@@ -6,12 +6,13 @@ what Rust panics with, becomes an error of Capstan that names the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 from arro3.core import Table
 from deltalake.exceptions import TableNotFoundError
 
@@ -61,6 +62,13 @@ class OpenedTable(deltalake.DeltaTable):
         """The files of the table, with their statistics."""
         with _reading(self.path):
             return super().get_add_actions(flatten=flatten)
+
+    def entries(self, paths: Collection[str]) -> list[dict[str, Any]]:
+        """The log's entries of the files that are live among some paths, with their statistics."""
+        files = pa.table(self.get_add_actions())
+        wanted = pc.is_in(files["path"], value_set=pa.array(paths, files["path"].type))
+        entries: list[dict[str, Any]] = files.filter(wanted).to_pylist()
+        return entries
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
         """The commits of the table, newest first."""

@@ -14,7 +14,7 @@ Each row is rewritten about once, because
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
@@ -41,6 +41,12 @@ class Sizes:
 
 INDEX = Sizes(many=32, fan=4)
 """Sizes for tables with a row per event or step: read often, and cheap to rewrite."""
+
+SMALL = 16 * MIB
+"""Up to this size, files are rewritten in the memory of one process."""
+
+OF_CAPTURES = replace(INDEX, full=SMALL // 2, most=SMALL)
+"""Sizes for what a capture rewrites, in its own memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,19 @@ def worth_writing(
         for piece in _unblocked(stretch, sizes)
         for part in _parts(piece, sizes)
         if _is_worth(part, sizes, workers, ended=ended)
+    ]
+
+
+def worth_writing_apart(
+    files: Sequence[TapeFile], sizes: Sizes, *, ended: bool = False
+) -> list[tuple[TapeFile, ...]]:
+    """The groups of files to rewrite of a table without workers; rows stay in their partition."""
+    return [
+        group
+        for partition in sorted({file.partition for file in files})
+        for group in worth_writing(
+            runs_of(file for file in files if file.partition == partition), sizes, ended=ended
+        )
     ]
 
 
