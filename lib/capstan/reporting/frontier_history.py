@@ -10,7 +10,7 @@ judges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.times import ChangeBatch
-from capstan.storage.tape.index import WorkerState, opened_commits, worker_labels
-from capstan.storage.tape.index_sums import IndexSums, read_sums
+from capstan.storage.tape.index import WorkerState, opened_commits, states_of, worker_labels
+from capstan.storage.tape.index_sums import IndexSums, from_start, read_sums
 from capstan.storage.tape.tape import Cut, Tape
 
 POINTS = 160
@@ -39,17 +38,45 @@ class CommitCount:
     records: int
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FrontierLines(Mapping[int, tuple[int | None, ...]]):
+    """The least value of the last coordinate that each worker holds after each sampled commit.
+
+    None before the worker is open, and once it is closed. A tape may have thousands of workers, of
+    which a page draws a few, so they are rows of a matrix.
+    """
+
+    row_of: Mapping[int, int]  # by worker
+    held: Integers
+    known: npt.NDArray[np.bool_]
+
+    def __getitem__(self, worker: int) -> tuple[int | None, ...]:
+        """The line of a worker."""
+        row = self.row_of[worker]
+        pairs = zip(self.held[row].tolist(), self.known[row].tolist(), strict=True)
+        return tuple(value if known else None for value, known in pairs)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.row_of)
+
+    def __len__(self) -> int:
+        return len(self.row_of)
+
+    def least(self, minimum: int) -> list[int | None]:
+        """The least value of all workers after each commit; not of those that hold the minimum."""
+        counted = self.known & (self.held != minimum)
+        values = np.where(counted, self.held, _HELD).min(axis=0, initial=_HELD)
+        pairs = zip(values.tolist(), counted.any(axis=0).tolist(), strict=True)
+        return [value if known else None for value, known in pairs]
+
+
 @dataclass(frozen=True, slots=True)
 class TapeProgress:
-    """The progress of all workers of a tape up to a cut.
-
-    `frontiers` have the least value of the last coordinate that each worker holds after each
-    sampled commit; None before the worker is open, and once it is closed.
-    """
+    """The progress of all workers of a tape up to a cut."""
 
     commits: tuple[int, ...]  # sampled, ascending; the last is the cut's
     workers: tuple[WorkerState, ...]
-    frontiers: Mapping[int, tuple[int | None, ...]]
+    frontiers: FrontierLines
     newest: tuple[CommitCount, ...]  # descending, at most `POINTS`
 
 
@@ -58,65 +85,52 @@ def read_progress(tape: Tape, cut: Cut, *, points: int = POINTS) -> TapeProgress
     labels, opened = worker_labels(tape, cut), opened_commits(tape, cut)
     sums = read_sums(tape).up_to(cut.commit)
     commits = _sampled(cut.commit, points)
-    by_worker = {row["worker"]: row for row in sums.by("worker").to_pylist()}
-    moved = _held_times(sums.changes, tape, list(labels))
-    workers, frontiers = [], {}
-    for worker, label in labels.items():
-        times, net, ends = moved[worker]
-        held, row = np.flatnonzero(net), by_worker.get(worker, {})
-        holdings = ChangeBatch(
-            zip(map(tuple, times[held].tolist()), net[held].tolist(), strict=True)
-        )
-        counted = (int(row.get("n") or 0), int(row.get("r") or 0))
-        workers.append(WorkerState(worker, label, *counted, holdings.items()))
-        least = _least(times[:, -1], ends, commits)
-        frontiers[worker] = tuple(
-            None if at < opened[worker] else value for at, value in zip(commits, least, strict=True)
-        )
-    return TapeProgress(commits, tuple(workers), frontiers, _newest(sums))
+    times = _held_times(from_start(sums.changes, list(labels), tape.time_type.minimum))
+    held = times.filter(pc.not_equal(times["diff"], 0)).drop_columns("end")
+    workers = states_of(labels, sums.by("worker"), held)
+    return TapeProgress(commits, workers, _lines(times, opened, commits), _newest(sums))
 
 
-def _held_times(
-    changes: pa.Table, tape: Tape, workers: Sequence[int]
-) -> Mapping[int, tuple[Integers, Integers, Integers]]:
-    """By worker, the times that were ever held, their counts, and the last commit to change each.
+def _held_times(changes: pa.Table) -> pa.Table:
+    """The times that were ever held, by worker and in order; `diff` is their count now.
 
-    For a time that is still held, that commit is greater than all others.
+    `end` is the last commit to change the count, greater than all others if a time is still held.
     """
-    # Every worker starts by holding the minimum once, without an event.
-    start = pa.table(
-        [
-            pa.array(list(workers), pa.int32()),
-            *(pa.array([n] * len(workers), pa.int64()) for n in (-1, *tape.time_type.minimum, 1)),
-        ],
-        schema=changes.schema,
+    times = [name for name in changes.column_names if name not in ("commit", "diff")]
+    moved = changes.filter(pc.not_equal(changes["diff"], 0))
+    last = moved.group_by(times).aggregate([("diff", "sum"), ("commit", "max")])
+    ends = pc.if_else(pc.equal(last["diff_sum"], 0), last["commit_max"], _HELD)
+    columns = [*(last[name] for name in times), last["diff_sum"], ends]
+    return pa.table(columns, names=[*times, "diff", "end"]).sort_by(
+        [(name, "ascending") for name in times]
     )
-    moved = pa.concat_tables([start, changes.filter(pc.not_equal(changes["diff"], 0))])
-    times = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
-    last = moved.group_by(["worker", *times]).aggregate([("diff", "sum"), ("commit", "max")])
-    owners, net = integers_of(last["worker"]), integers_of(last["diff_sum"])
-    ends = np.where(net == 0, integers_of(last["commit_max"]), _HELD)
-    order = np.lexsort((ends, owners))
-    held = np.column_stack([integers_of(last[name]) for name in times])[order]
-    owners, net, ends = owners[order], net[order], ends[order]
-    return {
-        int(owners[part[0]]): (held[part], net[part], ends[part])
-        for part in _runs(owners)
-    }  # fmt: skip
 
 
-def _runs(sorted_values: Integers) -> Iterator[Integers]:
-    """The positions of each run of equal values."""
-    if sorted_values.size:
-        borders = np.flatnonzero(np.diff(sorted_values)) + 1
-        yield from np.split(np.arange(sorted_values.size), borders)
-
-
-def _least(times: Integers, ends: Integers, commits: tuple[int, ...]) -> list[int | None]:
-    """The least time after each commit that is released only later; `ends` must ascend."""
-    least = np.minimum.accumulate(times[::-1])[::-1]
-    places = np.searchsorted(ends, np.asarray(commits, np.int64), side="right")
-    return [int(least[place]) if place < least.size else None for place in places.tolist()]
+def _lines(times: pa.Table, opened: Mapping[int, int], commits: tuple[int, ...]) -> FrontierLines:
+    """The frontiers of the workers that were opened at some commits."""
+    numbers = np.asarray(sorted(opened), np.int64)
+    times = times.filter(pc.is_in(times["worker"], value_set=pa.array(numbers, pa.int32())))
+    *_, last, _, ends = (integers_of(column) for column in times.columns)
+    rows = np.searchsorted(numbers, integers_of(times["worker"]))
+    # How many of the commits a time outlives; it is held after each of them, or taken up later.
+    outlived = np.searchsorted(commits, ends, side="left")
+    order = np.lexsort((outlived, rows))
+    rows, last, outlived = rows[order], last[order], outlived[order]
+    # The least of each time and those of the same worker that outlive it. The rows come down, so
+    # that the least begins anew with each of them.
+    known, ranks = np.unique(last, return_inverse=True)
+    apart = rows[::-1] * known.size
+    least = (np.minimum.accumulate(ranks[::-1] + apart) - apart)[::-1]
+    width = len(commits)
+    wanted = np.arange(numbers.size)[:, None] * (width + 1) + np.arange(width)
+    places = np.searchsorted(rows * (width + 1) + outlived, wanted, side="right")
+    held = np.append(rows, -1)[places] == np.arange(numbers.size)[:, None]
+    begun = np.asarray([opened[number] for number in numbers.tolist()], np.int64)
+    return FrontierLines(
+        {number: row for row, number in enumerate(numbers.tolist())},
+        np.append(known[least], 0)[places],
+        held & (begun[:, None] <= np.asarray(commits, np.int64)),
+    )
 
 
 def _sampled(last: int, points: int) -> tuple[int, ...]:

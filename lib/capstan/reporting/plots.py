@@ -194,11 +194,8 @@ def furthest_behind(view: StreamHistory) -> list[WorkerState]:
 
 def least_frontier(view: StreamHistory) -> list[int | None]:
     """The stream's frontier after each commit, for a small line; None where it is not known."""
-    lines = [_drawable(view, state.worker) for state in view.workers]
-    return [
-        min((value for value in values if value is not None), default=None)
-        for values in zip(*lines, strict=True)
-    ]
+    # Without the minimum time, as `_drawable`.
+    return view.progress.frontiers.least(view.coordinate.minimum)
 
 
 def spark_path(values: Sequence[float | None]) -> str:

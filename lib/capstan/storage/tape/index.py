@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.json_object import Json
-from capstan.core.times import Antichain, Box, ChangeBatch, Time, TimeType
+from capstan.core.times import Antichain, Box, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
@@ -27,6 +27,7 @@ from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.table_cache import cached, kept_facts
 from capstan.storage.lake import newest_entry
 from capstan.storage.tape.bounds import files_of
+from capstan.storage.tape.index_sums import Holdings, from_start, holdings_of, net_changes
 from capstan.storage.tape.index_totals import totals_at
 from capstan.storage.tape.tape import Cut, Tape, newest_cut
 from capstan.storage.tape.time_columns import coordinates
@@ -40,7 +41,7 @@ class WorkerState:
     label: str  # the column value or source partition it stands for
     events: int  # on tape; the next `seq`
     records: int
-    holdings: tuple[tuple[Time, int], ...]  # held times with counts, in listing order
+    holdings: Holdings
 
     @property
     def frontier(self) -> Antichain:
@@ -124,13 +125,26 @@ def tape_state(tape: Tape, cut: Cut) -> TapeState:
     labels = worker_labels(tape, cut)
     totals = totals_at(tape, cut.commit)
     minimum = tape.time_type.minimum
-    workers = []
-    for worker in sorted(labels):
-        held = ChangeBatch([(minimum, 1)])
-        held.extend(totals.held[worker].items() if worker in totals.held else ())
-        counts = totals.events[worker], totals.records[worker]
-        workers.append(WorkerState(worker, labels[worker], *counts, held.items()))
-    return TapeState(tuple(workers), totals.greatest)
+    net = net_changes(from_start(totals.changes, list(labels), minimum))
+    return TapeState(states_of(labels, totals.counts, net), totals.greatest)
+
+
+def states_of(
+    labels: Mapping[int, str], counts: pa.Table, net: pa.Table
+) -> tuple[WorkerState, ...]:
+    """The states of labelled workers, by number.
+
+    `counts` has the events `n` and records `r` of each `worker`, and `net` what it holds, in order.
+    """
+    counted = dict.fromkeys(labels, (0, 0))
+    columns = (counts[name].to_pylist() for name in ("worker", "n", "r"))
+    for worker, events, records in zip(*columns, strict=True):
+        counted[worker] = events, records
+    held = holdings_of(net)
+    return tuple(
+        WorkerState(worker, labels[worker], *counted[worker], held.get(worker, ()))
+        for worker in sorted(labels)
+    )
 
 
 def worker_states(tape: Tape, cut: Cut) -> list[WorkerState]:

@@ -8,23 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.times import Time
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.tape.tape import Tape
 from capstan.storage.tape.time_columns import coordinates, held_changes
 
-_COLUMNS = ("worker", "commit", "records", "time", "updates")
+SUMMED = ("worker", "commit", "records", "time", "updates")
+"""The columns of `events` that are summed."""
+
 # The number of rows that are aggregated by one thread.
 _PORTION = 1 << 18
 _TOGETHER: Mapping[str, str] = {
     "n": "sum", "r": "sum", "first": "min", "last": "max", "diff": "sum",
 }  # fmt: skip
+Holdings = tuple[tuple[Time, int], ...]
+"""Held times with counts, in listing order."""
+
 _COUNTS = pa.schema(
     [
         ("worker", pa.int32()), ("commit", pa.int64()), ("n", pa.int64()), ("r", pa.int64()),
@@ -66,11 +74,11 @@ def read_sums(tape: Tape) -> IndexSums:
     def add(earlier: Parts, events: OpenedTable, files: Sequence[str]) -> Parts:
         counts = [earlier.get("counts", _COUNTS.empty_table())]
         changes = [earlier.get("changes", no_changes(width))]
-        columns = iter_columns(tape.paths.events, _COLUMNS, events, files)
+        columns = iter_columns(tape.paths.events, SUMMED, events, files)
         for portion in merge_batches(columns):
-            counts.append(_counted(portion, width))
-            moved = held_changes(portion, ["worker", "commit"], width).cast(changes[0].schema)
-            changes.append(together(moved, moved.column_names[:-1]))
+            sums = sums_of(portion, width)
+            counts.append(sums.counts)
+            changes.append(sums.changes)
         # A commit may be split over several portions.
         keys = changes[0].column_names[:-1]
         return {
@@ -81,13 +89,45 @@ def read_sums(tape: Tape) -> IndexSums:
     return IndexSums(**read_incrementally("index sums", tape.paths.events, add))
 
 
-def _counted(batch: pa.RecordBatch, width: int) -> pa.Table:
-    *_, times = coordinates(batch.column("time"), width)
-    ones = pa.array(np.ones(batch.num_rows, np.int64))
-    owners = [batch.column("worker"), batch.column("commit")]
-    columns = [*owners, ones, batch.column("records"), times, times]
+def sums_of(events: pa.RecordBatch, width: int) -> IndexSums:
+    """The sums over some events, whose times have `width` coordinates."""
+    *_, times = coordinates(events.column("time"), width)
+    ones = pa.array(np.ones(events.num_rows, np.int64))
+    owners = [events.column("worker"), events.column("commit")]
+    columns = [*owners, ones, pc.fill_null(events.column("records"), 0), times, times]
     counted = pa.table(columns, names=_COUNTS.names).cast(_COUNTS)
-    return together(counted, ["worker", "commit"])
+    moved = held_changes(events, ["worker", "commit"], width).cast(no_changes(width).schema)
+    keys = moved.column_names[:-1]
+    return IndexSums(together(counted, ["worker", "commit"]), together(moved, keys))
+
+
+def net_changes(changes: pa.Table) -> pa.Table:
+    """Changes of held times, summed by worker and time, without those that cancel; in order."""
+    keys = [name for name in changes.column_names if name != "diff"]
+    net = together(changes, keys)
+    # Most times were held once, and have been released.
+    return net.filter(pc.not_equal(net["diff"], 0)).sort_by([(key, "ascending") for key in keys])
+
+
+def from_start(changes: pa.Table, workers: Sequence[int], minimum: Time) -> pa.Table:
+    """Changes of held times with those that open some workers, which hold the minimum once."""
+    # Without an event, and before the first commit.
+    first = {"commit": -1, "diff": 1, **{f"t{i}": value for i, value in enumerate(minimum)}}
+    columns = [
+        pa.array(
+            workers if field.name == "worker" else [first[field.name]] * len(workers), field.type
+        )
+        for field in changes.schema
+    ]
+    return pa.concat_tables([pa.table(columns, schema=changes.schema), changes])
+
+
+def holdings_of(net: pa.Table) -> dict[int, Holdings]:
+    """What each worker holds by the net changes since it was opened; nothing for others."""
+    workers, *times, counts = (column.to_pylist() for column in net.columns)
+    held = zip(workers, zip(map(Time, zip(*times, strict=True)), counts, strict=True), strict=True)
+    by_worker = groupby(held, key=itemgetter(0))
+    return {worker: tuple(pair for _, pair in pairs) for worker, pairs in by_worker}
 
 
 def together(table: pa.Table, keys: Sequence[str]) -> pa.Table:

@@ -12,24 +12,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from capstan.core.times import ChangeBatch, Time, TimeType
 from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import is_enabled
 from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
-from capstan.storage.tape.index_sums import read_sums
+from capstan.storage.tape.index_sums import (
+    SUMMED,
+    IndexSums,
+    net_changes,
+    no_changes,
+    read_sums,
+    sums_of,
+    together,
+)
 from capstan.storage.tape.tape import Tape
-from capstan.storage.tape.time_columns import coordinates, held_changes
 
 EVERY = 64
 """The maximum number of index files written since the last totals."""
@@ -46,58 +51,61 @@ _SCHEMA = pa.schema(
     ]
 )  # fmt: skip
 _METADATA = b"capstan"
+_COUNTED = pa.schema([("worker", pa.int32()), ("n", pa.int64()), ("r", pa.int64())])
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Totals:
-    """Totals of all events up to a commit."""
+    """Totals of all events up to a commit.
 
-    commit: int = -1  # -1 before the first one
-    events: Counter[int] = field(default_factory=Counter)
-    records: Counter[int] = field(default_factory=Counter)
-    held: dict[int, ChangeBatch] = field(default_factory=dict)  # changes since the initial minimum
-    greatest: int | None = None  # last coordinate (event time) of any messages event
+    They are columns by worker, since a tape may have thousands: `counts` with the number of events
+    `n` and of records `r`, and `changes`, the net changes `diff` of held times `t0`, `t1`, ...
+    since each worker held the minimum.
+    """
 
-    def add(self, rows: pa.RecordBatch, time_type: TimeType) -> None:
-        """Add events: columns `worker`, `time`, `updates`, `records`."""
-        counted = pa.table(rows.select(["worker", "records"])).group_by("worker", use_threads=False)
-        for row in counted.aggregate([("records", "sum"), ("worker", "count")]).to_pylist():
-            self.events[row["worker"]] += row["worker_count"]
-            self.records[row["worker"]] += row["records_sum"] or 0
-        for worker, time, diff in _net_updates(rows, time_type):
-            self.held.setdefault(worker, ChangeBatch()).update(time, diff)
-        *_, last = coordinates(rows.column("time"), len(time_type.coordinates))
-        last_time = pc.max(last).as_py()
-        if last_time is not None:
-            self.greatest = last_time if self.greatest is None else max(last_time, self.greatest)
+    commit: int  # -1 before the first one
+    counts: pa.Table
+    changes: pa.Table
+    greatest: int | None  # last coordinate (event time) of any messages event
+
+    @classmethod
+    def none(cls, width: int) -> Totals:
+        """The totals of no events, whose times have `width` coordinates."""
+        changes = no_changes(width).drop_columns("commit")
+        return cls(-1, _COUNTED.empty_table(), changes, None)
+
+    def plus(self, commit: int, sums: IndexSums) -> Totals:
+        """These totals and the sums over all later events up to a commit."""
+        counted = sums.by("worker")
+        counts = pa.concat_tables([self.counts, counted.select(_COUNTED.names)])
+        changes = sums.changes.select(self.changes.column_names).drop_null()
+        times = [
+            time for time in (self.greatest, pc.max(counted["last"]).as_py()) if time is not None
+        ]
+        return Totals(
+            commit,
+            together(counts, ["worker"]).sort_by("worker"),
+            net_changes(pa.concat_tables([self.changes, changes])),
+            max(times, default=None),
+        )
 
 
 def totals_at(tape: Tape, commit: int) -> Totals:
     """Totals of a tape's events up to a commit."""
+    nothing = Totals.none(len(tape.time_type.coordinates))
     if is_enabled():
-        return _totals_of_sums(tape, commit)
+        # A process that serves pages keeps these sums.
+        return nothing.plus(commit, read_sums(tape).up_to(commit))
     table = delta.open_table(tape.paths.events)
-    totals = _newest(tape, table, commit) or Totals()
-    first, totals.commit = totals.commit + 1, commit
-    columns = ["worker", "time", "updates", "records", "commit"]
+    totals = _newest(tape, table, commit) or nothing
+    first = totals.commit + 1
     files = files_between(tape.paths.events, table, "commit", first, commit)
-    for rows in merge_batches(iter_columns(tape.paths.events, columns, table, files)):
+    for rows in merge_batches(iter_columns(tape.paths.events, SUMMED, table, files)):
         commits = rows.column("commit")
         new = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
-        totals.add(rows if pc.all(new).as_py() else rows.filter(new), tape.time_type)
-    return totals
-
-
-def _totals_of_sums(tape: Tape, commit: int) -> Totals:
-    """Totals from the sums that a process which serves pages keeps."""
-    sums = read_sums(tape).up_to(commit)
-    totals = Totals(commit, greatest=pc.max(sums.counts["last"]).as_py())
-    for row in sums.by("worker").to_pylist():
-        totals.events[row["worker"]] = row["n"]
-        totals.records[row["worker"]] = row["r"] or 0
-    for worker, time, diff in net_changes(sums.changes):
-        totals.held.setdefault(worker, ChangeBatch()).update(time, diff)
-    return totals
+        later = rows if pc.all(new).as_py() else rows.filter(new)
+        totals = totals.plus(commit, sums_of(later, len(tape.time_type.coordinates)))
+    return replace(totals, commit=commit)
 
 
 def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
@@ -161,27 +169,32 @@ def _read(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:
     version = int(metadata["version"])
     if version > table.version() or metadata["entry"] != _entry(tape, version):
         return None
-    totals = Totals(commit, greatest=metadata["greatest"])
-    for row in rows.to_pylist():
-        worker = row["worker"]
-        totals.events[worker], totals.records[worker] = row["events"], row["records"]
-        changes = [(Time(held["time"]), held["count"]) for held in row["holdings"]]
-        totals.held[worker] = ChangeBatch(changes)
-    return totals
+    rows = rows.combine_chunks()
+    counts = pa.table([rows["worker"], rows["events"], rows["records"]], schema=_COUNTED)
+    held = pa.chunked_array(rows["holdings"]).combine_chunks()
+    changes, width = pc.list_flatten(held), len(tape.time_type.coordinates)
+    times = [pc.list_element(pc.struct_field(changes, "time"), i) for i in range(width)]
+    owners = rows["worker"].take(pc.list_parent_indices(held))
+    columns = [owners, *times, pc.struct_field(changes, "count")]
+    names = Totals.none(width).changes.schema
+    return Totals(
+        commit, counts, net_changes(pa.table(columns, schema=names)), metadata["greatest"]
+    )
 
 
 def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
+    holdings = defaultdict[int, list[dict[str, object]]](list)
+    for worker, *time, count in zip(*totals.changes.to_pydict().values(), strict=True):
+        holdings[worker].append({"time": time, "count": count})
+    counted = {row["worker"]: row for row in totals.counts.to_pylist()}
     rows = [
         {
             "worker": worker,
-            "events": totals.events[worker],
-            "records": totals.records[worker],
-            "holdings": [
-                {"time": list(time), "count": count}
-                for time, count in totals.held.get(worker, ChangeBatch()).items()
-            ],
+            "events": counted[worker]["n"] if worker in counted else 0,
+            "records": counted[worker]["r"] if worker in counted else 0,
+            "holdings": holdings.get(worker, []),
         }
-        for worker in sorted({*totals.events, *totals.held})
+        for worker in sorted({*counted, *holdings})
     ]
     text = json.dumps({**metadata, "greatest": totals.greatest}, sort_keys=True)
     table = pa.Table.from_pylist(rows, schema=_SCHEMA.with_metadata({_METADATA: text}))
@@ -190,19 +203,3 @@ def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
     write_whole(_place(tape, totals.commit), sink.getvalue().to_pybytes())
     for commit in _commits(tape)[:-_STORED]:
         delete_file(_place(tape, commit))
-
-
-def _net_updates(batch: pa.RecordBatch, time_type: TimeType) -> Iterator[tuple[int, Time, int]]:
-    """Updates in a batch of events, summed by worker and time."""
-    yield from net_changes(held_changes(batch, ["worker"], len(time_type.coordinates)))
-
-
-def net_changes(changes: pa.Table) -> Iterator[tuple[int, Time, int]]:
-    """Changes of held times, as of `held_changes`, summed by worker and time."""
-    names = [name for name in changes.column_names if name not in ("worker", "commit", "diff")]
-    # An imported tape that breaks the rules may have updates without a worker, time or count.
-    grouped = changes.drop_null().group_by(["worker", *names], use_threads=False)
-    net = grouped.aggregate([("diff", "sum")])
-    # Most times were held once, and have been released.
-    for row in net.filter(pc.not_equal(net["diff_sum"], 0)).to_pylist():
-        yield row["worker"], Time(row[name] for name in names), row["diff_sum"]

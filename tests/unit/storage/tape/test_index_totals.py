@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import deltalake
@@ -273,3 +275,44 @@ def test_inserted_batches_are_counted_by_the_log(tmp_path: Path) -> None:
         assert feed.count_synthetic(tape, 6, 34) == 2
         assert feed.entry_of(tape, "some", 30) == actual
     assert opened["feed"] == 2
+
+
+def calls(work: Callable[[], object]) -> int:
+    """The calls of functions that some work makes in this thread."""
+    count = 0
+
+    def note(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    work()  # What is kept was read before.
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_worker_more_costs_few_calls(tmp_path: Path) -> None:
+    actual: dict[str, list[int]] = {}
+    for workers in (100, 1_100):
+        lake = Lake.at(tmp_path / f"{workers}")
+        lay_index(lake, NAME, 3, workers)
+        tape = open_tape(lake, NAME)
+        cut = newest_cut(tape)
+        assert store_totals(tape, cut.commit, 0)
+        loads = [calls(partial(Roster.load, tape, cut))]
+        table_cache.enable()
+        try:
+            progress = read_progress(tape, cut)
+            loads.append(calls(partial(read_progress, tape, cut)))
+            loads.append(calls(partial(progress.frontiers.least, 0)))
+        finally:
+            table_cache.disable()
+        actual[f"{workers}"] = loads
+    more = [(large - small) / 1_000 for small, large in zip(*actual.values(), strict=True)]
+    roster, progress_of_all, least = more
+    assert roster <= 12
+    assert progress_of_all <= 7
+    assert least < 0.1
