@@ -26,6 +26,10 @@ LOG_STORE = "capstan.delta.ConditionalS3LogStore"
 _SCHEMES = ("s3", "s3a")
 LOG_STORES = {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}
 """Settings of a session that writes to S3; they must be known when Spark starts."""
+CHECKPOINT_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": "capstan.delta.ConditionalS3CheckpointFiles"
+}
+"""The setting by which files of checkpoints on S3 are put at once, in place of renamed."""
 
 _ANY = "spark.delta.logStore.class"
 # The last one is of a later Delta; like ours, it uses conditional puts.
