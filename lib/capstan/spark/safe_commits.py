@@ -47,6 +47,9 @@ _REJECTED = "RemoteFileChangedException"
 
 Get = Callable[[str], str | None]
 
+# Places where something was made, as this process has seen.
+_tried: set[str] = set()
+
 
 def require_safe_commits(session: SparkSession, place: str) -> None:
     """Check that of two concurrent commits to a table only one can succeed."""
@@ -61,11 +64,14 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
             place, session.sparkContext.getConf().get, _of_bucket(hadoop.get, rest)
         )
         _require_class(scheme, session.sparkContext.getConf().get)
+    if place in _tried:
+        return
     with _reaching(session, place) as (system, path):
         # S3A leaves a mark there when a file is deleted.
         is_empty = not system.exists(path) or not system.listStatusIterator(path).hasNext()
     if is_empty:
         require_one_creator(session, place)
+    _tried.add(place)
 
 
 def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:
