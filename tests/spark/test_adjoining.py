@@ -19,6 +19,7 @@ from capstan.replay.execution import job_set
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.run import replay, unlock
 from capstan.storage.delta import delta
+from capstan.storage.delta.staged_rows import missing_file
 from capstan.storage.lake import children
 from capstan.storage.ledger import claims, runs
 from capstan.storage.ledger.claims import Scope
@@ -160,6 +161,12 @@ def changes(play: Play, into: str) -> list[tuple[Any, ...]]:
         kinds = Counter(next(iter(action)) for action in actions)
         told.append((note, about, sorted(stated, key=str), txns, kinds))
     return told
+
+
+def staged(play: Play, into: str) -> list[str]:
+    """The lists of files that runs have staged for a table."""
+    names = children(play.lake.staging(""))
+    return [play.lake.staging(name) for name in names if name.startswith(into)]
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -374,7 +381,14 @@ def test_one_that_is_unlocked_meanwhile_is_shut_out(play: Play, point: str) -> N
     assert [run.error.code for run in actual.results if run.error is not None] == errors
     assert len(actual.results) == (3 if errors else DAYS)
     assert ids(play, into) == list(range((2 if errors else DAYS) * PER_DAY))
+    # What was staged stays until a later attempt has published, as that of a single run.
+    assert len(staged(play, into)) == (3 if errors else 0)
+    table = play.lake.table(into)
+    assert all(missing_file(table, listing) is None for listing in staged(play, into))
     assert fill(play, into).error is None
+    assert staged(play, into) == []
+    committed = delta.open_table(table).file_uris()
+    assert len(committed) == len(list(Path(table).glob("_worker=*/*.parquet")))
     assert ids(play, into) == list(range(DAYS * PER_DAY))
     histories = runs.read_histories(play.lake, target=play.lake.table(into))
     assert len(histories) == DAYS

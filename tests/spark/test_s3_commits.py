@@ -13,7 +13,12 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from capstan.errors import InvalidRequestError, SystemFailureError
-from capstan.spark.safe_commits import LOG_STORE, require_one_creator, require_safe_commits
+from capstan.spark.safe_commits import (
+    CHECKPOINT_FILES,
+    LOG_STORE,
+    require_one_creator,
+    require_safe_commits,
+)
 from capstan.spark.setup.jars import LOG_STORE_JAR
 from capstan.storage import lake as places
 from tests.support import commit_race, log_store_jar
@@ -191,6 +196,89 @@ def test_in_a_folder_one_creator_fails(spark: SparkSession, tmp_path: Path) -> N
     """The same trial as for other schemes."""
     require_one_creator(spark, tmp_path.as_uri())
     assert not [path for path in tmp_path.iterdir() if not path.name.endswith(".crc")]
+
+
+def manager(session: SparkSession, folder: str) -> Any:
+    """Files of a checkpoint, as Spark makes them."""
+    jvm = cast(Any, session)._jvm
+    hadoop = cast(Any, session)._jsparkSession.sessionState().newHadoopConf()
+    hadoop.set(*next(iter(CHECKPOINT_FILES.items())))
+    streaming = jvm.org.apache.spark.sql.execution.streaming
+    return streaming.checkpointing.CheckpointFileManager.create(
+        jvm.org.apache.hadoop.fs.Path(folder), hadoop
+    )
+
+
+def put(files: Any, path: Any, content: bytes, *, replaces: bool = False) -> None:
+    stream = files.createAtomic(path, replaces)
+    stream.write(content)
+    stream.close()
+
+
+def content(files: Any, path: Any) -> bytes:
+    stream = files.open(path)
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_files_of_a_checkpoint_have_one_writer(
+    proxied: tuple[SparkSession, Any], tmp_path: Path, stored: bool
+) -> None:
+    session, proxy = proxied
+    folder = f"s3a://{BUCKET}/checkpoint/offsets" if stored else f"file://{tmp_path}/offsets"
+    files, others = manager(session, folder), manager(session, folder)
+    place = cast(Any, session)._jvm.org.apache.hadoop.fs.Path
+    root, path = place(folder), place(f"{folder}/7")
+    assert not files.exists(root)
+    files.mkdirs(root)
+    assert [files.exists(root), files.exists(path)] == [True, False]
+    proxy.requests.clear()
+    begun = others.createAtomic(path, False)
+    put(files, path, b"one")
+    if stored:
+        assert proxy.requests == {"PUT": 1}
+    begun.write(b"two")
+    with pytest.raises(Py4JJavaError, match="hadoop.fs.FileAlreadyExistsException"):
+        begun.close()
+    assert files.exists(path)
+    assert content(files, path) == b"one"
+    put(files, path, b"three", replaces=True)
+    assert content(others, path) == b"three"
+    left = files.createAtomic(place(f"{folder}/8"), False)
+    left.write(b"half")
+    left.cancel()
+    names = [status.getPath().getName() for status in files.list(root)]
+    # Spark itself forgets a hidden one in a folder.
+    assert [name for name in names if stored or not name.startswith(".")] == ["7"]
+    files.delete(path)
+    files.delete(path)
+    files.delete(root)
+    if stored:
+        # It had a folder, which a reseat of another process has deleted.
+        assert files.exists(root)
+        assert list(files.list(root)) == []
+    assert not others.exists(path)
+
+
+def test_a_file_of_a_checkpoint_whose_answer_is_lost_is_written_once(
+    proxied: tuple[SparkSession, Any],
+) -> None:
+    session, proxy = proxied
+    folder = f"s3a://{BUCKET}/lost-checkpoint"
+    path = cast(Any, session)._jvm.org.apache.hadoop.fs.Path(f"{folder}/1")
+    seen: set[str] = set()
+
+    def lose_first(method: str, at: str) -> Fault:
+        first = method == "PUT" and at not in seen
+        seen.add(at)
+        return "lose answer" if first else "none"
+
+    proxy.decide = lose_first
+    put(manager(session, folder), path, b"one")
+    assert content(manager(session, folder), path) == b"one"
 
 
 def test_a_log_store_without_its_jar_is_refused_by_name(

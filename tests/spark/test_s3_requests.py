@@ -65,8 +65,8 @@ def test_requests_of_batches_and_runs_are_bounded(work: CountedLake) -> None:
     batches = [work.micro_batch() for _ in range(3)]
     runs = [work.run(hour) for hour in range(2)]
     # The first of each creates tables.
-    assert sum(batches[2].values()) <= 340, batches
-    assert sum(runs[1].values()) <= 360, runs
+    assert sum(batches[2].values()) <= 125, batches
+    assert sum(runs[1].values()) <= 195, runs
     # Growth is that of the commits since the last checkpoint, which are read one by one.
     assert batches[2]["LIST"] <= batches[1]["LIST"]
     assert batches[2]["PUT"] == batches[1]["PUT"]
@@ -76,8 +76,8 @@ def test_requests_of_batches_and_runs_are_bounded(work: CountedLake) -> None:
 def test_requests_at_the_end_of_a_checkpoint_period_are_bounded(work: CountedLake) -> None:
     costs = [sum(work.micro_batch().values()) for _ in range(12)]
     # Each commit since the last checkpoint of a table is read by itself, and then written together.
-    assert max(costs[1:]) <= 460, costs
-    assert costs[11] <= 360, costs
+    assert max(costs[1:]) <= 190, costs
+    assert costs[11] <= 130, costs
 
 
 @pytest.mark.nightly

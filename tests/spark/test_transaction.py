@@ -100,7 +100,7 @@ def test_a_commit_is_the_one_that_delta_s_own_writer_makes(
         create_table(spark, path, SCHEMA)
         one(spark, 2).write.format("delta").mode("append").save(path)
         if ours:
-            assert idempotent_write.write_once(one(spark, 3), path, mode, options, Txn("a", 7))
+            assert idempotent_write.write_once(one(spark, 3), path, mode, options, Txn("a", 7)) == 2
         else:
             given = {**options, "txnAppId": "a", "txnVersion": "7"}
             one(spark, 3).write.format("delta").mode(mode).options(**given).save(path)

@@ -31,8 +31,8 @@ def build(jar: Path) -> None:
         RuntimeError: When they do not compile; the text is the compiler's.
     """
     (compiler,) = jars.fetch(COMPILER)
-    hadoop = (pyspark_home() / "jars").glob("hadoop-client-api-*.jar")
-    used = [*jars.delta_jars(), *hadoop, *jars.fetch(jars.S3)]
+    spark = (pyspark_home() / "jars").glob("*.jar")
+    used = [*jars.delta_jars(), *spark, *jars.fetch(jars.S3)]
     with tempfile.TemporaryDirectory(prefix="capstan-") as folder:
         done = subprocess.run(
             [

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from capstan.spark.aws_chain import endpoint_and_region, needs_chain
-from capstan.spark.safe_commits import LOG_STORES
+from capstan.spark.safe_commits import CHECKPOINT_FILES, LOG_STORES
 
 _PREFIX = "spark.hadoop.fs.s3a."
 _STORES = "spark.delta.logStore."
@@ -28,7 +28,7 @@ _NAME = re.compile(r"^\s*(spark\.[^\s=:]+)")
 
 
 def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> dict[str, str]:
-    """Settings of a Spark session for S3: the log store, and what the variables of a process name.
+    """Settings of a Spark session for S3: the classes of our jar, and what variables name.
 
     Without keys, but with a profile or the token of a role, Amazon's chain of credentials is added
     to Hadoop's. What is `given` by the user stays as it is.
@@ -36,7 +36,7 @@ def s3_settings(environment: Mapping[str, str], given: Collection[str] = ()) -> 
     endpoint, region = endpoint_and_region(environment)
     # Delta takes a store for one scheme or for all, not both.
     own = any(name.startswith(_STORES) for name in given)
-    settings = {} if own else dict(LOG_STORES)
+    settings = {} if own else {**LOG_STORES, **CHECKPOINT_FILES}
     # Other tools write `s3://`, for which Hadoop has no file system.
     settings["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     if endpoint:

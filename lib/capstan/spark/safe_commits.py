@@ -26,6 +26,10 @@ LOG_STORE = "capstan.delta.ConditionalS3LogStore"
 _SCHEMES = ("s3", "s3a")
 LOG_STORES = {f"spark.delta.logStore.{scheme}.impl": LOG_STORE for scheme in _SCHEMES}
 """Settings of a session that writes to S3; they must be known when Spark starts."""
+CHECKPOINT_FILES = {
+    "spark.sql.streaming.checkpointFileManagerClass": "capstan.delta.ConditionalS3CheckpointFiles"
+}
+"""The setting by which files of checkpoints on S3 are put at once, in place of renamed."""
 
 _ANY = "spark.delta.logStore.class"
 # The last one is of a later Delta; like ours, it uses conditional puts.
@@ -43,6 +47,9 @@ _REJECTED = "RemoteFileChangedException"
 
 Get = Callable[[str], str | None]
 
+# Places where something was made, as this process has seen.
+_tried: set[str] = set()
+
 
 def require_safe_commits(session: SparkSession, place: str) -> None:
     """Check that of two concurrent commits to a table only one can succeed."""
@@ -57,11 +64,14 @@ def require_safe_commits(session: SparkSession, place: str) -> None:
             place, session.sparkContext.getConf().get, _of_bucket(hadoop.get, rest)
         )
         _require_class(scheme, session.sparkContext.getConf().get)
+    if place in _tried:
+        return
     with _reaching(session, place) as (system, path):
         # S3A leaves a mark there when a file is deleted.
         is_empty = not system.exists(path) or not system.listStatusIterator(path).hasNext()
     if is_empty:
         require_one_creator(session, place)
+    _tried.add(place)
 
 
 def require_safe_settings(place: str, spark: Get, hadoop: Get) -> None:

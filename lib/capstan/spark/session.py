@@ -14,7 +14,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import process_folder
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
-from capstan.spark.safe_commits import has_class
+from capstan.spark.safe_commits import CHECKPOINT_FILES, LOG_STORE, has_class
 from capstan.spark.setup import jvm
 from capstan.spark.setup.class_archive import archive_options, local_settings
 from capstan.spark.setup.code_archive import code_archive
@@ -167,10 +167,14 @@ def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
     SparkContext._ensure_initialized()
     _require_delta()
     submitted = SparkConf()
+    given = {name for name, _ in submitted.getAll()}
+    if not has_class(LOG_STORE):
+        # A log store is used by who writes to S3 alone, but this class for each checkpoint.
+        given |= set(CHECKPOINT_FILES)
     settings = {
         "spark.app.name": app_name,
         **SETTINGS,
-        **s3_settings(os.environ, {name for name, _ in submitted.getAll()}),
+        **s3_settings(os.environ, given),
         **_EXECUTORS,
         **_warehouse(),
         **wanted,

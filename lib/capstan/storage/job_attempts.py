@@ -21,9 +21,8 @@ from capstan.storage.lake import (
     children,
     delete_file,
     delete_folder,
-    exists,
     list_files,
-    read_text,
+    read_if_any,
     write_whole,
 )
 
@@ -115,7 +114,7 @@ class JobAttempt:
 
     def _read(self, name: str) -> str | None:
         path = f"{self.lake.job(self.name)}/{name}"
-        return read_text(path) if exists(path) else None
+        return read_if_any(path)
 
     def _write(self, name: str, text: str) -> None:
         write_whole(f"{self.lake.job(self.name)}/{name}", text.encode("utf-8"))

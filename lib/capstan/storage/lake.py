@@ -27,7 +27,7 @@ from capstan.core.config.names import (
 from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.translation import root_message
 from capstan.storage import s3_access
-from capstan.storage.stored_log import is_log, newest_commit
+from capstan.storage.stored_log import has_commit, is_log, newest_commit
 
 # URI schemes for S3 in Hadoop.
 _S3 = frozenset({"s3", "s3a", "s3n"})
@@ -223,23 +223,47 @@ def children(path: str) -> list[str]:
     return sorted(info.base_name for info in filesystem.get_file_info(selector))
 
 
-def newest_entry(table: str, known: int = 0) -> str:
+def dated_children(path: str) -> dict[str, str]:
+    """Names of the files in the folder `path`, sorted, each with its size and modification time."""
+    filesystem, inside = _open(path)
+    selector = fs.FileSelector(inside, allow_not_found=True)
+    found = filesystem.get_file_info(selector)
+    return {info.base_name: f"{info.size} {info.mtime_ns}" for info in sorted(found, key=_name)}
+
+
+def _name(info: fs.FileInfo) -> str:
+    return str(info.base_name)
+
+
+def newest_entry(table: str, own: int | None = None) -> str:
     """Name and identity of the newest entry in a table's log; empty without a table.
 
-    `known` is a version that the table has; a look at an object store begins there.
     The identity is the modification time, or the tag in an object store. The value changes with
-    each commit, and when a table is deleted and created again.
+    each commit, and when a table is deleted and created again. In an object store, that of `own`, a
+    version that this process has just committed, needs no look at later ones.
     """
     filesystem, log = _open(f"{table}/_delta_log")
     if not isinstance(filesystem, fs.LocalFileSystem) and (
-        newest := newest_commit(filesystem, log, known)
+        newest := newest_commit(filesystem, log, own)
     ):
         return newest
     entries = _log_entries(table)
     if not entries:
         return ""
-    info = filesystem.get_file_info(f"{log}/{entries[-1]}")
-    return f"{info.base_name} {info.mtime_ns}"
+    return _entry(filesystem, log, entries[-1])
+
+
+def has_entry(table: str, entry: str) -> bool:
+    """Whether a table's log still has what was its newest entry, as `newest_entry` gives it."""
+    filesystem, log = _open(f"{table}/_delta_log")
+    if not isinstance(filesystem, fs.LocalFileSystem) and ".json " in entry:
+        return has_commit(filesystem, log, entry)
+    return _entry(filesystem, log, entry.partition(" ")[0]) == entry
+
+
+def _entry(filesystem: fs.FileSystem, log: str, name: str) -> str:
+    info = filesystem.get_file_info(f"{log}/{name}")
+    return f"{name} {info.mtime_ns}"
 
 
 def _log_entries(table: str) -> list[str]:
@@ -301,6 +325,14 @@ def read_text(path: str) -> str:
         return bytes(stream.read()).decode("utf-8")
 
 
+def read_if_any(path: str) -> str | None:
+    """The text of the file at `path`; None without one."""
+    try:
+        return read_text(path)
+    except FileNotFoundError:
+        return None
+
+
 def write_text(path: str, text: str) -> None:
     """Write the file at `path`, and create its folders."""
     filesystem, inside = _open(path)
@@ -350,5 +382,5 @@ def delete_file(path: str) -> None:
 def delete_folder(path: str) -> None:
     """Delete the folder `path` with its contents if it exists."""
     filesystem, inside = _open(path)
-    if exists(path):
+    with suppress(FileNotFoundError, NotADirectoryError):
         filesystem.delete_dir(inside)

@@ -16,25 +16,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import count
 
 from pyarrow import fs
 
-# The newest version that this process has seen of each log; a log only grows.
-_seen: dict[str, int] = {}
+# Moments of this process, in order.
+_moments = count(1)
 
 
 @dataclass(frozen=True, slots=True)
+class _Seen:
+    """What this process has last seen of a log."""
+
+    version: int
+    newest: str | None  # the commit; empty if only the last checkpoint is known, None for no table
+    since: int  # the moment from which on it is known to be there
+
+
+_seen: dict[str, _Seen] = {}
+_NOTHING = _Seen(0, None, 0)
+
+
+@dataclass(slots=True)
 class _Looks:
-    """The looks of a command, by log: the newest commit; None for no table."""
+    """The looks of a command, by log: the moment at which one began, and what it showed."""
 
-    now: dict[str, str | None] = field(default_factory=dict)  # of this moment
-    last: dict[str, str | None] = field(default_factory=dict)
+    kept: dict[str, tuple[int, str | None]] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)  # had no table at some look
+    commit: int = 0  # the moment at which this thread's last commit began
 
-    def keep(self, log: str, newest: str | None) -> None:
-        """Keep a look; one that brings something new makes all earlier ones outdated."""
-        if log not in self.last or self.last[log] != newest:
-            self.now.clear()
-        self.now[log] = self.last[log] = newest
+    def keep(self, log: str, began: int, seen: _Seen) -> None:
+        """Keep a look; those that began before what it shows was there are outdated."""
+        # What has not changed since this process saw it before was there during all looks between.
+        for other in [name for name, (at, _) in self.kept.items() if at < seen.since]:
+            del self.kept[other]
+        self.kept[log] = began, seen.newest
+        if seen.newest is None:
+            self.absent.add(log)
 
 
 _looks: ContextVar[_Looks | None] = ContextVar("looks at logs", default=None)
@@ -54,67 +72,88 @@ def look_again() -> None:
     """Look at all logs again: somebody may have written something, or this process has."""
     looks = _looks.get()
     if looks is not None:
-        looks.now.clear()
+        looks.kept.clear()
+
+
+@contextmanager
+def own_commit() -> Iterator[None]:
+    """Look at all logs again after the commit inside, which may have changed one."""
+    looks = _looks.get()
+    if looks is not None:
+        looks.commit = next(_moments)
+    try:
+        yield
+    finally:
+        look_again()
 
 
 def is_log(filesystem: fs.FileSystem, log: str) -> bool:
     """Whether a folder is the log of a table."""
-    looks = _looks.get()
-    if looks is not None and log in looks.now:
-        return looks.now[log] is not None
+    if _looks.get() is not None:
+        return _look(filesystem, log) is not None
     # It has its first commit, or names its last checkpoint: a clean-up deletes only older commits.
     # A table that was created again begins at its first commit, whatever was seen before.
-    versions = dict.fromkeys((_seen.get(log, 0), 0))
+    versions = dict.fromkeys((_seen.get(log, _NOTHING).version, 0))
     known = any(_commit(filesystem, log, version) for version in versions)
-    if known or _last_checkpoint(filesystem, log) is not None:
-        return True
-    if looks is not None:
-        looks.keep(log, None)
-    return False
+    return known or _last_checkpoint(filesystem, log) is not None
 
 
-def newest_commit(filesystem: fs.FileSystem, log: str, known: int = 0) -> str | None:
+def newest_commit(filesystem: fs.FileSystem, log: str, own: int | None = None) -> str | None:
     """Name and tag of the newest commit in a log; None when the place to begin is not known.
 
-    `known` is a version that the log has.
+    That of `own`, a version that this process has just committed, is what a look at that moment
+    would have shown.
     """
-    if known > _seen.get(log, 0):
-        _seen[log] = known
-    looks = _looks.get()
-    if looks is None:
-        return _newest_commit(filesystem, log)
-    if looks.now.get(log) is None:
-        newest = _newest_commit(filesystem, log)
-        if newest is None:
-            return None
-        looks.keep(log, newest)
-    return looks.now[log]
+    return _look(filesystem, log, own) or None
 
 
-def _newest_commit(filesystem: fs.FileSystem, log: str) -> str | None:
-    # The tag differs when a table was deleted and created again. Commits have no gaps since the
-    # last checkpoint, so the newest is found by bisection, from there or from the newest one seen
-    # before.
-    low, newest = _start(filesystem, log)
-    step = 1
-    while newest and (later := _commit(filesystem, log, low + step)):
-        newest, low, step = later, low + step, 2 * step
-    while newest and step > 1:
-        step //= 2
-        if later := _commit(filesystem, log, low + step):
-            newest, low = later, low + step
-    if newest:
-        _seen[log] = low
+def has_commit(filesystem: fs.FileSystem, log: str, commit: str) -> bool:
+    """Whether a log has a commit of this name and tag."""
+    return _commit(filesystem, log, int(commit.partition(".")[0])) == commit
+
+
+def _look(filesystem: fs.FileSystem, log: str, own: int | None = None) -> str | None:
+    """The newest commit in a log: empty when the place to begin is not known, None for no log."""
+    looks, seen = _looks.get(), _seen.get(log, _NOTHING)
+    if looks is not None and log in looks.kept and own is None:
+        return looks.kept[log][1]
+    began = looks.commit if looks is not None and own is not None else next(_moments)
+    # What has begun since a look that showed nothing begins at the first commit.
+    begins = looks is not None and log in looks.absent
+    version, newest = own or 0, None if own is None else _commit(filesystem, log, own)
+    if newest is None:
+        low = seen.version if seen.newest else None
+        version, newest = _find(filesystem, log, low, begins=begins)
+    if not seen.since or newest != seen.newest:
+        seen = _seen[log] = _Seen(version, newest, next(_moments))
+    if looks is not None:
+        looks.keep(log, began, seen)
     return newest
 
 
-def _start(filesystem: fs.FileSystem, log: str) -> tuple[int, str | None]:
-    """A version from which on all commits are there, with name and tag of its commit."""
-    seen = _seen.get(log)
-    if seen is not None and (commit := _commit(filesystem, log, seen)):
-        return seen, commit
-    checkpoint = _last_checkpoint(filesystem, log) or 0
-    return checkpoint, _commit(filesystem, log, checkpoint)
+def _find(
+    filesystem: fs.FileSystem, log: str, low: int | None, *, begins: bool
+) -> tuple[int, str | None]:
+    """The newest commit in a log and its version, by bisection, from a version that it had on."""
+    # The tag differs when a table was deleted and created again. Commits have no gaps since the
+    # last checkpoint.
+    newest = None if low is None else _commit(filesystem, log, low)
+    if low is None or newest is None:
+        checkpoint = None if begins else _last_checkpoint(filesystem, log)
+        low = checkpoint or 0
+        newest = _commit(filesystem, log, low)
+        if newest is None:
+            return 0, None if checkpoint is None else ""
+    # Most often there is none or one.
+    step, next_step = 1, 1
+    while later := _commit(filesystem, log, low + step):
+        newest, low = later, low + step
+        step, next_step = next_step, 2 * next_step
+    while step > 1:
+        step //= 2
+        if later := _commit(filesystem, log, low + step):
+            newest, low = later, low + step
+    return low, newest
 
 
 def _last_checkpoint(filesystem: fs.FileSystem, log: str) -> int | None:

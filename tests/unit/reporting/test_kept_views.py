@@ -19,7 +19,7 @@ from capstan.reporting import coverage_view, stream_view
 from capstan.reporting.coverage_view import Coverage, view_coverage
 from capstan.reporting.run_view import list_runs
 from capstan.reporting.stream_view import StreamHistory, view_stream
-from capstan.storage.delta import delta, incremental_read, table_cache
+from capstan.storage.delta import incremental_read, opened_table, table_cache
 from capstan.storage.delta.incremental_read import Parts
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import VersionedCache
@@ -59,7 +59,7 @@ def page(
         opened.append(path.rpartition("/")[2])
         return OpenedTable(path, version)
 
-    monkeypatch.setattr(delta, "OpenedTable", open_counted)
+    monkeypatch.setattr(opened_table, "OpenedTable", open_counted)
 
     def look() -> tuple[object, Counter[str]]:
         for module, name in (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
-from capstan.spark.safe_commits import LOG_STORES
+from capstan.spark.safe_commits import CHECKPOINT_FILES, LOG_STORES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,14 @@ S3 = {"spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem"}
 def test_endpoint_and_region(environment: dict[str, str], wanted: dict[str, str]) -> None:
     assert s3_settings(environment) == {
         **LOG_STORES,
+        **CHECKPOINT_FILES,
         **S3,
         **{f"spark.hadoop.fs.s3a.{name}": value for name, value in wanted.items()},
     }
 
 
 def test_settings_of_the_user_s_stay() -> None:
-    assert s3_settings({}, {*S3, *LOG_STORES}) == {}
+    assert s3_settings({}, {*S3, *LOG_STORES, *CHECKPOINT_FILES}) == {}
     environment = {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL": "http://minio:9000"}
     endpoint, region = "spark.hadoop.fs.s3a.endpoint", "spark.hadoop.fs.s3a.endpoint.region"
     given = {endpoint, "spark.delta.logStore.class"}

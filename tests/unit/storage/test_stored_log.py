@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from contextvars import Context
 from pathlib import Path
 from typing import Any, cast
 
@@ -165,3 +166,47 @@ def test_a_look_is_not_repeated_until_something_is_new() -> None:
         assert store.newest("b") == 4
     store.versions["b"] = 5
     assert store.newest("b") == 5
+
+
+def test_a_commit_of_one_s_own_is_a_look_at_its_log_alone() -> None:
+    store = Shared()
+    store.versions = {"a": 1, "b": 1}
+    with stored_log.remembering():
+        assert [store.newest(log) for log in "ab"] == [1, 1]
+        with stored_log.own_commit():
+            store.versions["a"] = 2
+        store.looks = 0
+        assert newest_commit(cast(Any, store), "a", 1) is not None
+        assert (store.newest("a"), store.looks) == (2, 1)
+        # The other log is looked at again, and what is found there is newer than the commit.
+        store.versions["b"], store.versions["a"] = 2, 3
+        assert [store.newest(log) for log in "ba"] == [2, 3]
+        with stored_log.own_commit():
+            store.versions["c"] = 1
+        store.versions["a"] = 4
+        assert store.newest("a") == 4
+
+
+def test_what_others_have_seen_since_a_commit_is_newer_than_the_commit() -> None:
+    store = Shared()
+    store.versions = {"a": 1, "b": 1}
+    with stored_log.remembering():
+        assert [store.newest(log) for log in "ab"] == [1, 1]
+        with stored_log.own_commit():
+            store.versions["a"] = 2
+        store.versions["a"] = 3
+        store.versions["b"] = 2
+        assert Context().run(store.newest, "b") == 2
+        assert newest_commit(cast(Any, store), "a", 1) is not None
+        assert [store.newest(log) for log in "ba"] == [2, 3]
+
+
+def test_a_log_that_was_absent_is_looked_for_at_its_first_commit() -> None:
+    store = Shared()
+    with stored_log.remembering():
+        assert (store.newest("a"), store.looks) == (0, 2)
+        stored_log.look_again()
+        assert (store.newest("a"), store.looks) == (0, 3)
+        store.versions["a"] = 1
+        stored_log.look_again()
+        assert store.newest("a") == 1

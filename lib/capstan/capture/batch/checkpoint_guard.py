@@ -20,9 +20,8 @@ from capstan.storage.lake import (
     children,
     delete_file,
     delete_folder,
-    exists,
     is_table,
-    read_text,
+    read_if_any,
     write_text,
 )
 from capstan.storage.tape import feed
@@ -243,8 +242,8 @@ def _text(checkpoint: Checkpoint) -> str:
 
 
 def _identity(tape: Tape) -> str | None:
-    path = _identity_path(tape)
-    return str(json.loads(read_text(path))["id"]) if exists(path) else None
+    text = read_if_any(_identity_path(tape))
+    return None if text is None else str(json.loads(text)["id"])
 
 
 def _write_identity(tape: Tape) -> str:

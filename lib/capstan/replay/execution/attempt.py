@@ -57,15 +57,9 @@ from capstan.telemetry.instrumentation import emit
 
 def carry_out(job: Job) -> ReplayResult:
     """Carry out a run that has not published: lock, compute, stage, audit, publish."""
-    owner = Ownership(job.plan)
-    expected = require_publishable(job.spark, owner, [job.run.name])
-    try:
-        require_columns_kept(job.spark, owner, expected.schema)
-    except InvalidRequestError:
-        whole = recovery.compared_run(job, owner, expected.columns)
-        if whole is None:
-            raise
-        return ReplayResult(whole.certificate, unchanged=True)
+    expected = _before_lock(job)
+    if isinstance(expected, ReplayResult):
+        return expected
     job = job.claimed()
     emit("replay.claim", run=job.run.name, attempt=job.attempt)
     try:
@@ -83,6 +77,21 @@ def carry_out(job: Job) -> ReplayResult:
         if failure is not None:
             raise failure from error
         raise
+
+
+def _before_lock(job: Job) -> DataFrame | ReplayResult:
+    """A frame with the columns of the rows; or the result of a run that has nothing to do."""
+    # What is known here of the target is outdated under the lock, and let go.
+    owner = Ownership(job.plan)
+    expected = require_publishable(job.spark, owner, [job.run.name])
+    try:
+        require_columns_kept(job.spark, owner, expected.schema)
+    except InvalidRequestError:
+        whole = recovery.compared_run(job, owner, expected.columns)
+        if whole is None:
+            raise
+        return ReplayResult(whole.certificate, unchanged=True)
+    return expected
 
 
 def require_publishable(spark: SparkSession, owner: Ownership, names: Collection[str]) -> DataFrame:

@@ -84,7 +84,8 @@ def carry_out_together(jobs: JobSet, expected: DataFrame) -> list[ReplayResult |
 
     Returns:
         The results of those that were published, in order; then an error, if a publish has failed.
-        The others, which may be all, hold no lock, and nothing of theirs is staged.
+        The others, which may be all, hold no lock. After a failed publish, what they have staged
+        stays, as that of a single run.
     """
     jobs = jobs.claimed()
     for job in jobs.in_order:
@@ -106,8 +107,10 @@ def carry_out_together(jobs: JobSet, expected: DataFrame) -> list[ReplayResult |
         _give_up(jobs.jobs, translation.to_capstan_error(error, AGAIN))
         return []
     left = jobs.in_order[len(published) :]
-    if left:
-        _give_up(left, failed)
+    if failed is not None:
+        _release(left, failed)
+    elif left:
+        _give_up(left, None)
     certificates = record_publishes(published) if published else []
     outcomes: list[ReplayResult | CapstanError] = list(map(ReplayResult, certificates))
     return outcomes if failed is None else [*outcomes, failed]
@@ -241,5 +244,10 @@ def _give_up(jobs: Sequence[Job], error: CapstanError | None) -> None:
     for job in jobs:
         discard(job.plan.target, lake.staging(job.name))
         delete_folder(lake.staging(job.name))
+    _release(jobs, error)
+
+
+def _release(jobs: Sequence[Job], error: CapstanError | None) -> None:
+    lake = jobs[0].lake
     claims.release_all(lake, {job.run.name: job.attempt for job in jobs})
     emit("replay.apart", runs=len(jobs), error=None if error is None else str(error))

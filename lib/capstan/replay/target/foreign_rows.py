@@ -59,10 +59,10 @@ def foreign_rows(spark: SparkSession, owner: Ownership, rows: DataFrame | None =
         return 0
     merges = plan.request.mode is Mode.MERGE
     within = plan.reach
-    present = delta.load(spark, plan.target)
-    require_placed(plan, present.schema)
+    require_placed(plan, target_table.schema_of(spark, plan.target))
     if owner.has_only_own(within):
         return 0
+    present = delta.load(spark, plan.target)
     owned = owned_rows_sql(plan, present.schema, owner.covered, owner.labels, within)
     foreign = present.where(f"NOT coalesce({owned}, false)")
     if not merges:

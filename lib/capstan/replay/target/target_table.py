@@ -26,6 +26,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.commits import CommitInfo
 from capstan.storage.delta.delta import Commit
 from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.table_cache import cached
 from capstan.storage.lake import is_table
 from capstan.storage.ledger.retirements import missing_boxes, retired_boxes, retired_error
 from capstan.storage.ledger.run_identity import RunId
@@ -45,8 +46,10 @@ def require_placed(plan: Plan, schema: StructType) -> None:
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
-    """The columns of a Delta table."""
-    return delta.load(spark, path).schema
+    """The columns of a Delta table, as Spark reads them."""
+    # A session may read some types in another way.
+    kind = f"columns in session {spark._jsparkSession.sessionUUID()}"
+    return cached(kind, path, lambda: delta.load(spark, path).schema)
 
 
 def misfit(plan: Plan, column: str, problem: str) -> InvalidRequestError:

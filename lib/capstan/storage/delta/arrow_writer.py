@@ -27,9 +27,10 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.commit_lock import committing, making
 from capstan.storage.delta.commits import Note
 from capstan.storage.delta.idempotent_write import Txn
-from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.opened_table import OpenedTable, keep_table, own_table
 from capstan.storage.lake import is_table
 from capstan.storage.s3_access import storage_options
+from capstan.storage.stored_log import look_again
 
 # The interval of Spark; with its own, delta-rs would let a log grow to a hundred entries.
 _INTERVAL = 10
@@ -87,6 +88,7 @@ def create_table(
             )
         except DeltaError:
             # Without a folder lock, another writer may have created it concurrently.
+            look_again()
             if not is_table(path):
                 raise
 
@@ -105,18 +107,15 @@ def append(
     shuts this writer out; nothing was appended.
     """
     with committing(path):
-        table = _append(path, rows, txn, note, unless)
-    if table is None:
-        return False
-    # The commit has brought it up to date, and nothing here changes it after that.
-    delta.keep_table(path, table)
-    return True
+        table, is_appended = _append(path, rows, txn, note, unless)
+    keep_table(path, table)
+    return is_appended
 
 
 def _append(
     path: str, rows: pa.Table, txn: Txn | None, note: Note | None, unless: Txn | None
-) -> OpenedTable | None:
-    """Append rows; the table after that, or None if it has one of the transactions."""
+) -> tuple[OpenedTable, bool]:
+    """Append rows unless the table has one of the transactions; the table after that."""
     transactions = None if txn is None else [Transaction(txn.app, txn.version)]
     properties = CommitProperties(
         custom_metadata={"userMetadata": delta.note_text(note, uuid.uuid4().hex)},
@@ -124,16 +123,18 @@ def _append(
         # The transaction is looked up before each commit instead.
         max_commit_retries=0,
     )
-    for _ in range(_ATTEMPTS):
-        # Its own, which the commit changes; whoever holds another sees that as it was.
-        table = OpenedTable(path)
+    table = own_table(path)
+    for attempt in range(_ATTEMPTS):
+        if attempt:
+            table = OpenedTable(path)
         if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
-            return None
+            return table, False
         # Of a log that has grown by a whole interval; each time the log is listed.
         due = (table.version() + 2) % _INTERVAL == 0
         hooks = PostCommitHookProperties(cleanup_expired_logs=None if due else False)
         try:
             _add_columns(table, rows.schema)
+            before = table.version()
             deltalake.write_deltalake(
                 table,
                 rows,
@@ -143,7 +144,9 @@ def _append(
             )
         except CommitFailedError:
             continue
-        return table
+        if table.version() == before + 1:
+            table.note_commit({} if txn is None else {txn.app: txn.version})
+        return table, True
     raise _outrun(path)
 
 
@@ -174,7 +177,7 @@ def replace_files(path: str, removed: Collection[str], added: AddAction) -> bool
                 )
             except CommitFailedError:
                 continue
-            delta.keep_table(path, table)
+            keep_table(path, table)
             return True
     raise _outrun(path)
 
@@ -190,7 +193,7 @@ def _outrun(path: str) -> RangeLockedError:
 
 def commit_transaction(path: str, txn: Txn) -> None:
     """Commit a transaction without rows, unless the table has it."""
-    append(path, pa.schema(OpenedTable(path).schema().to_arrow()).empty_table(), txn=txn)
+    append(path, pa.schema(delta.open_table(path).schema().to_arrow()).empty_table(), txn=txn)
 
 
 def add_columns(path: str, columns: T.StructType) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capstan.errors import RangeLockedError
-from capstan.storage.stored_log import look_again
+from capstan.storage.stored_log import own_commit
 
 LOCK = ".commit.lock"
 """The lock file in a table's folder. It is hidden from Delta, empty, and never deleted."""
@@ -39,7 +39,8 @@ def committing(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     """
     folder = _folder(path)
     if folder is None:
-        with _looking_again():
+        # A commit there finds out by itself whether it is the next one.
+        with own_commit():
             yield
         return
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
@@ -60,7 +61,7 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
     # file system may not support locks of folders; then nothing is locked.
     folder = _folder(path)
     if folder is None:
-        with _looking_again():
+        with own_commit():
             yield
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -73,16 +74,6 @@ def making(path: str, timeout: float = TIMEOUT) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _looking_again() -> Iterator[None]:
-    """Forget what earlier looks at logs have shown, before a commit and after it."""
-    look_again()
-    try:
-        yield
-    finally:
-        look_again()
 
 
 def _folder(path: str) -> Path | None:

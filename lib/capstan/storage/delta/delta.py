@@ -26,9 +26,8 @@ from capstan.spark.own_session import active, copy_of, moved
 from capstan.storage.delta.commit_lock import committing
 from capstan.storage.delta.commits import SAME_TXN, CommitInfo, Note, is_any, retrying
 from capstan.storage.delta.idempotent_write import Txn, write_once
-from capstan.storage.delta.opened_table import OpenedTable, missing_table
-from capstan.storage.delta.table_cache import cached, keep
-from capstan.storage.lake import is_table, read_text
+from capstan.storage.delta.opened_table import OpenedTable, missing_table, newest_table
+from capstan.storage.lake import is_table, newest_entry, read_text
 
 # Set on every table. Defaults of a site cannot lock out other Delta readers. The log is listed on
 # each access, so it is kept no longer than the versions it describes: deleted files are kept for a
@@ -47,8 +46,6 @@ KEEP_VERSIONS = {
 }
 
 
-# The kind of value in the cache of tables.
-_OPENED = "table"
 # The key of a column's default value, in its metadata.
 _DEFAULT = "CURRENT_DEFAULT"
 
@@ -63,7 +60,7 @@ class Commit:
 
 def open_table(path: str, version: int | None = None) -> OpenedTable:
     """Open a Delta table without a JVM."""
-    newest = cached(_OPENED, path, lambda: OpenedTable(path))
+    newest = newest_table(path)
     if version is None or version == newest.version():
         return newest
     # delta-rs would look for a version far ahead for minutes.
@@ -80,11 +77,6 @@ def open_table(path: str, version: int | None = None) -> OpenedTable:
 def open_if_table(path: str) -> OpenedTable | None:
     """Open the newest version of a Delta table; None if there is no table."""
     return open_table(path) if is_table(path) else None
-
-
-def keep_table(path: str, table: OpenedTable) -> None:
-    """Keep a table as it is after a commit of this process, for `open_table`."""
-    keep(_OPENED, path, table.version(), table)
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
@@ -237,31 +229,46 @@ def _write(
     unless: Txn | None = None,
     attempts: int = 12,
 ) -> Commit | None:
-    def write(text: str) -> bool:
-        noted = {**options, "userMetadata": text}
-        if txn is not None:
-            return write_once(frame, path, mode, noted, txn, PLAIN, unless, files)
+    def write(text: str) -> None:
         with committing(path):
-            frame.write.format("delta").mode(mode).options(**noted).save(path)
-        return True
+            frame.write.format("delta").mode(mode).options(userMetadata=text, **options).save(path)
 
+    def write_as(txn: Txn) -> Commit | None:
+        noted = {**options, "userMetadata": note_text(note, uuid.uuid4().hex)}
+        try:
+            version = write_once(frame, path, mode, noted, txn, PLAIN, unless, files)
+        except (Py4JJavaError, PySparkException) as error:
+            # Two writers committed the same transaction at once, and the other one succeeded.
+            if not is_any(error, SAME_TXN):
+                raise
+            return None
+        return None if version is None else _commit_at(path, version)
+
+    if txn is not None:
+        return retrying(lambda: write_as(txn), path, attempts)
     return retrying(lambda: _committed(path, txn, note, write), path, attempts)
 
 
 def _committed(
-    path: str, txn: Txn | None, note: Note | None, write: Callable[[str], bool]
+    path: str, txn: Txn | None, note: Note | None, write: Callable[[str], None]
 ) -> Commit | None:
     """The commit of a write that is given its note as text; None if the table has its `txn`."""
     token, before = uuid.uuid4().hex, version_of(path)
     try:
-        if not write(note_text(note, token)):
-            return None
+        write(note_text(note, token))
     except (Py4JJavaError, PySparkException) as error:
-        # Two writers committed the same transaction at once, and the other one succeeded.
         if txn is None or not is_any(error, SAME_TXN):
             raise
         return None
     return find_commit(path, token, -1 if before is None else before)
+
+
+def _commit_at(path: str, version: int) -> Commit:
+    """A commit that this process has just made."""
+    newest_entry(path, version)  # Kept as a look.
+    actions = open_table(path).actions(version)
+    info = next(action["commitInfo"] for action in actions if "commitInfo" in action)
+    return Commit(version, CommitInfo.of({"version": version, **info}).metrics)
 
 
 def note_text(note: Note | None, token: str) -> str:
@@ -271,9 +278,12 @@ def note_text(note: Note | None, token: str) -> str:
 
 def find_commit(path: str, token: str, since: int) -> Commit | None:
     """The commit after version `since` that carries `token`, if it succeeded."""
-    for commit in commits_since(path, since):
-        if commit.note.get("token") == token:
-            return Commit(commit.version, commit.metrics)
+    table = open_table(path)
+    for version in range(table.version(), since, -1):
+        for action in table.actions(version):
+            info = CommitInfo.of({"version": version, **action.get("commitInfo", {})})
+            if info.note.get("token") == token:
+                return Commit(version, info.metrics)
     return None
 
 
@@ -281,7 +291,7 @@ def added_files(path: str, version: int) -> list[str]:
     """Paths of the data files that a commit added, from its log entry alone."""
     return [
         resolve_path(path, action["add"]["path"])
-        for action in read_commit(path, version)
+        for action in open_table(path).actions(version)
         if "add" in action
     ]
 
@@ -322,7 +332,7 @@ def merge(
     columns = [name for name in frame.columns if name != delete_when]
     values: dict[str, str | Column] = {quoted(n): f"s.{quoted(n)}" for n in columns}
 
-    def write(text: str) -> bool:
+    def write(text: str) -> None:
         # MERGE reads these from its session only. Nobody else has this one.
         settings = {
             "spark.databricks.delta.write.txnAppId": txn.app,
@@ -339,6 +349,5 @@ def merge(
         job = job.whenMatchedUpdate(keep, values).whenNotMatchedInsert(keep, values)
         with active(spark), committing(path):
             job.execute()
-        return True
 
     return retrying(lambda: _committed(path, txn, note, write), path)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from capstan.storage.delta.commit_lock import committing
-from capstan.storage.delta.opened_table import OpenedTable
+from capstan.storage.delta.opened_table import newest_table
 from capstan.storage.lake import is_table
 from capstan.storage.stored_log import look_again
 
@@ -48,22 +48,23 @@ def write_once(
     creation_properties: Mapping[str, str] = _NONE,
     unless: Txn | None = None,
     files: Sequence[str] = (),
-) -> bool:
+) -> int | None:
     """Write `frame` in one commit with a transaction identity, to a table that may not exist yet.
 
     `mode` is `Append` or `Overwrite`; `options` are Delta's, such as `replaceWhere` and
     `userMetadata`. `files` are the actions of `write_files`, which has written the frame: those
-    files become part of the table in this commit. False if the table has this transaction, a later
-    one of its app, or the one of `unless`, which shuts this writer out; nothing was written.
+    files become part of the table in this commit. Returns the commit's version. None if the table
+    has this transaction, a later one of its app, or the one of `unless`, which shuts this writer
+    out; nothing was written.
     """
-    look_again()
     transaction = {"txnAppId": txn.app, "txnVersion": str(txn.version)}
     writer = DeltaWriter(frame.sparkSession, path, mode, {**options, **transaction})
+    look_again()
     # A transaction committed after this line either is seen by the check or conflicts.
     for each in (txn, unless):
         if each is not None:
             if is_committed(path, each):
-                return False
+                return None
             writer.transaction.readTxn().addOne(each.app)
     if files and mode == "Append" and writer.has_columns_of(frame):
         # Nothing else is to be written, so no job has to run.
@@ -75,8 +76,9 @@ def write_once(
     if files:
         actions = writer.with_files(actions, files)
     with committing(path):
-        writer.transaction.commitIfNeeded(actions, writer.operation(), tags)
-    return True
+        # With a transaction identity there always is something to commit.
+        committed = writer.transaction.commitIfNeeded(actions, writer.operation(), tags)
+    return int(committed.get())
 
 
 def write_files(
@@ -192,7 +194,7 @@ def _metrics(files: Sequence[str]) -> dict[str, int]:
 
 def is_committed(path: str, txn: Txn) -> bool:
     """Whether a table has a transaction, or a later one of its job."""
-    return is_table(path) and OpenedTable(path).has_transaction(txn.app, txn.version)
+    return is_table(path) and newest_table(path).has_transaction(txn.app, txn.version)
 
 
 def _map(jvm: JVMView, values: Mapping[str, object]) -> JavaObject:

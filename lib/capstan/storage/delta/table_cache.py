@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from capstan.core.json_object import Json
@@ -60,9 +60,20 @@ class VersionedCache(Generic[Value]):
 
     def last(self, key: Hashable) -> Value | None:
         """The value of a key, whatever its state; None without one."""
+        entry = self.entry(key)
+        return None if entry is None else entry[1]
+
+    def entry(self, key: Hashable) -> tuple[object, Value] | None:
+        """The state and the value of a key; None without them."""
+        with self._lock:
+            return self._values.get(key)
+
+    def drop(self, key: Hashable, value: Value) -> None:
+        """Forget a value, unless the key has another one."""
         with self._lock:
             entry = self._values.get(key)
-        return None if entry is None else entry[1]
+            if entry is not None and entry[1] is value:
+                del self._values[key]
 
     def put(self, key: Hashable, state: object, value: Value) -> None:
         """Keep the value of a key in a state."""
@@ -132,6 +143,17 @@ def cached(kind: str, table: str, read: Callable[[], Value]) -> Value:
         return read()
     value: Value = (_cache or _few).get((kind, table), newest, read)  # type: ignore[assignment]
     return value
+
+
+def last(kind: str, table: str) -> tuple[str, Any] | None:
+    """The value of some kind that was cached last, after the log entry that it was read at."""
+    entry = (_cache or _few).entry((kind, table))
+    return None if entry is None else (str(entry[0]), entry[1])
+
+
+def drop(kind: str, table: str, value: object) -> None:
+    """Forget a value, unless another one has been cached."""
+    (_cache or _few).drop((kind, table), value)
 
 
 def keep(kind: str, table: str, version: int, value: Value) -> None:

@@ -77,19 +77,29 @@ class BatchEntry:
 
 def register_batch(tape: Tape, entry: BatchEntry) -> None:
     """Take a batch's number and record its input; idempotent for one writer."""
-    txn = Txn(f"feed:{tape.name}", 0)
-    if is_table(tape.paths.feed):
-        table = delta.open_table(tape.paths.feed)
-        txn = Txn(txn.app, (table.transaction_version(txn.app) or 0) + 1)
-        existing = _entries_from(tape, table, entry.batch)
-        if existing:
-            if all(other.batch == entry.batch and other.by == entry.by for other in existing):
-                return
-            raise _taken(tape, entry.batch)
+    txn = _next_transaction(tape, entry) if is_table(tape.paths.feed) else _transaction(tape, 0)
+    if txn is None:
+        return
     arrow_writer.create_table(tape.paths.feed, FEED, partitions=("origin",))
     unless = None if entry.checkpoint is None else replaced(tape, entry.checkpoint)
     if not arrow_writer.append(tape.paths.feed, _rows(entry), txn=txn, unless=unless):
         raise _taken(tape, entry.batch)
+
+
+def _next_transaction(tape: Tape, entry: BatchEntry) -> Txn | None:
+    """The transaction that takes a batch's number; None if its writer has it already."""
+    table = delta.open_table(tape.paths.feed)
+    existing = _entries_from(tape, table, entry.batch)
+    if existing:
+        if all(other.batch == entry.batch and other.by == entry.by for other in existing):
+            return None
+        raise _taken(tape, entry.batch)
+    last = table.transaction_version(_transaction(tape, 0).app)
+    return _transaction(tape, (last or 0) + 1)
+
+
+def _transaction(tape: Tape, version: int) -> Txn:
+    return Txn(f"feed:{tape.name}", version)
 
 
 def entries_from(tape: Tape, batch: int) -> tuple[BatchEntry, ...]:

@@ -23,8 +23,8 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.opened_table import OpenedTable
-from capstan.storage.delta.table_cache import is_enabled
-from capstan.storage.lake import children, delete_file, exists, open_file, read_text, write_whole
+from capstan.storage.delta.table_cache import cached, is_enabled
+from capstan.storage.lake import children, delete_file, open_file, read_if_any, write_whole
 from capstan.storage.tape.index_sums import (
     SUMMED,
     IndexSums,
@@ -132,7 +132,9 @@ def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
 
 def _newest(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:
     """The last valid totals up to a commit."""
-    for stored in reversed(_commits(tape)):
+    # Those of an earlier look will do; a capture looks before its batch, and after it.
+    commits = cached("totals", tape.paths.events, lambda: _commits(tape))
+    for stored in reversed(commits):
         if stored <= commit:
             totals = _read(tape, table, stored)
             if totals is not None:
@@ -153,7 +155,8 @@ def _place(tape: Tape, commit: int) -> str:
 def _entry(tape: Tape, version: int) -> str | None:
     """The hash of a log entry of the index; None if it no longer exists."""
     place = f"{tape.paths.events}/_delta_log/{version:020}.json"
-    return hashlib.sha256(read_text(place).encode()).hexdigest() if exists(place) else None
+    text = read_if_any(place)
+    return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _read(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:

@@ -92,9 +92,9 @@ def open_tape(
 
     Only for who takes `stamps`, it may have messages under several times, or under none.
     """
-    lake.require()
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
+        lake.require()
         known = ", ".join(lake.streams()) or "none"
         raise InvalidRequestError(
             "CAP-STREAM",

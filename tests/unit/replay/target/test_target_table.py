@@ -72,11 +72,10 @@ def test_appends_lost_to_schema_changes_are_repeated(
 ) -> None:
     tries: list[str] = []
 
-    def write_once(*_given: object) -> bool:
+    def write_once(*_given: object) -> None:
         tries.append("")
         if len(tries) == 1:
             raise PySparkException("MetadataChangedException: the table was changed")
-        return False
 
     monkeypatch.setattr("time.sleep", lambda _: None)
     monkeypatch.setattr(delta, "write_once", write_once)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from capstan.storage.delta import arrow_writer, delta, table_cache
+from capstan.storage.delta import arrow_writer, delta, opened_table, table_cache
+from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import VersionedCache
 
@@ -91,18 +93,107 @@ def test_a_table_is_not_opened_again_after_an_append(
     before = delta.open_table(path)
     openings: list[str] = []
     monkeypatch.setattr(
-        delta, "OpenedTable", lambda path: openings.append(path) or OpenedTable(path)
+        opened_table, "OpenedTable", lambda path: openings.append(path) or OpenedTable(path)
     )
     assert arrow_writer.append(path, rows)
     after = delta.open_table(path)
-    assert openings == []
     assert (after.version(), len(after.file_uris())) == (1, 1)
-    # Whoever holds the table sees it as it was.
+    # Whoever holds the table sees it as it was, for which it is opened a second time.
     assert (before.version(), before.file_uris()) == (0, [])
-    # A commit of another process is seen.
-    deltalake.write_deltalake(path, rows, mode="append")
-    assert delta.open_table(path).version() == 2
     assert openings == [path]
+    del before, after
+    assert arrow_writer.append(path, rows)
+    # A commit of another process is seen, and read by itself.
+    deltalake.write_deltalake(path, rows, mode="append")
+    held = delta.open_table(path)
+    assert (held.version(), len(held.file_uris())) == (3, 3)
+    assert openings == [path]
+    deltalake.write_deltalake(path, rows, mode="append")
+    assert (delta.open_table(path).version(), held.version()) == (4, 3)
+    assert openings == [path, path]
+
+
+def test_a_table_that_was_brought_up_to_date_is_as_one_that_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(tmp_path / "table")
+    deltalake.write_deltalake(path, pa.table({"n": [1, 2], "p": ["a", "b"]}), partition_by=["p"])
+    delta.open_table(path)
+    openings: list[str] = []
+    monkeypatch.setattr(opened_table, "OpenedTable", lambda path: openings.append(path))
+    more = pa.table({"n": [3], "p": ["a"], "x": [0.5]})
+    for change in (
+        lambda table: deltalake.write_deltalake(table, more, mode="append", schema_mode="merge"),
+        lambda table: table.delete("n = 1"),
+        lambda table: table.alter.set_table_properties({"delta.checkpointInterval": "3"}),
+        lambda table: table.optimize.compact(),
+        lambda table: table.create_checkpoint(),
+        lambda table: table.vacuum(0, dry_run=False, enforce_retention_duration=False),
+        lambda table: table.alter.add_constraint({"positive": "n > 0"}),
+        lambda table: deltalake.write_deltalake(table, more, mode="overwrite"),
+    ):
+        change(deltalake.DeltaTable(path))
+        actual, expected = delta.open_table(path), deltalake.DeltaTable(path)
+        assert actual.version() == expected.version()
+        assert sorted(actual.file_uris()) == sorted(expected.file_uris())
+        assert actual.schema() == expected.schema()
+        assert actual.metadata().configuration == expected.metadata().configuration
+        assert actual.protocol() == expected.protocol()
+        stated = [pa.table(each.get_add_actions(flatten=True)) for each in (actual, expected)]
+        rows = [sorted(each.to_pylist(), key=str) for each in stated]
+        assert rows[0] == rows[1]
+        del actual
+    assert openings == []
+
+
+def test_another_table_in_the_place_of_one_is_opened(tmp_path: Path) -> None:
+    path, rows = str(tmp_path / "table"), pa.table({"n": pa.array([1], pa.int64())})
+    deltalake.write_deltalake(path, rows)
+    first = delta.identity_of(path)
+    shutil.rmtree(path)
+    for _ in range(3):
+        deltalake.write_deltalake(path, rows, mode="append")
+    assert delta.identity_of(path) != first
+    assert delta.open_table(path).count() == 3
+
+
+def test_transactions_of_others_are_read_from_their_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rows = str(tmp_path / "table"), pa.table({"n": pa.array([1], pa.int64())})
+    arrow_writer.create_table(path, arrow_writer.struct(n="long"))
+    looks: list[str] = []
+    look = deltalake.DeltaTable.transaction_version
+
+    def counted(table: deltalake.DeltaTable, app: str) -> int | None:
+        looks.append(app)
+        return look(table, app)
+
+    monkeypatch.setattr(deltalake.DeltaTable, "transaction_version", counted)
+
+    def commit(app: str, version: int) -> None:
+        properties = deltalake.CommitProperties(
+            app_transactions=[deltalake.Transaction(app, version)]
+        )
+        deltalake.write_deltalake(path, rows, mode="append", commit_properties=properties)
+
+    assert arrow_writer.append(path, rows, txn=Txn("a", 1), unless=Txn("b", 0))
+    assert looks == ["a", "b"]
+    assert not arrow_writer.append(path, rows, txn=Txn("a", 1))
+    commit("a", 4)
+    assert not arrow_writer.append(path, rows, txn=Txn("a", 3))
+    commit("c", 1)
+    assert arrow_writer.append(path, rows, txn=Txn("a", 5), unless=Txn("b", 0))
+    commit("b", 0)
+    assert not arrow_writer.append(path, rows, txn=Txn("a", 6), unless=Txn("b", 0))
+    assert looks == ["a", "b"]
+    commit("b", 7)
+    assert arrow_writer.append(path, rows, txn=Txn("a", 6))
+    assert delta.open_table(path).transaction_version("b") == 7
+    for version in range(7, 16):
+        commit("a", version)
+    assert delta.open_table(path).transaction_version("a") == 15
+    assert looks == ["a", "b", "a"]
 
 
 def test_a_table_that_others_have_changed_meanwhile_is_not_kept(
@@ -112,5 +203,5 @@ def test_a_table_that_others_have_changed_meanwhile_is_not_kept(
     deltalake.write_deltalake(path, rows)
     old = deltalake.DeltaTable(path)
     deltalake.write_deltalake(path, rows, mode="append")
-    delta.keep_table(path, old)
+    opened_table.keep_table(path, old)
     assert delta.open_table(path).version() == 1

@@ -10,12 +10,14 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from capstan.core.config import Source
 from capstan.core.config.sources import QUERY
 from capstan.errors import CapstanError
-from capstan.storage.lake import children, exists, read_text, sizes_of
+from capstan.storage.delta.table_cache import VersionedCache
+from capstan.storage.lake import dated_children, exists, read_if_any, read_text, sizes_of
 from capstan.storage.tape.feed import Consumed
 
 SELECT = "select"
@@ -25,6 +27,9 @@ _BYTES = 4
 """The fewest bytes per row in a file, given how formats compress."""
 _MIN_ROWS = 100
 """Rows that even the smallest file may have."""
+
+# Entries of sources' logs, by path: Spark writes each once.
+_entries: VersionedCache[tuple[tuple[str, int], ...]] = VersionedCache(256)
 
 
 def consumed(checkpoint: str, source: Source, batch: int) -> tuple[Consumed, ...]:
@@ -85,8 +90,7 @@ def _lines(path: str) -> list[object]:
 
     Of a batch's offsets these are Spark's metadata of the batch and the sources.
     """
-    lines = read_text(path).splitlines()[1:] if exists(path) else []
-    return [_json_or_text(line) for line in lines]
+    return [_json_or_text(line) for line in (read_if_any(path) or "").splitlines()[1:]]
 
 
 def _json_or_text(line: str) -> object:
@@ -103,9 +107,7 @@ def _hash_of_files(log: str, begin: object, end: object) -> str | None:
         return None
     first = begin["logOffset"] + 1 if isinstance(begin, Mapping) else 0
     entries = range(first, end["logOffset"] + 1)
-    if not entries or not all(
-        exists(f"{log}/{entry}") or exists(f"{log}/{entry}.compact") for entry in entries
-    ):
+    if not entries or not all(map(partial(_has_entry, log), entries)):
         return None
     lines = "\n".join(f"{modified} {path}" for path, modified in _files(log, entries))
     return hashlib.sha256(lines.encode()).hexdigest()
@@ -143,20 +145,35 @@ def _offset(path: str) -> Mapping[str, Any] | None:
 def logged_files(checkpoint: str) -> Iterator[tuple[str, int]]:
     """All files that a source of files has returned, with their modification times."""
     log = f"{checkpoint}/sources/0"
-    names = [name for name in children(log) if name[:1].isdecimal()]
+    found = {name: state for name, state in dated_children(log).items() if name[:1].isdecimal()}
     # Now and then Spark compacts the log; the newest compacted file has all earlier entries.
-    compacted = max((_entry(name) for name in names if name.endswith(".compact")), default=-1)
-    for name in names:
-        if _entry(name) > compacted or name == f"{compacted}.compact":
-            for item in _items(f"{log}/{name}"):
-                # A former source of the stream may have logged other items here.
-                if "path" in item:
-                    yield str(item["path"]), int(item["timestamp"])
+    compacted = max((_entry(name) for name in found if name.endswith(".compact")), default=-1)
+    for name, state in found.items():
+        path = f"{log}/{name}"
+        if name == f"{compacted}.compact":
+            yield from _files_in(path)
+        elif _entry(name) > compacted:
+            # Read before a capture, and after it.
+            yield from _entries.get(path, state, partial(_files_in, path))
+
+
+def _files_in(path: str) -> tuple[tuple[str, int], ...]:
+    # A former source of the stream may have logged other items here.
+    items = (item for item in _items(path) if "path" in item)
+    return tuple((str(item["path"]), int(item["timestamp"])) for item in items)
+
+
+def _has_entry(log: str, entry: int) -> bool:
+    return exists(f"{log}/{entry}") or exists(f"{log}/{entry}.compact")
 
 
 def _items(path: str, part: str = "") -> Iterator[dict[str, Any]]:
     """The items of a source's log file whose text has `part`."""
-    return (json.loads(line) for line in read_text(path).splitlines()[1:] if part in line)
+    return _parsed(read_text(path), part)
+
+
+def _parsed(text: str, part: str) -> Iterator[dict[str, Any]]:
+    return (json.loads(line) for line in text.splitlines()[1:] if part in line)
 
 
 def _entry(name: str) -> int:
@@ -179,11 +196,12 @@ def _sizes(files: Mapping[str, int]) -> list[tuple[int | None, int]] | None:
 def _files(log: str, entries: range) -> Iterator[tuple[str, int]]:
     """The files of some entries of a log, in order, and when modified (milliseconds since 1970)."""
     for entry in entries:
-        single = f"{log}/{entry}"
-        # Now and then Spark compacts all earlier entries into one file.
-        path = single if exists(single) else f"{single}.compact"
+        text = read_if_any(f"{log}/{entry}")
+        if text is None:
+            # Now and then Spark compacts all earlier entries into one file.
+            text = read_text(f"{log}/{entry}.compact")
         # A compacted file lists all files that the source has ever returned: few are parsed.
-        for item in _items(path, str(entry)):
+        for item in _parsed(text, str(entry)):
             if item["batchId"] == entry:
                 yield str(item["path"]), int(item["timestamp"])
 
