@@ -43,7 +43,7 @@ class CommitCount:
 class TapeProgress:
     """The progress of all workers of a tape up to a cut.
 
-    `frontiers` have the least value of the last coordinate that each worker holds after each
+    `frontiers` have the least value of the leading coordinate that each worker holds after each
     sampled commit; None before the worker is open, and once it is closed.
     """
 
@@ -61,6 +61,7 @@ def read_progress(tape: Tape, cut: Cut, *, points: int = POINTS) -> TapeProgress
     by_worker = {row["worker"]: row for row in sums.by("worker").to_pylist()}
     moved = _held_times(sums.changes, tape, list(labels))
     workers, frontiers = [], {}
+    order, leading = tape.time_type.order, tape.time_type.leading
     for worker, label in labels.items():
         times, net, ends = moved[worker]
         held, row = np.flatnonzero(net), by_worker.get(worker, {})
@@ -68,8 +69,8 @@ def read_progress(tape: Tape, cut: Cut, *, points: int = POINTS) -> TapeProgress
             zip(map(tuple, times[held].tolist()), net[held].tolist(), strict=True)
         )
         counted = (int(row.get("n") or 0), int(row.get("r") or 0))
-        workers.append(WorkerState(worker, label, *counted, holdings.items()))
-        least = _least(times[:, -1], ends, commits)
+        workers.append(WorkerState(worker, label, *counted, holdings.items(), order=order))
+        least = _least(times[:, leading], ends, commits)
         frontiers[worker] = tuple(
             None if at < opened[worker] else value for at, value in zip(commits, least, strict=True)
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import is_not
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.json_object import Json
-from capstan.core.times import Antichain, Box, ChangeBatch, Time, TimeType
+from capstan.core.times import PRODUCT, Antichain, Box, ChangeBatch, Time, TimeOrder, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
@@ -41,11 +41,13 @@ class WorkerState:
     events: int  # on tape; the next `seq`
     records: int
     holdings: tuple[tuple[Time, int], ...]  # held times with counts, in listing order
+    order: TimeOrder = field(default=PRODUCT, kw_only=True)
 
     @property
     def frontier(self) -> Antichain:
         """The minimal held times; empty when the worker is closed."""
-        return Antichain.of(time for time, count in self.holdings if count > 0)
+        held = (time for time, count in self.holdings if count > 0)
+        return Antichain.of(held, self.order)
 
     @property
     def closed(self) -> bool:
@@ -116,20 +118,20 @@ class TapeState:
     """The state of a tape at a cut."""
 
     workers: tuple[WorkerState, ...]
-    greatest: int | None  # last coordinate (event time) of any messages event
+    greatest: int | None  # leading coordinate (event time) of any messages event
 
 
 def tape_state(tape: Tape, cut: Cut) -> TapeState:
     """The state of a tape at a cut, from the last stored totals and the events after them."""
     labels = worker_labels(tape, cut)
     totals = totals_at(tape, cut.commit)
-    minimum = tape.time_type.minimum
+    minimum, order = tape.time_type.minimum, tape.time_type.order
     workers = []
     for worker in sorted(labels):
         held = ChangeBatch([(minimum, 1)])
         held.extend(totals.held[worker].items() if worker in totals.held else ())
         counts = totals.events[worker], totals.records[worker]
-        workers.append(WorkerState(worker, labels[worker], *counts, held.items()))
+        workers.append(WorkerState(worker, labels[worker], *counts, held.items(), order=order))
     return TapeState(tuple(workers), totals.greatest)
 
 
@@ -175,9 +177,11 @@ def _roster(tape: Tape) -> list[dict[str, Any]]:
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
     """The frontier of the sum of all workers' holdings."""
     # Without a worker it is the minimum and nothing is complete: any worker opens at the minimum.
+    order = tape.time_type.order
     if not states:
-        return Antichain.of([tape.time_type.minimum])
-    return Antichain.of(t for state in states for t, count in state.holdings if count > 0)
+        return Antichain.of([tape.time_type.minimum], order)
+    held = (t for state in states for t, count in state.holdings if count > 0)
+    return Antichain.of(held, order)
 
 
 def content_summary(

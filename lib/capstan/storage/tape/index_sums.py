@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from capstan.core.times import TimeType
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
@@ -38,7 +39,7 @@ class IndexSums:
     """Sums over the events of a tape.
 
     `counts` are by worker and commit: the number of events `n`, and of records `r`, and the `first`
-    and `last` of their times in the last coordinate, null without records. `changes` are the net
+    and `last` of their times in the leading coordinate, null without records. `changes` are the net
     changes `diff` of held times, by time as well, a column `t0`, `t1`, ... for each coordinate.
     """
 
@@ -68,7 +69,7 @@ def read_sums(tape: Tape) -> IndexSums:
         changes = [earlier.get("changes", no_changes(width))]
         columns = iter_columns(tape.paths.events, _COLUMNS, events, files)
         for portion in merge_batches(columns):
-            counts.append(_counted(portion, width))
+            counts.append(_counted(portion, tape.time_type))
             moved = held_changes(portion, ["worker", "commit"], width).cast(changes[0].schema)
             changes.append(together(moved, moved.column_names[:-1]))
         # A commit may be split over several portions.
@@ -81,8 +82,8 @@ def read_sums(tape: Tape) -> IndexSums:
     return IndexSums(**read_incrementally("index sums", tape.paths.events, add))
 
 
-def _counted(batch: pa.RecordBatch, width: int) -> pa.Table:
-    *_, times = coordinates(batch.column("time"), width)
+def _counted(batch: pa.RecordBatch, time_type: TimeType) -> pa.Table:
+    times = coordinates(batch.column("time"), len(time_type.coordinates))[time_type.leading]
     ones = pa.array(np.ones(batch.num_rows, np.int64))
     owners = [batch.column("worker"), batch.column("commit")]
     columns = [*owners, ones, batch.column("records"), times, times]

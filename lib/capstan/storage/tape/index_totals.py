@@ -56,7 +56,7 @@ class Totals:
     events: Counter[int] = field(default_factory=Counter)
     records: Counter[int] = field(default_factory=Counter)
     held: dict[int, ChangeBatch] = field(default_factory=dict)  # changes since the initial minimum
-    greatest: int | None = None  # last coordinate (event time) of any messages event
+    greatest: int | None = None  # leading coordinate (event time) of any messages event
 
     def add(self, rows: pa.RecordBatch, time_type: TimeType) -> None:
         """Add events: columns `worker`, `time`, `updates`, `records`."""
@@ -66,8 +66,8 @@ class Totals:
             self.records[row["worker"]] += row["records_sum"] or 0
         for worker, time, diff in _net_updates(rows, time_type):
             self.held.setdefault(worker, ChangeBatch()).update(time, diff)
-        *_, last = coordinates(rows.column("time"), len(time_type.coordinates))
-        last_time = pc.max(last).as_py()
+        times = coordinates(rows.column("time"), len(time_type.coordinates))
+        last_time = pc.max(times[time_type.leading]).as_py()
         if last_time is not None:
             self.greatest = last_time if self.greatest is None else max(last_time, self.greatest)
 

@@ -37,7 +37,7 @@ class TapeSettings:
 
     @property
     def pairs(self) -> str | None:
-        """The type of imported times if it has pairs: recorded in another order than the tape's."""
+        """The type of imported times if it has pairs, which are ordered as no Product is."""
         imported = self.fixed.get("import")
         name = imported.get("time_type") if isinstance(imported, dict) else None
         # As types are named, the parts of a tuple are separated by a comma and a blank, and those
