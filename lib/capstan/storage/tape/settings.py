@@ -44,6 +44,13 @@ class TapeSettings:
         # of a Product by a comma.
         return name if isinstance(name, str) and ", " in name else None
 
+    @property
+    def timely(self) -> str | None:
+        """The release of timely in whose form its recordings are exported; None if not stated."""
+        imported = self.fixed.get("import")
+        stated = (imported if isinstance(imported, dict) else self.fixed).get("timely")
+        return None if stated is None else str(stated)
+
     def with_count(self, count: int) -> Self:
         """The settings with another number of workers by key."""
         return replace(self, fixed={**self.fixed, "workers": {**self.workers, "count": count}})

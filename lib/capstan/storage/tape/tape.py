@@ -134,14 +134,17 @@ def require_single_times(tape: Tape, what: str = "this") -> None:
         )
 
 
-def require_products(tape: Tape, what: str) -> None:
+_COPY = "such a stream can be verified, exported, served, re-captured, and copied by a replay"
+
+
+def require_products(tape: Tape, what: str, hint: str = _COPY) -> None:
     """Check that times of a tape are ordered coordinate by coordinate, as `what` needs."""
     if tape.time_type.order.lexicographic:
         raise InvalidRequestError(
             "CAP-TIME-TYPE",
             f"stream {tape.name} has pairs as times, ordered by the first part that differs; "
             f"{what} works on times that are ordered coordinate by coordinate",
-            "such a stream can be verified, exported, served, re-captured, and copied by a replay",
+            hint,
             stream=tape.name,
         )
 

@@ -15,7 +15,9 @@ from capstan.capture.run import close, put_back
 from capstan.core.config import Mode, ProjectConfig, Replay, Target
 from capstan.core.times import PAIR, Kind, TimeType
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
+from capstan.interop.kafka import export_topics as topic_export
 from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.topic_layout import Topics
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
@@ -109,20 +111,22 @@ def test_a_frontier_of_pairs_completes_what_is_before_it(tmp_path: Path) -> None
         planned(lake, since="[1, 2]", until="t0=1")
 
 
-def test_what_pairs_are_refused_for(tmp_path: Path) -> None:
+def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lake = pairs(tmp_path, None)
+    monkeypatch.setattr(topic_export, "_texts", lambda spark, topics: [])
     config = replace(CONFIG, replays={"all": Replay(name="all", stream=NAME, target="t")})
     spark: Any = None
     tape = open_tape(lake, NAME, stamps=True)
 
     def topics() -> object:
-        return export_topics(spark, lake, tape, spark, workers=[0], cut=newest_cut(tape))
+        place = Topics("nowhere:9092", "t")
+        return export_topics(spark, lake, tape, place, workers=[0], cut=newest_cut(tape))
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
         ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a backfill", lambda: survey(lake, config, "all")),
-        ("an export to topics", topics),
+        ("an export to topics in the form of timely 0.31", topics),
         ("this", lambda: plan_retire(lake, NAME, "t0=3")),
         ("this", lambda: close(spark, lake, NAME)),
         ("this", lambda: put_back(spark, lake, NAME)),
@@ -262,20 +266,30 @@ def test_rows_that_a_range_would_take_away_are_kept(tmp_path: Path) -> None:
     assert caught.value.code == "CAP-STAMP"
 
 
+def test_topics_of_0_31_have_no_stamps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = line(tmp_path)
+    spark: Any = None
+    monkeypatch.setattr(topic_export, "_texts", lambda spark, topics: [])
+    tape, place = open_tape(lake, NAME, stamps=True), Topics("nowhere:9092", "t")
+    for timely in (None, "0.31"):
+        with pytest.raises(
+            InvalidRequestError, match=r"a stamp of 2 elements: 2, 7, where topics"
+        ) as caught:
+            export_topics(
+                spark, lake, tape, place, workers=[0], cut=newest_cut(tape), timely=timely
+            )
+        assert (caught.value.code, caught.value.hint[:20]) == ("CAP-STAMP", "give --timely 0.32, ")
+
+
 def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
     lake = line(tmp_path)
     config = replace(CONFIG, targets={"t": Target(name="t", time="at")})
     spark: Any = None
-    tape = open_tape(lake, NAME, stamps=True)
-
-    def topics() -> object:
-        return export_topics(spark, lake, tape, spark, workers=[0], cut=newest_cut(tape))
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
         ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a target with a time of its own", lambda: planned(lake, config)),
-        ("an export to topics", topics),
         ("this", lambda: plan_retire(lake, NAME, "3")),
         ("this", lambda: close(spark, lake, NAME)),
         ("this", lambda: put_back(spark, lake, NAME)),
