@@ -341,6 +341,48 @@ def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Pat
     assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 8
 
 
+def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    put(spark, lake, "new", TIMELY / "g0_strings_w3", Format.TIMELY)
+    put(spark, lake, "old", CONFORMANCE / "timely" / "g0_strings_w3", Format.TIMELY)
+    put(spark, lake, "several", TIMELY / "s1_leave_w2", Format.TIMELY)
+
+    def recorded(stream: str, into: str, **given: str) -> Tape:
+        recapture(spark, lake, RecaptureRequest(stream, into, peers=2, **given))  # type: ignore[arg-type]
+        return open_tape(lake, into, stamps=True)
+
+    # That of the stream; of 0.31 nothing is stated, as before.
+    assert recorded("new", "a").settings.timely == "0.32"
+    assert "timely" not in recorded("old", "b").settings.fixed
+    forms = {}
+    for stream, into, timely in (("new", "c", "0.31"), ("old", "d", "0.32")):
+        tape = recorded(stream, into, timely=timely)
+        assert tape.settings.timely == timely
+        assert recorded(stream, into).settings == tape.settings
+        form = forms[into] = form_of(tape, Format.JSONL)
+        assert form.release == timely
+        with pytest.raises(InvalidRequestError, match="does not record 2 workers") as caught:
+            recorded(stream, into, timely=form.release.other)
+        assert caught.value.code == "CAP-DECLARED"
+    stated = [
+        b'"stamp":'
+        in b"".join(exported(spark, lake, open_tape(lake, name), tmp_path / name, form).values())
+        for name, form in forms.items()
+    ]
+    assert stated == [False, True]
+    with pytest.raises(InvalidRequestError, match="is declared as one of timely 0.31") as caught:
+        recorded("several", "e", timely="0.31")
+    assert caught.value.code == "CAP-STAMP"
+    assert "e" not in lake.streams()
+    with pytest.raises(InvalidRequestError, match="CAP-TIMELY"):
+        recorded("several", "e", timely="0.30")
+    line = ["--lake", lake.root, "replay", "several"]
+    assert main([*line, "--into-stream", "e", "--timely", "0.32", "--peers", "2"]) == 0
+    assert by_stamp(spark, open_tape(lake, "e", stamps=True)) == by_stamp(
+        spark, open_tape(lake, "several", stamps=True)
+    )
+    assert main([*line, "--into", "t", "--timely", "0.32"]) == 2
+
+
 def test_a_range_has_the_same_records_on_spark(spark: SparkSession) -> None:
     """As SQL, a range has a stamp where `Region.place` says, for random ranges and stamps."""
     random = Random(40)
