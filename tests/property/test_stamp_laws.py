@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pyarrow as pa
@@ -335,20 +336,35 @@ def on_tape(events, time_type):
 def folded(rows, time_type):
     schema = arrow_schema(events_schema(time_type, stamped=True))
     batch = pa.RecordBatch.from_pylist(list(rows), schema)
-    outcomes = list(fold([batch], time_type.minimum, {0: ResumePoint()}))
+    outcomes = list(fold([batch], time_type, {0: ResumePoint()}))
     return [FoldResult.from_text(row["outcome"]) for one in outcomes for row in one.to_pylist()]
 
 
-@given(st.data(), st.sampled_from([LEAF, ("P", LEAF, LEAF), ("P", LEAF, ("P", LEAF, LEAF))]))
+PAIRS = ("T", LEAF, LEAF)
+ON_TAPE = [LEAF, ("P", LEAF, LEAF), ("P", LEAF, ("P", LEAF, LEAF)), PAIRS, ("T", PAIRS, LEAF)]
+
+
+@given(st.data(), st.sampled_from(ON_TAPE))
 def test_a_tape_of_stamps_is_judged_as_the_events_are(data, shape):
     codec = TimeCodec.of(name(shape))
-    time_type = WIDE[len(codec.minimum)]
+    time_type = replace(WIDE[len(codec.minimum)], order=codec.order)
     events = data.draw(stamped_events(shape))
-    verdict = check_all(StreamChecker(codec.minimum), events)
+    verdict = check_all(StreamChecker(codec.minimum, order=codec.order), events)
+    found = verdict.violation
+    assert model(shape, events, codec.minimum) == (found and (found.seq, found.rule, found.time))
     results = folded(on_tape(events, time_type), time_type)
     assert [(r.events, r.records, r.holdings, r.violation) for r in results] == [
         (verdict.events, verdict.records, verdict.holdings, verdict.violation)
     ][: len(events)]
+
+
+def test_a_tape_of_pairs_is_judged_in_their_order():
+    held = Progress.of([(Time((0, 5)), 1), (Time((0, 0)), -1)])
+    events = [held, Messages((Time((1, 0)),), 1), Messages((Time((0, 4)),), 1)]
+    for order, valid in ((TimeCodec.of("(u64,u64)").order, 2), (WIDE[2].order, 1)):
+        time_type = replace(WIDE[2], order=order)
+        [result] = folded(on_tape(events, time_type), time_type)
+        assert (result.events, result.violation.rule) == (valid, Rule.MESSAGE)
 
 
 @given(st.data())

@@ -15,11 +15,11 @@ import pytest
 
 from capstan.cli import main
 from capstan.core.config import ProjectConfig
-from capstan.core.protocol import Messages, Progress, Release
+from capstan.core.protocol import Messages, Release
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
-from capstan.interop.timely import EventTypes, encode_event
+from capstan.interop.timely import encode_event
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import ImportResult, import_recordings
 from capstan.interop.transfer.listen import ListenRequest, ListenResult, listen
@@ -152,31 +152,6 @@ def test_stamps_come_out_as_they_came_in(
         timeless = certificate.timeless if tape.stamped else {"read": 0, "left_out": 0}
         under_none = sum(n for stamp, n in expected["records_by_stamp"] if stamp == [])
         assert timeless == {"read": under_none, "left_out": 0}
-
-
-def test_pairs_are_refused_and_those_that_were_not_are_named(
-    spark: SparkSession,
-    lake: Lake,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    types = EventTypes.of("(u64,u64)", "u64")
-    event = Progress.of([((0, 5), 1)])
-    (tmp_path / "worker-0.bin").write_bytes(encode_event(types, event))
-    (tmp_path / "case.json").write_text(json.dumps(types.to_json()))
-    with pytest.raises(InvalidRequestError, match="first part of a pair") as caught:
-        put(spark, lake, "pairs", tmp_path, Format.TIMELY)
-    assert caught.value.code == "CAP-TIME-TYPE"
-    with pytest.raises(InvalidRequestError, match="first part of a pair"):
-        ListenRequest("pairs", 1, Form.of_folder(tmp_path, Format.TIMELY), 0)
-    # As an earlier version imported them.
-    monkeypatch.setattr(Form, "require_tape", lambda form: None)
-    put(spark, lake, "pairs", tmp_path, Format.TIMELY)
-    result = verify(spark, lake, open_tape(lake, "pairs"))
-    assert result.to_json()["pairs"] == "(u64, u64)"
-    assert main(["--lake", lake.root, "verify", "pairs"]) == 0
-    assert "its times are (u64, u64), which the tape wrongly orders" in capsys.readouterr().out
 
 
 def test_sockets_in_the_form_of_0_32(spark: SparkSession, lake: Lake) -> None:
@@ -364,6 +339,48 @@ def test_a_recapture_keeps_stamps(spark: SparkSession, lake: Lake, tmp_path: Pat
     actual = by_stamp(spark, open_tape(lake, "all", stamps=True))
     assert actual == by_stamp(spark, open_tape(lake, "none", stamps=True))
     assert sum(n for (stamp, _), n in actual.items() if stamp == "[]") == 8
+
+
+def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    put(spark, lake, "new", TIMELY / "g0_strings_w3", Format.TIMELY)
+    put(spark, lake, "old", CONFORMANCE / "timely" / "g0_strings_w3", Format.TIMELY)
+    put(spark, lake, "several", TIMELY / "s1_leave_w2", Format.TIMELY)
+
+    def recorded(stream: str, into: str, **given: str) -> Tape:
+        recapture(spark, lake, RecaptureRequest(stream, into, peers=2, **given))  # type: ignore[arg-type]
+        return open_tape(lake, into, stamps=True)
+
+    # That of the stream; of 0.31 nothing is stated, as before.
+    assert recorded("new", "a").settings.timely == "0.32"
+    assert "timely" not in recorded("old", "b").settings.fixed
+    forms = {}
+    for stream, into, timely in (("new", "c", "0.31"), ("old", "d", "0.32")):
+        tape = recorded(stream, into, timely=timely)
+        assert tape.settings.timely == timely
+        assert recorded(stream, into).settings == tape.settings
+        form = forms[into] = form_of(tape, Format.JSONL)
+        assert form.release == timely
+        with pytest.raises(InvalidRequestError, match="does not record 2 workers") as caught:
+            recorded(stream, into, timely=form.release.other)
+        assert caught.value.code == "CAP-DECLARED"
+    stated = [
+        b'"stamp":'
+        in b"".join(exported(spark, lake, open_tape(lake, name), tmp_path / name, form).values())
+        for name, form in forms.items()
+    ]
+    assert stated == [False, True]
+    with pytest.raises(InvalidRequestError, match="is declared as one of timely 0.31") as caught:
+        recorded("several", "e", timely="0.31")
+    assert caught.value.code == "CAP-STAMP"
+    assert "e" not in lake.streams()
+    with pytest.raises(InvalidRequestError, match="CAP-TIMELY"):
+        recorded("several", "e", timely="0.30")
+    line = ["--lake", lake.root, "replay", "several"]
+    assert main([*line, "--into-stream", "e", "--timely", "0.32", "--peers", "2"]) == 0
+    assert by_stamp(spark, open_tape(lake, "e", stamps=True)) == by_stamp(
+        spark, open_tape(lake, "several", stamps=True)
+    )
+    assert main([*line, "--into", "t", "--timely", "0.32"]) == 2
 
 
 def test_a_range_has_the_same_records_on_spark(spark: SparkSession) -> None:

@@ -373,7 +373,7 @@ class TestFormats:
         ("newer", "refusal"),
         [
             (schema.STAMPED_FORMAT, "CAP-STAMP: stream little has messages under several times"),
-            (schema.STAMPED_FORMAT + 1, "CAP-FORMAT.*format 4; this Capstan reads formats 1 to 3"),
+            (schema.PAIRS_FORMAT + 1, "CAP-FORMAT.*format 5; this Capstan reads formats 1 to 4"),
         ],
     )
     def test_a_newer_one_is_refused_before_anything_is_written(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -15,13 +16,18 @@ from capstan.interop.kafka import export_topics as topics
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.import_topics import import_topics
 from capstan.interop.kafka.topic_layout import Topics
+from capstan.interop.transfer.export_files import form_of
+from capstan.interop.transfer.recording_format import Format
 from capstan.storage.tape import index
-from capstan.storage.tape.tape import newest_cut, open_tape
+from capstan.storage.tape.tape import format_of, newest_cut, open_tape
+from capstan.telemetry import instrumentation
 from capstan.verify import verify
+from tests.spark.test_exchange_pairs import recordings
+from tests.spark.test_exchange_stamps import TIMELY, exported, files, put
 from tests.support.sample_streams import lay, little_stream, rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -149,3 +155,68 @@ def test_what_cannot_come_back_from_a_topic_is_not_sent(
     assert sent == []
     # A replay into another stream takes no transform.
     assert "--into-stream" not in refused.value.hint
+
+
+FORMS = {"antichain": "s0_antichain_w2", "none": "s7_unstamped_w2", "one": "g0_strings_w3"}
+
+
+@pytest.mark.parametrize("kind", [*FORMS, "pairs"])
+def test_stamps_and_pairs_come_out_of_topics_as_they_went_in(
+    spark: SparkSession, lake: Lake, tmp_path: Path, sent: list[tuple[str, str]], kind: str
+) -> None:
+    folder = TIMELY / FORMS[kind] if kind in FORMS else tmp_path / "sent"
+    if kind == "pairs":
+        recordings(folder, 7, stamped=True)
+    put(spark, lake, "s", folder, Format.TIMELY)
+    tape = open_tape(lake, "s", stamps=True)
+    workers = tuple(index.worker_labels(tape, newest_cut(tape)))
+    done = export_topics(spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape))
+    assert done.to_json()["timely"] == {"release": "0.32", "assumed": False}
+    first = json.loads(sent[0][1])
+    assert (first["format"], first["time"]) == (2, tape.time_type.to_json())
+    messages = [json.loads(text) for _, text in sent if '"messages"' in text]
+    assert all("stamp" in message and "time" not in message for message in messages)
+    for timely, code in (("0.31", "CAP-TIMELY"), ("0.3", "CAP-TIMELY")):
+        with pytest.raises(InvalidRequestError) as caught:
+            import_topics(spark, lake, "copy", PLACE, timely=timely)
+        assert caught.value.code == code
+    with pytest.raises(InvalidRequestError, match="there is no stream copy"):
+        open_tape(lake, "copy", stamps=True)
+    points = ["tape.columns", "tape.stamped"] if kind in ("antichain", "none") else []
+    for point in [*points, "topics.records"]:
+        with pytest.raises(InterruptedError), instrumentation.subscribe(die_at(point)):
+            import_topics(spark, lake, "copy", PLACE)
+    import_topics(spark, lake, "copy", PLACE, timely="0.32")
+    assert import_topics(spark, lake, "copy", PLACE).unchanged
+    copy = open_tape(lake, "copy", stamps=True)
+    assert format_of(copy.paths.events) == format_of(tape.paths.events)
+    assert copy.time_type == tape.time_type
+    assert verify(spark, lake, copy, deep=True).valid
+    known = tape.settings.fixed["import"]
+    form = form_of(copy, Format.TIMELY, known["time_type"], known["record_type"])
+    assert exported(spark, lake, copy, tmp_path / "out", form) == files(folder, Format.TIMELY)
+    # Topics hold one form, which a second export keeps.
+    held = list(sent)
+    if kind == "one":
+        with pytest.raises(CheckFailedError, match="in the form of timely 0.32, not 0.31"):
+            export_topics(
+                spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape), timely="0.31"
+            )
+        assert sent == held
+        assert (
+            export_topics(spark, lake, tape, PLACE, workers=workers, cut=newest_cut(tape)).release
+            == "0.32"
+        )
+    # A message of the other form is not passed over.
+    topic, text = next(each for each in held if '"stamp":[[' in each[1])
+    sent.append((topic, text.replace('"stamp":[[', '"time":[').replace("]]", "]", 1)))
+    with pytest.raises(CheckFailedError, match="1 messages of .* do not have a stamp alone"):
+        import_topics(spark, lake, "other", PLACE)
+
+
+def die_at(point: str) -> Callable[[str, Mapping[str, object]], None]:
+    def told(reached: str, _: Mapping[str, object]) -> None:
+        if reached == point:
+            raise InterruptedError(point)
+
+    return told

@@ -84,8 +84,8 @@ def lay_tape(
             ("records", pa.int64()), ("fingerprint", content),
         ]
     )  # fmt: skip
-    stamps = list(stamps)
-    if stamps:
+    stamps, pairs = list(stamps), time_type.order.lexicographic
+    if stamps or pairs:
         schema = schema.append(pa.field("stamp", pa.list_(time)))
 
     def struct(value: Sequence[int]) -> dict[str, int]:
@@ -113,7 +113,7 @@ def lay_tape(
         rows += [{**about, "seq": seq, **event} for seq, event in enumerate(own)]
     paths = lake.stream(name)
     properties = {
-        "capstan.format": "3" if stamps else "1",
+        "capstan.format": "4" if pairs else "3" if stamps else "1",
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": json.dumps(

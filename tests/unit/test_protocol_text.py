@@ -119,7 +119,7 @@ def test_the_version_is_that_of_the_code() -> None:
     assert version is not None
     assert int(version[1]) == schema.FORMAT
     listed = re.findall(r"^\| (\d+) \| [\d.]+ \|", section("14. Versions"), flags=re.MULTILINE)
-    assert listed == [str(n + 1) for n in range(schema.STAMPED_FORMAT)]
+    assert listed == [str(n + 1) for n in range(schema.PAIRS_FORMAT)]
     assert f"`capstan.format` `{tables.LEDGER_FORMAT}`" in flowing("9. The ledgers")
     assert f"`format`: {certificate.CERTIFICATE_FORMAT}." in section("Certificate")
 

@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 
 from capstan.core.times import Antichain, Box
+from capstan.core.times.box_conditions import box_conditions
 from capstan.storage.delta.arrow_scan import rows_of
 from capstan.storage.tape.index import WorkerState, arrow_coordinates
 from capstan.storage.tape.tape import Cut, Tape
 
 _ALL = 2**64
+_COMPARE = {">=": pc.greater_equal, ">": pc.greater, "<=": pc.less_equal, "<": pc.less}
 _MEASURES = ("records", "h1", "h2")
 
 Content = tuple[int, int, int]
@@ -118,19 +120,16 @@ def _messages(
 
 def _reached(times: Sequence[pa.Array], frontier: Antichain) -> pa.Array:
     """Whether each time is incomplete under a frontier."""
-    reached = [
-        reduce(pc.and_, [pc.greater_equal(t, v) for t, v in zip(times, element, strict=True)])
-        for element in frontier.elements
-    ]
-    return reduce(pc.or_, reached)
+    unbounded = (None,) * len(times)
+    boxes = [Box(element, unbounded, frontier.order) for element in frontier.elements]
+    return reduce(pc.or_, [_inside(times, box) for box in boxes])
 
 
 def _inside(times: Sequence[pa.Array], box: Box) -> pa.Array:
     """Whether each time is in a box."""
-    inside = pa.repeat(True, len(times[0]))
-    for values, since, until in zip(times, box.since, box.until, strict=True):
-        if since is not None:
-            inside = pc.and_(inside, pc.greater_equal(values, since))
-        if until is not None:
-            inside = pc.and_(inside, pc.less(values, until))
-    return inside
+
+    def compared(axis: int, sign: str, bound: int) -> pa.Array:
+        return _COMPARE[sign](times[axis], bound)
+
+    conditions = box_conditions(box, compared, pc.and_, pc.or_)
+    return reduce(pc.and_, conditions, pa.repeat(True, len(times[0])))

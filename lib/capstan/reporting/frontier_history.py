@@ -40,7 +40,7 @@ class CommitCount:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrontierLines(Mapping[int, tuple[int | None, ...]]):
-    """The least value of the last coordinate that each worker holds after each sampled commit.
+    """The least value of the leading coordinate that each worker holds after each sampled commit.
 
     None before the worker is open, and once it is closed. A tape may have thousands of workers, of
     which a page draws a few, so they are rows of a matrix.
@@ -87,8 +87,9 @@ def read_progress(tape: Tape, cut: Cut, *, points: int = POINTS) -> TapeProgress
     commits = _sampled(cut.commit, points)
     times = _held_times(from_start(sums.changes, list(labels), tape.time_type.minimum))
     held = times.filter(pc.not_equal(times["diff"], 0)).drop_columns("end")
-    workers = states_of(labels, sums.by("worker"), held)
-    return TapeProgress(commits, workers, _lines(times, opened, commits), _newest(sums))
+    workers = states_of(labels, sums.by("worker"), held, tape.time_type.order)
+    lines = _lines(times, opened, commits, tape.time_type.leading)
+    return TapeProgress(commits, workers, lines, _newest(sums))
 
 
 def _held_times(changes: pa.Table) -> pa.Table:
@@ -106,12 +107,14 @@ def _held_times(changes: pa.Table) -> pa.Table:
     )
 
 
-def _lines(times: pa.Table, opened: Mapping[int, int], commits: tuple[int, ...]) -> FrontierLines:
+def _lines(
+    times: pa.Table, opened: Mapping[int, int], commits: tuple[int, ...], leading: int
+) -> FrontierLines:
     """The frontiers of the workers that were opened at some commits."""
     numbers = np.asarray(sorted(opened), np.int64)
     times = times.filter(pc.is_in(times["worker"], value_set=pa.array(numbers, pa.int32())))
-    *_, last, _, ends = (integers_of(column) for column in times.columns)
-    rows = np.searchsorted(numbers, integers_of(times["worker"]))
+    owners, last, ends = (integers_of(times[name]) for name in ("worker", f"t{leading}", "end"))
+    rows = np.searchsorted(numbers, owners)
     # How many of the commits a time outlives; it is held after each of them, or taken up later.
     outlived = np.searchsorted(commits, ends, side="left")
     order = np.lexsort((outlived, rows))

@@ -37,7 +37,7 @@ class StreamView:
     description: str
     cut: Cut
     workers: tuple[WorkerState, ...]
-    greatest: int | None  # time of any record, last coordinate; None without records
+    greatest: int | None  # time of any record, leading coordinate; None without records
     late: Mapping[str, int]  # records that are not on tape, by reason
 
     @property
@@ -49,9 +49,11 @@ class StreamView:
     def coordinate(self) -> Coordinate:
         """The coordinate of lines and lags: the last one, which is the event time if there is one.
 
+        Of pairs it is the first.
+
         `frontier`, `behind` and `lag` are values of it.
         """
-        return self.tape.time_type.coordinates[-1]
+        return self.tape.time_type.coordinates[self.tape.time_type.leading]
 
     @property
     def events(self) -> int:
@@ -165,8 +167,9 @@ _VIOLATIONS: VersionedCache[tuple[KnownViolation, ...]] = VersionedCache()
 
 
 def least_held(state: WorkerState) -> int | None:
-    """The least value that a worker holds in the last coordinate; None when it is closed."""
-    return min((time[-1] for time, count in state.holdings if count > 0), default=None)
+    """The least value that a worker holds in the leading coordinate; None when it is closed."""
+    axis = 0 if state.order.lexicographic else -1
+    return min((time[axis] for time, count in state.holdings if count > 0), default=None)
 
 
 def stream_names(lake: Lake, config: ProjectConfig) -> list[str]:
@@ -264,7 +267,7 @@ def _facts(lake: Lake, name: str) -> Json:
     table = delta.open_table(lake.stream(name).events)
     tape = open_tape(lake, name, table, stamps=True)
     files, cut = table.files(), newest_cut(tape)
-    times = greatest_times(files, tape.time_type.coordinates[-1])
+    times = greatest_times(files, tape.time_type.coordinates[tape.time_type.leading])
     return {
         "identity": str(table.metadata().id),
         "time": tape.time_type.to_json(),

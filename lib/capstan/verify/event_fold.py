@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 import pyarrow as pa
 
 from capstan.core.protocol import Rule, StreamChecker, Violation
-from capstan.core.times import Time
+from capstan.core.times import Time, TimeType
 from capstan.verify.event_columns import EventColumns
 
 # The fold's output: a row per worker.
@@ -31,9 +31,15 @@ class ResumePoint:
     holdings: tuple[tuple[Time, int], ...] | None = None  # None: the initial ones
     stop: int | None = None  # the position to stop before; None for the end
 
-    def checker(self, minimum: Time) -> StreamChecker:
+    def checker(self, time_type: TimeType) -> StreamChecker:
         """A checker that continues from here."""
-        return StreamChecker(minimum, self.holdings, seq=self.seq, records=self.records)
+        return StreamChecker(
+            time_type.minimum,
+            self.holdings,
+            seq=self.seq,
+            records=self.records,
+            order=time_type.order,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,7 @@ class FoldResult:
 
 
 def fold(
-    batches: Iterable[pa.RecordBatch], minimum: Time, starts: Mapping[int, ResumePoint]
+    batches: Iterable[pa.RecordBatch], time_type: TimeType, starts: Mapping[int, ResumePoint]
 ) -> Iterator[pa.RecordBatch]:
     """Check recordings one after another: a row with `worker` and its result as text for each.
 
@@ -79,14 +85,14 @@ def fold(
     """
     current: _Recording | None = None
     for batch in batches:
-        columns = EventColumns.of(batch, len(minimum))
+        columns = EventColumns.of(batch, len(time_type.coordinates))
         if not batch.num_rows:
             continue
         for worker, rows in columns.sequences():
             if current is None or current.worker != worker:
                 if current is not None:
                     yield current.result()
-                current = _Recording(worker, minimum, starts.get(worker))
+                current = _Recording(worker, time_type, starts.get(worker))
             current.check(columns, rows)
     if current is not None:
         yield current.result()
@@ -97,10 +103,10 @@ class _Recording:
 
     __slots__ = ("_checker", "_ended", "_start", "_violation", "worker")
 
-    def __init__(self, worker: int, minimum: Time, start: ResumePoint | None) -> None:
+    def __init__(self, worker: int, time_type: TimeType, start: ResumePoint | None) -> None:
         self.worker = worker
         self._start = start or ResumePoint()
-        self._checker = self._start.checker(minimum)
+        self._checker = self._start.checker(time_type)
         self._violation: Violation | None = None
         self._ended = False
         if start is None:

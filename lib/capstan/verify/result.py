@@ -73,15 +73,21 @@ class Verification:
         """Whether every worker's recording is valid."""
         return all(verdict.valid for verdict in self.workers)
 
+    @property
+    def pairs(self) -> str | None:
+        """The type of its times if they are pairs, and the tape orders them part by part."""
+        ordered = self.tape.time_type.order.lexicographic
+        return None if ordered else self.tape.settings.pairs
+
     def to_json(self) -> dict[str, object]:
         """The verification, as the command line's `--json` prints it."""
-        time_type, pairs = self.tape.time_type, self.tape.settings.pairs
+        time_type = self.tape.time_type
         return {
             "stream": self.stream,
             "cut": self.cut.commit,
             "valid": self.valid,
             "retired": [box.to_json(time_type)["until"] for box in self.retired],
-            **({} if pairs is None else {"pairs": pairs}),
+            **({} if self.pairs is None else {"pairs": self.pairs}),
             "workers": [verdict.to_json(time_type) for verdict in self.workers],
         }
 

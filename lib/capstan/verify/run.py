@@ -99,7 +99,7 @@ def check_events(
     """Check events, which need not be on a tape yet, with the columns of `events_to_check`."""
     # By all columns: the order of two events with one seq must not depend on the files.
     ordered = events.repartition("worker").sortWithinPartitions(*events.columns)
-    folded = partial(fold, minimum=time_type.minimum, starts=dict(starts))
+    folded = partial(fold, time_type=time_type, starts=dict(starts))
     rows = ordered.mapInArrow(folded, OUTCOME_SCHEMA).collect()
     return {row["worker"]: FoldResult.from_text(row["outcome"]) for row in rows}
 
@@ -130,9 +130,9 @@ def _outcomes(
     spark: SparkSession | Later, tape: Tape, cut: Cut, plan: _Plan
 ) -> dict[int, FoldResult]:
     """The result of each worker; without newer events it is the state at its resume point."""
-    minimum = tape.time_type.minimum
     outcomes = {
-        worker: FoldResult.of(start.checker(minimum)) for worker, start in plan.starts.items()
+        worker: FoldResult.of(start.checker(tape.time_type))
+        for worker, start in plan.starts.items()
     }
     if plan.only is None or plan.only:
         outcomes |= _check(spark, tape, cut, plan.starts, plan.only, plan.after)
@@ -165,7 +165,7 @@ def _check(
     if batches is not None:
         return {
             row["worker"]: FoldResult.from_text(row["outcome"])
-            for batch in fold(batches, tape.time_type.minimum, starts)
+            for batch in fold(batches, tape.time_type, starts)
             for row in batch.to_pylist()
         }
     events = events_to_check(session_of(spark), tape, cut, only, after)
@@ -208,7 +208,7 @@ def _with_content(
     retired: Sequence[Box],
 ) -> dict[int, FoldResult]:
     """The results, with a violation for each valid recording whose records do not match."""
-    unknown = FoldResult.of(ResumePoint().checker(tape.time_type.minimum))
+    unknown = FoldResult.of(ResumePoint().checker(tape.time_type))
     results = dict(outcomes)
     differing = find_mismatches(session_of(spark), tape, cut, workers, retired)
     mismatches = {

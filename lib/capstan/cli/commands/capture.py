@@ -207,7 +207,6 @@ def _verdict_line(result: Verification) -> str:
     bad = sum(not verdict.valid for verdict in result.workers)
     verdict = f"{bad} of {len(result.workers)} recordings are not valid" if bad else "valid"
     line = f"{result.stream} at commit {result.cut.commit}: {verdict} ({events:,} valid events)"
-    pairs = result.tape.settings.pairs
-    if pairs is None:
+    if result.pairs is None:
         return line
-    return f"{line}; its times are {pairs}, which the tape wrongly orders coordinate by coordinate"
+    return f"{line}; its times are {result.pairs}, which the tape wrongly orders part by part"

@@ -90,8 +90,8 @@ def import_(
     shell = shell_of(context)
     check_name("stream", stream)
     if Topics.is_url(place):
-        _require_files(timely)
-        return _import_topics(shell, stream, Topics.parse(place))
+        _require_known(timely)
+        return _import_topics(shell, stream, Topics.parse(place), timely)
     folder = Path(place)
     format_ = _format_of(form)
     types = {"time_type": time_type, "record_type": record_type, "timely": timely}
@@ -136,12 +136,14 @@ def export(
     shell = shell_of(context)
     tape, cut, chosen = _selected(shell, stream, workers, as_of)
     if Topics.is_url(place):
-        _require_files(timely)
+        _require_known(timely)
         topics = Topics.parse(place)
         with shell.spark(Work(f"export {stream}")) as spark:
             from capstan.interop.kafka.export_topics import export_topics
 
-            done = export_topics(spark, shell.lake, tape, topics, workers=chosen, cut=cut)
+            done = export_topics(
+                spark, shell.lake, tape, topics, workers=chosen, cut=cut, timely=timely
+            )
         count = f"{done.events:,} events with {done.records:,} records of {done.workers:,} workers"
         shell.output.result(done.to_json(), f"{stream} is in {done.url}: {count}")
         return 0
@@ -245,11 +247,11 @@ def serve(
     return 0
 
 
-def _import_topics(shell: Shell, stream: str, topics: Topics) -> int:
+def _import_topics(shell: Shell, stream: str, topics: Topics, timely: str | None) -> int:
     with shell.spark(Work(f"import {stream}")) as spark:
         from capstan.interop.kafka.import_topics import import_topics
 
-        result = import_topics(spark, shell.lake, stream, topics)
+        result = import_topics(spark, shell.lake, stream, topics, timely=timely)
     received = f"{result.events:,} events, {result.records:,} records"
     new = "nothing new" if result.unchanged else received
     shell.output.result(
@@ -283,13 +285,12 @@ def _format_of(text: str | None) -> Format:
         ) from error
 
 
-def _require_files(timely: str | None) -> None:
+def _require_known(timely: str | None) -> None:
+    """Check that a release is one, before Spark starts: topics themselves say which they have."""
+    from capstan.core.protocol import Release
+
     if timely is not None:
-        raise InvalidRequestError(
-            "CAP-USAGE",
-            "topics hold recordings in a form of their own, not in that of a release of timely",
-            "leave out --timely",
-        )
+        Release.of(timely)
 
 
 def _imported(result: ImportResult) -> list[str]:

@@ -61,6 +61,14 @@ def replay(
             metavar="STREAM",
         ),
     ] = None,
+    timely: Annotated[
+        str | None,
+        typer.Option(
+            help="With --into-stream: the release of timely in whose form the other stream is "
+            "exported, 0.31 or 0.32; default: as before, else as STREAM.",
+            metavar="RELEASE",
+        ),
+    ] = None,
     all_sinks: AllSinks = False,
     **_: object,
 ) -> int:
@@ -73,6 +81,12 @@ def replay(
     shell = shell_of(context)
     if into_stream is not None:
         return _recapture(context, shell)
+    if timely is not None:
+        raise InvalidRequestError(
+            "CAP-USAGE",
+            "--timely requires --into-stream: a table has no form of timely",
+            "leave it out, or name the stream to record",
+        )
     config = shell.declarations()
     sinks = every_sink(context.params, config) if all_sinks else [{}]
     requests = [request_of(context, config, **sink) for sink in sinks]
@@ -90,7 +104,7 @@ def replay(
     return 0
 
 
-_RECAPTURED = frozenset({"stream", "into_stream", "workers", "peers", "as_of"})
+_RECAPTURED = frozenset({"stream", "into_stream", "workers", "peers", "as_of", "timely"})
 
 
 def _recapture(context: typer.Context, shell: Shell) -> int:
@@ -114,6 +128,7 @@ def _recapture(context: typer.Context, shell: Shell) -> int:
         workers=names(given["workers"], "--workers"),
         peers=given["peers"],
         as_of=cuts(given["as_of"])["as_of"],
+        timely=given["timely"],
     )
     open_tape(shell.lake, request.stream, stamps=True)
     with shell.spark(Work(f"record {request.stream} onto {request.into}")) as spark:

@@ -1,4 +1,4 @@
-"""Times, their partial order, and frontiers of them."""
+"""Times, their order, and frontiers of them."""
 
 from __future__ import annotations
 

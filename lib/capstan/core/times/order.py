@@ -5,7 +5,7 @@
 | `Product<A, B>` | when each part of `a` is less or equal to that of `b` |
 | a pair `(A, B)` | when the first part that differs is less, as in a dictionary; or none differs |
 
-A capture's own times, and all times on tapes, are products.
+A capture's own times are products. A tape has products, or pairs of numbers and of such pairs.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capstan.core.times.antichain import Antichain
 from capstan.core.times.box import Box
@@ -41,7 +41,7 @@ class Region:
     @property
     def end(self) -> Region:
         """The region with all times before it."""
-        return Region(Box((None,) * len(self.box.since), self.box.until), self.below)
+        return Region(replace(self.box, since=(None,) * len(self.box.since)), self.below)
 
     def place(self, stamp: Collection[Time]) -> Time | None:
         """The element by which the region has the records under a stamp; None if it has not.
@@ -57,7 +57,7 @@ class Region:
         if self.above is not None and not self.above.less_equal(time):
             return False
         pending = self.below is not None and self.below.less_equal(time)
-        return pending or Box(self.box.since, (None,) * len(self.box.until)).contains(time)
+        return pending or replace(self.box, until=(None,) * len(self.box.until)).contains(time)
 
     def splits(self, stamp: Collection[Time]) -> bool:
         """Whether some elements of a stamp are in the region, and others are not."""
@@ -69,24 +69,26 @@ class Region:
         one, two = self.simplified(), other.simplified()
         if (one.below, one.above) not in ((None, None), (two.below, two.above)):
             return False
-        return two.box.is_empty or one.box.intersect(two.box) == two.box
+        inner = two.box.hull(one.box.order)
+        return two.box.is_empty or one.box.intersect(inner) == inner
 
     def is_in(self, time_type: TimeType) -> bool:
-        """Whether its times have as many coordinates as a type."""
-        return len(self.box.since) == len(time_type.coordinates)
+        """Whether its times have as many coordinates as a type, in the same order."""
+        shape = len(time_type.coordinates), time_type.order
+        return (len(self.box.since), self.box.order) == shape
 
     def simplified(self) -> Region:
         """The same set; for totally ordered times as a box only."""
-        if len(self.box.since) != 1:
+        box = self.box
+        if not box.order.is_total(len(box.since)):
             return self
-        since, until = self.box.since[0], self.box.until[0]
-        if self.below is not None and self.below.elements:
-            end = self.below.elements[0][0]
-            until = end if until is None else min(until, end)
+        if self.below:
+            box = box.intersect(replace(box, until=self.below.elements[0]))
         if self.above is not None:
             # No time is above an empty frontier: an empty box at its own start.
-            start = self.above.elements[0][0] if self.above.elements else until or 0
-            since = start if since is None else max(since, start)
-            if not self.above.elements:
-                until = since
-        return Region(Box((since,), (until,)))
+            zero = tuple(bound or 0 for bound in box.until)
+            start = self.above.elements[0] if self.above else zero
+            box = box.intersect(replace(box, since=start))
+            if not self.above:
+                box = replace(box, until=box.since)
+        return Region(box)

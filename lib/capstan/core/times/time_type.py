@@ -17,11 +17,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from capstan.core.times.coordinate import Coordinate, Kind, shown
 from capstan.core.times.moment_text import BLANKS
+from capstan.core.times.order import PAIR, PRODUCT, TimeOrder
 from capstan.core.times.time import Time
 from capstan.errors import InvalidRequestError
+
+_LEXICOGRAPHIC: Final = "lexicographic"
 
 TimeJson = int | str | list[int | str]
 
@@ -31,6 +35,7 @@ class TimeType:
     """The coordinates of a stream's times: at least one, outermost first, with different names."""
 
     coordinates: tuple[Coordinate, ...]
+    order: TimeOrder = PRODUCT
 
     def __post_init__(self) -> None:
         if not self.coordinates or len(set(self.names)) < len(self.coordinates):
@@ -52,9 +57,19 @@ class TimeType:
         return Time(coordinate.minimum for coordinate in self.coordinates)
 
     @property
+    def is_total(self) -> bool:
+        """Whether all times are in one row: of one coordinate, or ordered as pairs."""
+        return self.order.is_total(len(self.coordinates))
+
+    @property
     def names(self) -> tuple[str, ...]:
         """The names of the coordinates, outermost first."""
         return tuple(coordinate.name for coordinate in self.coordinates)
+
+    @property
+    def leading(self) -> int:
+        """The coordinate that tells how far a stream is: of pairs the first, otherwise the last."""
+        return 0 if self.order.lexicographic else len(self.coordinates) - 1
 
     def index(self, name: str) -> int:
         """The position of the coordinate `name`."""
@@ -73,7 +88,8 @@ class TimeType:
             "coordinates": [
                 {"name": c.name, "kind": c.kind.value, "minimum": c.render(c.minimum)}
                 for c in self.coordinates
-            ]
+            ],
+            **order_json(self.order),
         }
 
     @classmethod
@@ -86,7 +102,8 @@ class TimeType:
                 f"not a time type: {shown(value)}",
                 'write {"coordinates": [{"name": ..., "kind": ...}]}',
             )
-        return cls(tuple(Coordinate.from_json(entry) for entry in listed))
+        assert isinstance(value, Mapping)
+        return cls(tuple(Coordinate.from_json(entry) for entry in listed), order_of(value))
 
     def parse(self, value: object) -> Time:
         """The time for a JSON value: of one coordinate its value or a list of it, else a list.
@@ -136,3 +153,20 @@ class TimeType:
         """The time as readable text, which `parse_text` reads back."""
         value = self.render(time)
         return json.dumps(value) if isinstance(value, list) else str(value)
+
+
+def order_json(order: TimeOrder) -> dict[str, str]:
+    """The order of times as a field of a JSON object; that of products is not stated."""
+    return {"order": _LEXICOGRAPHIC} if order == PAIR else {}
+
+
+def order_of(value: Mapping[str, object]) -> TimeOrder:
+    """The order that a JSON object states."""
+    named = value.get("order")
+    if named not in (None, _LEXICOGRAPHIC):
+        raise InvalidRequestError(
+            "CAP-TIME-TYPE",
+            f"times cannot be in the order {shown(named)}",
+            f"leave the order out, or write {_LEXICOGRAPHIC}",
+        )
+    return PRODUCT if named is None else PAIR

@@ -13,11 +13,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 
 from capstan.capture.source.errors import broker_gone
+from capstan.core.protocol import Release
+from capstan.core.protocol.events import stamp_text
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
-from capstan.interop.transfer.export_files import integer_times
+from capstan.interop.transfer.export_files import cell_place, form_of, integer_stamps, integer_times
+from capstan.interop.transfer.recording_format import Format
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
@@ -26,7 +29,7 @@ from capstan.storage.tape.tape import (
     Tape,
     read_events,
     read_records,
-    require_single_times,
+    require_products,
     stored_payload,
 )
 from capstan.storage.tape.time_columns import JSON
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 RECORD = "record"
+_STAMPED = "give --timely 0.32, for topics whose messages have stamps"
 IN_ORDER = {"kafka.max.in.flight.requests.per.connection": "1"}
 """Producer option that allows one request at a time.
 
@@ -56,19 +60,35 @@ def message(columns: StructType) -> StructType:
     updates = ArrayType(struct(time=_TIME, diff="long"))
     return struct(
         kind="string", of="string", seq="long", time=_TIME, updates=updates, records="long",
-        h1="long", h2="long", pos="long", data=columns,
+        h1="long", h2="long", pos="long", data=columns, stamp=ArrayType(_TIME),
     )  # fmt: skip
 
 
 def export_topics(
-    spark: SparkSession, lake: Lake, tape: Tape, topics: Topics, *, workers: Iterable[int], cut: Cut
+    spark: SparkSession,
+    lake: Lake,
+    tape: Tape,
+    topics: Topics,
+    *,
+    workers: Iterable[int],
+    cut: Cut,
+    timely: str | None = None,
 ) -> TopicTransfer:
-    """Write workers' recordings to topics, repeatably; the broker must create missing topics."""
-    require_single_times(tape, "an export to topics")
+    """Write workers' recordings to topics, repeatably; the broker must create missing topics.
+
+    Without a release of `timely`, in the form that the topics or the imported recordings have.
+    """
     chosen = sorted(workers)
+    release = form_of(tape, Format.JSONL, timely=timely).release
     verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))
     require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
+    texts = call_broker(topics.prefix, lambda: _texts(spark, topics))
+    existing = newest_header(texts, topics.prefix) if texts else None
+    if timely is None and existing is not None:
+        release = existing.release
+    if release is Release.V031:
+        _require_times(tape, cut, chosen)
     payload = stored_payload(tape)
     for column in payload.fields:
         _require_readable(column.name, column.dataType)
@@ -80,9 +100,10 @@ def export_topics(
         tape.time_type,
         payload.json(),
         {worker: labels[worker] for worker in chosen},
+        release,
     )
 
-    _require_same(call_broker(topics.prefix, lambda: _texts(spark, topics)), header, topics)
+    _require_same(existing, header, topics)
     # Messages cannot be taken back, and none passes through Python, where it would be counted.
     require_counts(spark, tape, cut, chosen)
 
@@ -97,7 +118,21 @@ def export_topics(
     events = sum(state.events for state in states)
     emit("export.topics", stream=tape.name, events=events)
     records = sum(state.records for state in states)
-    return TopicTransfer(tape.name, topics.url, cut.commit, len(chosen), events, records)
+    return TopicTransfer(tape.name, topics.url, cut.commit, len(chosen), events, records, release)
+
+
+def _require_times(tape: Tape, cut: Cut, workers: Iterable[int]) -> None:
+    """Check that all messages have one time, no pair: all that the form of timely 0.31 has."""
+    require_products(tape, "an export to topics in the form of timely 0.31", _STAMPED)
+    for worker, stamp, _ in index.stamps(tape, cut, workers):
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name}, worker {worker}: messages have {stamp_text(stamp)}, where topics "
+            "in the form of timely 0.31 need one time",
+            _STAMPED,
+            stream=tape.name,
+            worker=worker,
+        )
 
 
 def _require_readable(name: str, kind: DataType) -> None:
@@ -119,11 +154,18 @@ def _require_readable(name: str, kind: DataType) -> None:
             _require_readable(f"{name}.{field.name}", field.dataType)
 
 
-def _require_same(texts: list[str], header: TopicHeader, topics: Topics) -> None:
-    """Check that topics are new, or already hold this recording."""
-    if not texts:
+def _require_same(existing: TopicHeader | None, header: TopicHeader, topics: Topics) -> None:
+    """Check that topics are new, or already hold this recording in this form."""
+    if existing is None:
         return
-    existing = newest_header(texts, topics.prefix)
+    if existing.tape == header.tape and existing.release is not header.release:
+        raise CheckFailedError(
+            "CAP-TOPIC",
+            f"topics {topics.prefix}-* hold this recording in the form of timely "
+            f"{existing.release}, not {header.release}",
+            "leave out --timely, or export to another prefix",
+            topic=topics.prefix,
+        )
     if existing.tape != header.tape:
         raise CheckFailedError(
             "CAP-TOPIC",
@@ -149,6 +191,7 @@ def _messages(
     """All messages of these workers: `topic, key, value`; one per event and per record."""
     of = F.lit(recording_tag(header)).alias("of")
     events = read_events(spark, tape, cut, workers=workers)
+    time, updates = integer_times(tape.time_type)
     event_messages = events.select(
         "worker",
         "seq",
@@ -156,15 +199,17 @@ def _messages(
             "kind",
             of,
             "seq",
-            *integer_times(tape.time_type),
+            time if header.release is Release.V031 else integer_stamps(tape),
+            updates,
             "records",
             F.col("fingerprint.h1").alias("h1"),
             F.col("fingerprint.h2").alias("h2"),
         ).alias("message"),
     )
-    cells = events.where("kind = 'messages'").select("worker", "seq", "batch", "time")
-    records = read_records(spark, tape, cut, workers=workers)
-    record_messages = records.join(cells, ["worker", "batch", "time"]).select(
+    cell = "worker", "batch", cell_place(tape)
+    cells = events.where("kind = 'messages'").select(*cell, "seq")
+    records = read_records(spark, tape, cut, workers=workers).select(*cell, "pos", "data")
+    record_messages = records.join(cells, ["worker", "batch", "place"]).select(
         "worker",
         "seq",
         F.struct(F.lit(RECORD).alias("kind"), of, "seq", "pos", "data").alias("message"),

@@ -14,6 +14,7 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from capstan.core.protocol import Release
 from capstan.errors import InvalidRequestError
 from capstan.interop.kafka.export_topics import call_broker, read_header, read_messages
 from capstan.interop.kafka.topic_checks import (
@@ -39,15 +40,26 @@ from capstan.storage.tape import index
 from capstan.storage.tape.schema import check_payload
 from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import Tape, append_events, create_tape, newest_cut, stored_payload
+from capstan.storage.tape.upgrade import take_stamps
 from capstan.telemetry.instrumentation import emit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) -> TopicTransfer:
+def import_topics(
+    spark: SparkSession, lake: Lake, name: str, topics: Topics, *, timely: str | None = None
+) -> TopicTransfer:
     """Put the new events of topics on the tape of a stream, in one commit."""
     header = read_header(spark, topics)
+    if timely is not None and Release.of(timely) is not header.release:
+        raise InvalidRequestError(
+            "CAP-TIMELY",
+            f"topics {topics.prefix}-* were exported in the form of timely {header.release}, and "
+            f"are to be read as timely {timely}",
+            f"leave out --timely, or give --timely {header.release}",
+            topic=topics.prefix,
+        )
     tape = _tape(spark, lake, name, header)
     commit = newest_cut(tape).commit + 1
     states = {s.worker: s for s in index.worker_states(tape, newest_cut(tape))}
@@ -58,21 +70,26 @@ def import_topics(spark: SparkSession, lake: Lake, name: str, topics: Topics) ->
         new = _new_rows(messages, {w: s.events for w, s in states.items()}, _pinned(tape, commit))
         ends = ends_of(new.where("kind <> 'record'"), states, topics)
         if not ends:
-            return _result(tape, topics, events=0, records=0)
+            return _result(tape, topics, header, events=0, records=0)
         require_registered(ends, header.workers.keys() | states.keys(), topics)
         batch = TopicBatch(new, header, ends, newest_cut(tape).batch + 1)
         records = require_all(batch, topics)
         outcomes = require_sound(batch, states, tape.time_type, name)
         require_ahead(batch, index.frontier_of(tape, states.values()), outcomes, states, name)
-        _write(spark, tape, batch, commit)
+        tape = _write(spark, tape, batch, commit)
     finally:
         messages.unpersist()
     events = sum(end - (states[w].events if w in states else 0) for w, end in ends.items())
-    return _result(tape, topics, events=events, records=records)
+    return _result(tape, topics, header, events=events, records=records)
 
 
 def _tape(spark: SparkSession, lake: Lake, name: str, header: TopicHeader) -> Tape:
-    fixed = {"domain": "topics", "of": {"stream": header.stream, "tape": header.tape}}
+    fixed: dict[str, object] = {
+        "domain": "topics",
+        "of": {"stream": header.stream, "tape": header.tape},
+    }
+    if header.release is Release.V032:
+        fixed["timely"] = str(header.release)
     settings = TapeSettings(fixed)
     payload = StructType.fromJson(json.loads(header.columns))
     tape = existing_tape(lake, name)
@@ -105,20 +122,25 @@ def _new_rows(
     return new.join(F.broadcast(rows), "worker").where("seq < end").drop("end")
 
 
-def _write(spark: SparkSession, tape: Tape, batch: TopicBatch, commit: int) -> None:
+def _write(spark: SparkSession, tape: Tape, batch: TopicBatch, commit: int) -> Tape:
     """Write workers, then records, then the events that count them: one commit of the tape."""
     fresh = add_new_workers(tape, batch.header.workers, commit)
     emit("topics.workers", stream=tape.name, workers=fresh)
-    records = batch.records().select("worker", "batch", "time", "pos", "data")
+    rows = batch.events().drop("h1", "h2")
+    if not tape.stamped and not rows.where("stamp IS NOT NULL").isEmpty():
+        tape = take_stamps(tape)
+    rows = rows if tape.stamped else rows.drop("stamp")
+    records = batch.records().select("worker", "batch", "time", "pos", "data", *tape.stamp)
     note = {"stream": tape.name, "ends": {str(worker): end for worker, end in batch.ends.items()}}
     delta.append(
         records, tape.paths.records, txn=_transaction(tape, commit), note=note, merge_schema=True
     )
     emit("topics.records", stream=tape.name, commit=commit)
     stored = delta.load(spark, tape.paths.records).where(f"batch >= {batch.batch}")
-    events = counted_events(batch.events().drop("h1", "h2"), stored, commit).coalesce(1)
+    events = counted_events(rows, stored, commit).coalesce(1)
     append_events(tape, events, commit, {"stream": tape.name, "topics": True})
     emit("topics.events", stream=tape.name, commit=commit)
+    return tape
 
 
 def _transaction(tape: Tape, commit: int) -> Txn:
@@ -131,9 +153,10 @@ def _pinned(tape: Tape, commit: int) -> dict[int, int] | None:
     return None if ends is None else {int(worker): end for worker, end in ends.items()}
 
 
-def _result(tape: Tape, topics: Topics, *, events: int, records: int) -> TopicTransfer:
+def _result(
+    tape: Tape, topics: Topics, header: TopicHeader, *, events: int, records: int
+) -> TopicTransfer:
     cut = newest_cut(tape)
     workers = len(index.worker_labels(tape, cut))
-    return TopicTransfer(
-        tape.name, topics.url, cut.commit, workers, events, records, unchanged=not events
-    )
+    counts = (cut.commit, workers, events, records)
+    return TopicTransfer(tape.name, topics.url, *counts, header.release, unchanged=not events)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
 
+from capstan.core.protocol import Release
 from capstan.core.times import Antichain, Box, TimeType, complete
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError
@@ -44,7 +46,10 @@ class TopicBatch:
         return (F.col("seq") - F.col("first") + F.lit(self.batch)).alias("batch")
 
     def events(self) -> DataFrame:
-        """Events as input of `counted_events`, with `h1, h2`; each once."""
+        """Events as input of `counted_events`, with `h1, h2` and `stamp`; each once.
+
+        The stamp is null if it has one element.
+        """
         time_type = self.header.time_type
         update = F.transform(
             "updates",
@@ -52,29 +57,34 @@ class TopicBatch:
                 _time(pair.getField("time"), time_type).alias("time"), pair.getField("diff")
             ),
         )
-        time = F.when(F.col("time").isNotNull(), _time(F.col("time"), time_type))
+        stamp = F.col("stamp")
+        if self.header.release is Release.V031:
+            stamp = F.when(F.col("time").isNotNull(), F.array("time"))
+        times = F.transform(stamp, lambda element: _time(element, time_type))
+        times = times.cast(ArrayType(time_struct(time_type)))
         return (
             self.messages.where("kind <> 'record'")
             .dropDuplicates(_EVENT)
             .select(
                 *_EVENT,
                 "kind",
-                time.cast(time_struct(time_type)).alias("time"),
+                F.get(times, F.lit(0)).alias("time"),
                 update.cast(updates_array(time_type)).alias("updates"),
                 self.number,
                 "records",
                 "h1",
                 "h2",
+                F.when(F.size(times) != 1, times).alias("stamp"),
             )
         )
 
     def records(self) -> DataFrame:
-        """Records with the `seq`, batch and time of their event; each content once."""
+        """Records with the `seq`, batch, time and stamp of their event; each content once."""
         rows = self.messages.where("kind = 'record'").select(*_EVENT, "pos", "data", self.number)
         h1, h2 = record_hashes(rows)
         hashed = rows.withColumn("record_h1", h1).withColumn("record_h2", h2)
         once = hashed.dropDuplicates([*_EVENT, "pos", "record_h1", "record_h2"])
-        return once.join(self.events().select(*_EVENT, "time"), _EVENT, "left")
+        return once.join(self.events().select(*_EVENT, "time", "stamp"), _EVENT, "left")
 
 
 def _time(numbers: Column, time_type: TimeType) -> Column:
@@ -86,8 +96,13 @@ def require_own(messages: DataFrame, header: TopicHeader, topics: Topics) -> Non
     known = ", ".join(f"'{kind}'" for kind in ("progress", "messages", RECORD))
     of = F.lit(recording_tag(header))
     foreign = f"kind IS NULL OR kind NOT IN ({known}) OR seq IS NULL"
+    timed = header.release is Release.V031
+    stated, other = ("time", "stamp") if timed else ("stamp", "time")
+    misstated = f"kind = 'messages' AND ({stated} IS NULL OR {other} IS NOT NULL)"
     counts = messages.agg(
-        F.count_if(F.expr(foreign)).alias("foreign"), F.count_if(F.col("of") != of).alias("others")
+        F.count_if(F.expr(foreign)).alias("foreign"),
+        F.count_if(F.col("of") != of).alias("others"),
+        F.count_if(F.expr(misstated)).alias("misstated"),
     ).collect()[0]
     if counts["foreign"]:
         raise CheckFailedError(
@@ -97,13 +112,21 @@ def require_own(messages: DataFrame, header: TopicHeader, topics: Topics) -> Non
         )
     if counts["others"]:
         raise mixed_recordings(f"{topics.prefix}-*")
+    if counts["misstated"]:
+        raise CheckFailedError(
+            "CAP-TOPIC",
+            f"{counts['misstated']} messages of topics {topics.prefix}-* do not have a {stated} "
+            f"alone, as those of timely {header.release} have",
+            "only `capstan export` writes topics of a recording; delete them and export again",
+            topic=topics.prefix,
+        )
 
 
 def ends_of(
     events: DataFrame, states: Mapping[int, index.WorkerState], topics: Topics
 ) -> dict[int, int]:
     """By worker, the `seq` after its last event; checks that no event is missing before it."""
-    fields = ["kind", "time", "updates", "records", "h1", "h2"]
+    fields = ["kind", "time", "stamp", "updates", "records", "h1", "h2"]
     rows = (
         events.groupBy("worker", "first")
         .agg(
@@ -185,7 +208,7 @@ def require_sound(
     }
     for worker in batch.ends:
         starts.setdefault(worker, ResumePoint())
-    folds = check_events(events.select(*COLUMNS), time_type, starts)
+    folds = check_events(events.select(*COLUMNS, "stamp"), time_type, starts)
     for worker, outcome in sorted(folds.items()):
         violation = outcome.violation
         if violation is not None:
@@ -235,8 +258,10 @@ def require_ahead(
 
 
 def _complete(frontier: Antichain, time_type: TimeType) -> str:
+    """The condition that an element of a stamp is complete: then nothing more can come under it."""
     past = Region(Box.everything(time_type), below=frontier)
-    return region_sql(time_type, past, [f"time.{name}" for name in time_type.names])
+    condition = region_sql(time_type, past, [f"each.{name}" for name in time_type.names])
+    return f"exists(coalesce(stamp, array(time)), each -> {condition})"
 
 
 def _first_missing(events: DataFrame, worker: int, first: int) -> int:

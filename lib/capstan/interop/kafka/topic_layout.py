@@ -7,11 +7,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from capstan.core.protocol import Release
 from capstan.core.times import TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
 
-FORMAT = 1
-"""Version of the layout."""
+FORMATS = {1: Release.V031, 2: Release.V032}
+"""The versions of the layout: how messages state their times."""
 
 _URL = re.compile(r"kafka://([A-Za-z0-9.\-]+:\d{1,5}(?:,[A-Za-z0-9.\-]+:\d{1,5})*)/([^/]*)")
 _PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -67,12 +68,18 @@ class TopicHeader:
     time_type: TimeType
     columns: str  # payload columns, a Spark schema in JSON
     workers: Mapping[int, str]
+    release: Release = Release.V031  # Whether events have a time each, or a stamp.
+
+    @property
+    def version(self) -> int:
+        """The version of the layout."""
+        return next(number for number, release in FORMATS.items() if release is self.release)
 
     def to_text(self) -> str:
         """The header as stored in the topic."""
         return json.dumps(
             {
-                "format": FORMAT,
+                "format": self.version,
                 "stream": self.stream,
                 "tape": self.tape,
                 "commit": self.commit,
@@ -89,19 +96,24 @@ class TopicHeader:
         try:
             fields = json.loads(text)
             version = fields["format"]
-            if version != FORMAT:
+            if version not in FORMATS:
                 raise InvalidRequestError(
                     "CAP-TOPIC",
-                    f"topic {topic} is in format {version}, this version reads {FORMAT}",
+                    f"topic {topic} is in format {version}, this version reads formats 1 to "
+                    f"{max(FORMATS)}",
                     "use the Capstan version that wrote it, or a newer one",
                 )
+            time_type, release = TimeType.from_json(fields["time"]), FORMATS[version]
+            if release is Release.V031 and time_type.order.lexicographic:
+                raise ValueError(text)
             return cls(
                 str(fields["stream"]),
                 str(fields["tape"]),
                 int(fields["commit"]),
-                TimeType.from_json(fields["time"]),
+                time_type,
                 json.dumps(fields["columns"]),
                 {int(worker): str(label) for worker, label in fields["workers"].items()},
+                release,
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequestError(
@@ -120,7 +132,7 @@ def newest_header(texts: list[str], topic: str) -> TopicHeader:
             f"topic {topic} does not exist or is empty",
             "name the prefix that `capstan export` wrote to",
         )
-    if len({header.tape for header in headers}) > 1:
+    if len({(header.tape, header.release) for header in headers}) > 1:
         raise mixed_recordings(topic)
     headers.sort(key=lambda header: header.commit)
     # Workers may be written one by one, and each header names only those written with it.
@@ -138,13 +150,17 @@ class TopicTransfer:
     workers: int
     events: int
     records: int
+    release: Release
     unchanged: bool | None = None  # an import found nothing new; None for an export
 
     def to_json(self) -> dict[str, object]:
         """The result as one JSON object."""
         counts = {"workers": self.workers, "events": self.events, "records": self.records}
         unchanged = {} if self.unchanged is None else {"unchanged": self.unchanged}
-        return {"stream": self.stream, "cut": self.cut, "place": self.url, **counts, **unchanged}
+        place = {"stream": self.stream, "cut": self.cut, "place": self.url}
+        # The head of topics states it, so it is never assumed.
+        timely = {"release": str(self.release), "assumed": False}
+        return {**place, "timely": timely, **counts, **unchanged}
 
 
 def mixed_recordings(topic: str) -> CheckFailedError:

@@ -45,12 +45,13 @@ def open_or_create_tape(
     *,
     stamped: bool = False,
 ) -> Tape:
-    """The tape for recordings of a form, or a new one; raises `mismatch` if its settings differ."""
+    """The tape for recordings of a form, or a new one; raises `mismatch` if it differs."""
     tape = existing_tape(lake, name)
     if tape is None:
         payload = payload_of(from_arrow_schema(recording_reader.record_schema(form)))
         return create_tape(spark, lake, name, form.time_type, payload, settings, stamped=stamped)
-    if tape.settings != settings:
+    # Earlier versions put pairs on tapes of products.
+    if tape.settings != settings or tape.time_type != form.time_type:
         raise mismatch
     return tape
 

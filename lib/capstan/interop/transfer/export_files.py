@@ -65,6 +65,8 @@ def form_of(
     start = list(tape.time_type.minimum)
     known: dict[str, object] = {"minimum": start if len(start) > 1 else start[0]}
     known |= tape.settings.fixed.get("import", {})
+    if tape.settings.timely is not None:
+        known["timely"] = tape.settings.timely
     options = {"time_type": time_type, "record_type": record_type, "timely": timely}
     known |= {name: text for name, text in options.items() if text is not None}
     return Form.from_json(known, form)
@@ -155,6 +157,13 @@ def integer_stamps(tape: Tape) -> Column:
     return F.when(F.col("kind") == "messages", stamp).alias("stamp")
 
 
+def cell_place(tape: Tape) -> Column:
+    """The column `place` of events and records: by it, worker and batch, they belong together."""
+    # A struct is equal to another one also where both have nulls.
+    place = F.struct("time", "stamp") if tape.stamped else F.col("time")
+    return place.alias("place")
+
+
 def integer_times(time_type: TimeType) -> tuple[Column, Column]:
     """The columns `time` and `updates` of events, with times as arrays of integers."""
     time = F.when(F.col("time").isNotNull(), integers(F.col("time"), time_type))
@@ -177,11 +186,9 @@ def _rows(spark: SparkSession, tape: Tape, cut: Cut, workers: list[int], form: F
     events = read_events(spark, tape, cut, workers=workers)
     records = read_records(spark, tape, cut, workers=workers)
     data = _data(payload_of(records.schema), form)
-    # A struct is equal to another one also where both have nulls.
-    place = F.struct("time", "stamp") if tape.stamped else F.col("time")
-    cell = F.col("worker"), F.col("batch"), place.alias("place")
-    cells = events.where("kind = 'messages'").select(*cell, F.col("seq"))
-    messages = records.select(*cell, F.col("pos"), data.alias("data"))
+    cell = "worker", "batch", cell_place(tape)
+    cells = events.where("kind = 'messages'").select(*cell, "seq")
+    messages = records.select(*cell, "pos", data.alias("data"))
     messages = messages.join(cells, ["worker", "batch", "place"], "left").drop("batch", "place")
     _, updates = integer_times(tape.time_type)
     numbers = events.select("worker", "seq", "kind", integer_stamps(tape), updates, "records")

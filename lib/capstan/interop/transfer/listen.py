@@ -220,7 +220,6 @@ class _Session:
         self._stop = threading.Event()
         self._inbox = Inbox(request.limit)
         self._events = self._records = 0
-        minimum = tape.time_type.minimum
         states = index.worker_states(tape, Cut(max(self._cut.commit, 0), self._cut.batch))
         if all(state.closed for state in states):
             raise InvalidRequestError(
@@ -232,7 +231,13 @@ class _Session:
         self._receivers = [
             Receiver(
                 state.worker,
-                StreamChecker(minimum, state.holdings, seq=state.events, records=state.records),
+                StreamChecker(
+                    tape.time_type.minimum,
+                    state.holdings,
+                    seq=state.events,
+                    records=state.records,
+                    order=tape.time_type.order,
+                ),
                 request.form,
                 listener,
                 self._inbox,

@@ -16,6 +16,8 @@ from pyspark.sql import functions as F
 from capstan.capture.batch.commit_events import CLOSING, Statement, hashed, numbered_events
 from capstan.core.config import check_name
 from capstan.core.parallelism import check_parallelism
+from capstan.core.protocol import Release
+from capstan.core.protocol.events import stamp_text
 from capstan.core.times import Antichain, Box
 from capstan.core.times.region import Region
 from capstan.errors import CheckFailedError, IncompleteError, InvalidRequestError
@@ -58,6 +60,7 @@ class RecaptureRequest:
     workers: tuple[str, ...] | None = None  # labels or numbers; None for all
     peers: int | None = None  # None for the present number, or for one per chosen worker
     as_of: int | None = None  # commit; None for the newest
+    timely: str | None = None  # the form of its exports; None as before, or as the stream's
 
     def __post_init__(self) -> None:
         check_name("stream", self.stream)
@@ -68,6 +71,8 @@ class RecaptureRequest:
             )
         if self.peers is not None:
             check_parallelism(self.peers)
+        if self.timely is not None:
+            Release.of(self.timely)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ def recapture(spark: SparkSession, lake: Lake, request: RecaptureRequest) -> Rec
             stream=tape.name,
         )
     verify(spark, lake, tape, workers=tuple(workers), cut=cut).raise_for_violations()
-    copy = _copy(spark, lake, request, tape, len(workers))
+    timely = _form(lake, request, tape)
+    if timely == Release.V031:
+        _require_times(tape, cut, tuple(workers))
+    copy = _copy(spark, lake, request, tape, len(workers), timely)
     commit = newest_cut(copy).commit + 1
     played = interrupted_commit(copy, _transaction(copy, commit), "cut")
     cut = cut if played is None else index.find_cut(tape, played)
@@ -164,8 +172,19 @@ def _record(
     return count
 
 
+def _form(lake: Lake, request: RecaptureRequest, tape: Tape) -> str | None:
+    """The release in whose form it is exported: as asked for, as before, or as the source is."""
+    copy = existing_tape(lake, request.into)
+    return request.timely or (tape if copy is None else copy).settings.timely
+
+
 def _copy(
-    spark: SparkSession, lake: Lake, request: RecaptureRequest, tape: Tape, chosen: int
+    spark: SparkSession,
+    lake: Lake,
+    request: RecaptureRequest,
+    tape: Tape,
+    chosen: int,
+    timely: str | None,
 ) -> Tape:
     """The tape to record on; created, with its workers, if it does not exist."""
     copy = existing_tape(lake, request.into)
@@ -177,6 +196,8 @@ def _copy(
         "workers": None if request.workers is None else sorted(request.workers),
         "count": count,
     }
+    if timely is not None:
+        fixed["timely"] = timely
     settings = TapeSettings(fixed)
     payload = stored_payload(tape)
     stamped = tape.stamped
@@ -234,6 +255,19 @@ def _require_elements(tape: Tape, cut: Cut, workers: Sequence[int], region: Regi
             "only when the stream has ended",
             "close the stream, and re-capture it into a new one",
             stream=tape.name,
+        )
+
+
+def _require_times(tape: Tape, cut: Cut, workers: Sequence[int]) -> None:
+    """Check that all messages have one time: all that the form of timely 0.31 has."""
+    for worker, stamp, _ in index.stamps(tape, cut, workers):
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name}, worker {worker}: messages have {stamp_text(stamp)}, and the "
+            "re-capture is declared as one of timely 0.31, with one time each",
+            "re-capture it into another stream, with --timely 0.32",
+            stream=tape.name,
+            worker=worker,
         )
 
 

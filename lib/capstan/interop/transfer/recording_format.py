@@ -8,7 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from capstan.core.protocol import Release, transcript_minimum
-from capstan.core.times import PRODUCT, Coordinate, Kind, TimeOrder, TimeType
+from capstan.core.times import PAIR, PRODUCT, Coordinate, Kind, TimeOrder, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
@@ -148,23 +148,25 @@ class Form:
         return PRODUCT if self.types is None else self.types.time.order
 
     def require_tape(self) -> None:
-        """Check that a tape can hold recordings of this form: it orders times by coordinates."""
-        if self.types is not None and self.order != PRODUCT:
+        """Check that a tape can hold recordings of this form: it has one order for all parts."""
+        if self.types is not None and self.order not in (PRODUCT, PAIR):
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
-                f"times of {self.types.time.name} are ordered by the first part of a pair that "
-                "differs, and a tape orders times coordinate by coordinate",
-                "`capstan check` checks the files as they are; a Product can be imported",
+                f"times of {self.types.time.name} mix pairs and Products, and a tape orders all "
+                "parts of a time in one way",
+                "`capstan check` checks the files as they are; pairs of pairs, and Products of "
+                "Products, can be imported",
                 type=self.types.time.name,
             )
 
     @property
     def time_type(self) -> TimeType:
-        """The time type of the tape: `t`, or `t0`, `t1` and so on, of kind BIGINT."""
+        """The time type of the tape: `t`, or `t0`, `t1` and so on, of kind BIGINT, in its order."""
         start = transcript_minimum(self.minimum)
         names = ["t"] if len(start) == 1 else [f"t{index}" for index in range(len(start))]
         pairs = zip(names, start, strict=True)
-        return TimeType(tuple(Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs))
+        axes = (Coordinate.of(name, Kind.BIGINT, least) for name, least in pairs)
+        return TimeType(tuple(axes), self.order)
 
     def encoding(self, worker: int | None, longest: int = MAX_FRAME) -> Encoding:
         """The encoding, up to `longest` bytes a frame; without a worker, line one names it."""

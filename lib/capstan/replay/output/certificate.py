@@ -136,7 +136,9 @@ def _replay_workers(
             "records": sum(records for _, _, records in share),
             "frontier": [
                 time_type.render(time)
-                for time in Antichain.of(t for s, worker, _ in share for t in s.frontiers[worker])
+                for time in Antichain.of(
+                    (t for s, worker, _ in share for t in s.frontiers[worker]), time_type.order
+                )
             ],
         }
         for number, share in enumerate(shares)

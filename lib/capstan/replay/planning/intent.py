@@ -77,12 +77,13 @@ class Intent:
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """The intent that `to_json` wrote."""
         placed, columns = value.get("placed"), value.get("columns")
+        region = parse_region(value["region"])
         lookups: Mapping[str, Any] = value.get("lookups") or {}
         return cls(
             request=Request.from_json(value["request"]),
             cut=int(value["cut"]),
-            region=parse_region(value["region"]),
-            reached=Antichain.of(Time(time) for time in value["reached"]),
+            region=region,
+            reached=Antichain.of(map(Time, value["reached"]), region.box.order),
             code=value["code"],
             placed=None if placed is None else Placement(**placed),
             keys=tuple(value["keys"]),

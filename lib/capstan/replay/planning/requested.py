@@ -28,13 +28,14 @@ _INTERVAL = (
 def requested_box(inputs: Inputs, request: Request) -> Box:
     """The times of a request: its bounds, restricted to those known at an epoch."""
     time_type = inputs.time_type
-    bounds = [Box.bound_of_text(time_type, text) for text in (request.since, request.until)]
+    since = Box.bound_of_text(time_type, request.since)
+    until = Box.bound_of_text(time_type, request.until)
     for stream in inputs:
-        require_whole_steps(stream.tape, *bounds)
-    box = Box(*bounds)
+        require_whole_steps(stream.tape, since, until)
+    box = Box(since, until, time_type.order)
     if request.known_at is not None:
         box = box.intersect(_known(inputs.tape.name, time_type, request.known_at))
-    if box.intersect(Box(time_type.minimum, box.until)).is_empty:
+    if box.intersect(replace(box, since=time_type.minimum)).is_empty:
         raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",

@@ -2,9 +2,9 @@
 
 A range has the records under a stamp when some element is before its end, and none was in an
 earlier range: complete, and before its beginning. So each record is replayed once by ranges that
-follow each other. For one coordinate the least element decides. For several, the row in the target
-has the first element that is in the range. Records without elements are read only where nothing
-bounds the times.
+follow each other. For one coordinate, and for pairs, the least element decides. Otherwise, the row
+in the target has the first element that is in the range. Records without elements are read only
+where nothing bounds the times.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def require_placed(plan: Plan) -> None:
         if plan.request.follow is not None and not is_ordered(stream):
             require_single_times(stream.tape, "a followed replay")
         bounds = zip(plan.box.since, plan.box.until, strict=True)
-        if sum(bound != (None, None) for bound in bounds) > 1:
+        if not is_ordered(stream) and sum(bound != (None, None) for bound in bounds) > 1:
             # Ranges of one coordinate follow each other. Of several, a stamp may be in no range.
             _require_whole(Region(plan.box), stream)
 
 
 def is_ordered(stream: StreamInput) -> bool:
     """Whether all times of a stream are in one row, so that the least of a stamp decides."""
-    return len(stream.tape.time_type.coordinates) == 1
+    return stream.tape.time_type.is_total
 
 
 def _require_whole(region: Region, stream: StreamInput) -> None:

@@ -100,15 +100,15 @@ class Inputs:
     @property
     def frontier(self) -> Antichain:
         """The frontier under which a time is complete when it is complete in all of the streams."""
-        return Antichain.of(time for stream in self for time in stream.frontier)
+        times = (time for stream in self for time in stream.frontier)
+        return Antichain.of(times, self.tape.time_type.order)
 
     @property
     def time_type(self) -> TimeType:
         """The coordinates of the times, which agree, each from the least minimum of all streams."""
         by_stream = [stream.tape.time_type.coordinates for stream in self]
-        return TimeType(
-            tuple(min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
-        )
+        axes = (min(axis, key=attrgetter("minimum")) for axis in zip(*by_stream, strict=True))
+        return TimeType(tuple(axes), self.tape.time_type.order)
 
     @property
     def step(self) -> int:

@@ -136,7 +136,10 @@ def _among(plan: Plan, schema: StructType, regions: Sequence[Region]) -> str:
     if len(regions) == 1:
         return f"({plan.layout.predicate(schema, plan.time_type, None, regions[0])})"
     half = len(regions) // 2
-    until = regions[half].box.since
-    before = Region(Box((None,) * len(until), (*((None,) * (len(until) - 1)), until[-1])))
+    box = regions[half].box
+    nothing = (None,) * (len(box.since) - 1)
+    # Of pairs, the regions differ in their bounds as a whole, else in the last coordinate.
+    until = box.since if box.order.lexicographic else (*nothing, box.since[-1])
+    before = Region(replace(box, since=(None, *nothing), until=until))
     left, right = (_among(plan, schema, part) for part in (regions[:half], regions[half:]))
     return f"if({plan.layout.predicate(schema, plan.time_type, None, before)}, {left}, {right})"

@@ -7,6 +7,7 @@ import json
 from capstan.core.times import Antichain, Box, Time, TimeType
 from capstan.core.times.box import BoundJson
 from capstan.core.times.region import Region
+from capstan.core.times.time_type import order_json, order_of
 from capstan.storage.ledger.tables import as_text
 
 
@@ -22,6 +23,7 @@ def region_text(region: Region) -> str:
             "until": list(region.box.until),
             "below": frontier(region.below),
             "above": frontier(region.above),
+            **order_json(region.box.order),
         }
     )
 
@@ -29,11 +31,12 @@ def region_text(region: Region) -> str:
 def parse_region(text: str) -> Region:
     """Parse the text of `region_text`."""
     value = json.loads(text)
+    order = order_of(value)
 
     def frontier(times: list[list[int]] | None) -> Antichain | None:
-        return None if times is None else Antichain.of(Time(time) for time in times)
+        return None if times is None else Antichain.of((Time(time) for time in times), order)
 
-    box = Box(tuple(value["since"]), tuple(value["until"]))
+    box = Box(tuple(value["since"]), tuple(value["until"]), order)
     return Region(box, frontier(value["below"]), frontier(value["above"]))
 
 

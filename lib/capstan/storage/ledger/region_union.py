@@ -6,10 +6,11 @@ times. The union is exact: the points stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from capstan.core.times import Antichain, Box
+from capstan.core.times.box import Bound, given
 from capstan.core.times.region import Region
 from capstan.storage.ledger.claims import Scope
 
@@ -19,7 +20,10 @@ Workers = frozenset[int] | None
 
 @dataclass(frozen=True, slots=True)
 class RegionStrip:
-    """Regions of some workers that differ only in their last coordinate, in order and with gaps."""
+    """Regions of some workers that differ only in their last coordinate, in order and with gaps.
+
+    Those of pairs differ in their bounds as a whole.
+    """
 
     workers: Workers
     regions: tuple[Region, ...]
@@ -37,7 +41,7 @@ def merge_scopes(scopes: Iterable[Scope]) -> list[RegionStrip]:
     by_regions: dict[tuple[Region, ...], Workers] = {}
     for workers, regions in by_workers.items():
         merged = merge_regions(regions)
-        for row in _merge_along(merged, len(merged[0].box.since) - 1) if merged else ():
+        for row in _merge_along(merged, _axes(merged)[-1]) if merged else ():
             # Workers with the same coverage share a strip.
             others = by_regions.get(row, frozenset())
             by_regions[row] = None if workers is None or others is None else workers | others
@@ -51,10 +55,17 @@ def merge_regions(regions: Iterable[Region]) -> list[Region]:
         if not region.box.is_empty:
             _append_or_extend(by_box.setdefault(region.box, []), region)
     merged = [region for group in by_box.values() for region in group]
-    axes = len(merged[0].box.since) if merged else 0
-    for axis in reversed(range(axes)):
+    for axis in reversed(_axes(merged)):
         merged = [region for strip in _merge_along(merged, axis) for region in strip]
     return merged
+
+
+def _axes(regions: Sequence[Region]) -> list[slice]:
+    """The parts of bounds along which regions can follow each other."""
+    if not regions:
+        return []
+    width, order = len(regions[0].box.since), regions[0].box.order
+    return [slice(0, width)] if order.lexicographic else [slice(i, i + 1) for i in range(width)]
 
 
 def _without_idle_frontiers(region: Region) -> Region:
@@ -94,34 +105,34 @@ def _is_at_most(one: Antichain | None, end: Antichain | None) -> bool:
     return end is None or (one is not None and one.dominates(end))
 
 
-def _merge_along(regions: Iterable[Region], axis: int) -> list[tuple[Region, ...]]:
-    """Merge regions that differ only in one coordinate; sorted by it."""
+def _merge_along(regions: Iterable[Region], axis: slice) -> list[tuple[Region, ...]]:
+    """Merge regions that differ only in one part of their bounds; sorted by it."""
     groups: dict[tuple[object, ...], list[Region]] = {}
     for region in regions:
         box = region.box
         rest = (
-            *box.since[:axis],
-            *box.since[axis + 1 :],
-            *box.until[:axis],
-            *box.until[axis + 1 :],
+            *box.since[: axis.start],
+            *box.since[axis.stop :],
+            *box.until[: axis.start],
+            *box.until[axis.stop :],
         )
         groups.setdefault((rest, region.below, region.above), []).append(region)
     return [_merge_intervals(group, axis) for group in groups.values()]
 
 
-def _merge_intervals(regions: list[Region], axis: int) -> tuple[Region, ...]:
+def _merge_intervals(regions: list[Region], axis: slice) -> tuple[Region, ...]:
     intervals = [(region.box.since[axis], region.box.until[axis]) for region in regions]
-    merged: list[tuple[int | None, int | None]] = []
-    for low, high in sorted(intervals, key=lambda pair: (pair[0] is not None, pair[0] or 0)):
+    merged: list[tuple[Bound, Bound]] = []
+    for low, high in sorted(intervals, key=lambda interval: given(interval[0])):
         since, until = merged[-1] if merged else (low, low)
-        if not merged or (until is not None and low is not None and low > until):
+        if not merged or (given(until) and given(low) > given(until)):
             merged.append((low, high))
-        elif until is not None:
-            merged[-1] = since, None if high is None else max(until, high)
+        elif given(until):
+            merged[-1] = since, max(until, high, key=given) if given(high) else high
     return tuple(_with_interval(regions[0], axis, *interval) for interval in merged)
 
 
-def _with_interval(region: Region, axis: int, since: int | None, until: int | None) -> Region:
+def _with_interval(region: Region, axis: slice, since: Bound, until: Bound) -> Region:
     low, high = list(region.box.since), list(region.box.until)
     low[axis], high[axis] = since, until
-    return replace(region, box=Box(tuple(low), tuple(high)))
+    return replace(region, box=replace(region.box, since=tuple(low), until=tuple(high)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import is_not
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.json_object import Json
-from capstan.core.times import Antichain, Box, Time, TimeType
+from capstan.core.times import PRODUCT, Antichain, Box, Time, TimeOrder, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
 from capstan.storage.delta import delta
@@ -42,11 +42,13 @@ class WorkerState:
     events: int  # on tape; the next `seq`
     records: int
     holdings: Holdings
+    order: TimeOrder = field(default=PRODUCT, kw_only=True)
 
     @property
     def frontier(self) -> Antichain:
         """The minimal held times; empty when the worker is closed."""
-        return Antichain.of(time for time, count in self.holdings if count > 0)
+        held = (time for time, count in self.holdings if count > 0)
+        return Antichain.of(held, self.order)
 
     @property
     def closed(self) -> bool:
@@ -117,7 +119,7 @@ class TapeState:
     """The state of a tape at a cut."""
 
     workers: tuple[WorkerState, ...]
-    greatest: int | None  # last coordinate (event time) of any messages event
+    greatest: int | None  # leading coordinate (event time) of any messages event
 
 
 def tape_state(tape: Tape, cut: Cut) -> TapeState:
@@ -126,11 +128,12 @@ def tape_state(tape: Tape, cut: Cut) -> TapeState:
     totals = totals_at(tape, cut.commit)
     minimum = tape.time_type.minimum
     net = net_changes(from_start(totals.changes, list(labels), minimum))
-    return TapeState(states_of(labels, totals.counts, net), totals.greatest)
+    states = states_of(labels, totals.counts, net, tape.time_type.order)
+    return TapeState(states, totals.greatest)
 
 
 def states_of(
-    labels: Mapping[int, str], counts: pa.Table, net: pa.Table
+    labels: Mapping[int, str], counts: pa.Table, net: pa.Table, order: TimeOrder
 ) -> tuple[WorkerState, ...]:
     """The states of labelled workers, by number.
 
@@ -142,7 +145,7 @@ def states_of(
         counted[worker] = events, records
     held = holdings_of(net)
     return tuple(
-        WorkerState(worker, labels[worker], *counted[worker], held.get(worker, ()))
+        WorkerState(worker, labels[worker], *counted[worker], held.get(worker, ()), order=order)
         for worker in sorted(labels)
     )
 
@@ -189,9 +192,11 @@ def _roster(tape: Tape) -> list[dict[str, Any]]:
 def frontier_of(tape: Tape, states: Collection[WorkerState]) -> Antichain:
     """The frontier of the sum of all workers' holdings."""
     # Without a worker it is the minimum and nothing is complete: any worker opens at the minimum.
+    order = tape.time_type.order
     if not states:
-        return Antichain.of([tape.time_type.minimum])
-    return Antichain.of(t for state in states for t, count in state.holdings if count > 0)
+        return Antichain.of([tape.time_type.minimum], order)
+    held = (t for state in states for t, count in state.holdings if count > 0)
+    return Antichain.of(held, order)
 
 
 def content_summary(

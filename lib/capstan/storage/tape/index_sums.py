@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from capstan.core.times import Time
+from capstan.core.times import Time, TimeType
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.incremental_read import Parts, read_incrementally
 from capstan.storage.delta.opened_table import OpenedTable
@@ -46,7 +46,7 @@ class IndexSums:
     """Sums over the events of a tape.
 
     `counts` are by worker and commit: the number of events `n`, and of records `r`, and the `first`
-    and `last` of their times in the last coordinate, null without records. `changes` are the net
+    and `last` of their times in the leading coordinate, null without records. `changes` are the net
     changes `diff` of held times, by time as well, a column `t0`, `t1`, ... for each coordinate.
     """
 
@@ -76,7 +76,7 @@ def read_sums(tape: Tape) -> IndexSums:
         changes = [earlier.get("changes", no_changes(width))]
         columns = iter_columns(tape.paths.events, SUMMED, events, files)
         for portion in merge_batches(columns):
-            sums = sums_of(portion, width)
+            sums = sums_of(portion, tape.time_type)
             counts.append(sums.counts)
             changes.append(sums.changes)
         # A commit may be split over several portions.
@@ -89,9 +89,10 @@ def read_sums(tape: Tape) -> IndexSums:
     return IndexSums(**read_incrementally("index sums", tape.paths.events, add))
 
 
-def sums_of(events: pa.RecordBatch, width: int) -> IndexSums:
-    """The sums over some events, whose times have `width` coordinates."""
-    *_, times = coordinates(events.column("time"), width)
+def sums_of(events: pa.RecordBatch, time_type: TimeType) -> IndexSums:
+    """The sums over some events."""
+    width = len(time_type.coordinates)
+    times = coordinates(events.column("time"), width)[time_type.leading]
     ones = pa.array(np.ones(events.num_rows, np.int64))
     owners = [events.column("worker"), events.column("commit")]
     columns = [*owners, ones, pc.fill_null(events.column("records"), 0), times, times]

@@ -66,7 +66,7 @@ class Totals:
     commit: int  # -1 before the first one
     counts: pa.Table
     changes: pa.Table
-    greatest: int | None  # last coordinate (event time) of any messages event
+    greatest: int | None  # leading coordinate (event time) of any messages event
 
     @classmethod
     def none(cls, width: int) -> Totals:
@@ -104,7 +104,7 @@ def totals_at(tape: Tape, commit: int) -> Totals:
         commits = rows.column("commit")
         new = pc.and_(pc.greater_equal(commits, first), pc.less_equal(commits, commit))
         later = rows if pc.all(new).as_py() else rows.filter(new)
-        totals = totals.plus(commit, sums_of(later, len(tape.time_type.coordinates)))
+        totals = totals.plus(commit, sums_of(later, tape.time_type))
     return replace(totals, commit=commit)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pyarrow import dataset
 
 from capstan.core.times import Antichain, Box, Kind, TimeType
+from capstan.core.times.box_conditions import OPERATORS, box_conditions
 from capstan.core.times.region import Region
 from capstan.storage.tape.index import arrow_coordinates
 
@@ -28,14 +32,16 @@ def is_timed(time_type: TimeType) -> dataset.Expression:
 
 def in_box(time_type: TimeType, box: Box) -> dataset.Expression:
     """The condition that a row has a time inside a box."""
-    condition = is_timed(time_type)
-    for coordinate, since, until in zip(time_type.coordinates, box.since, box.until, strict=True):
-        field, kind = dataset.field("time", coordinate.name), _ARROW[coordinate.kind]
-        if since is not None:
-            condition &= field >= pa.scalar(since, kind)
-        if until is not None:
-            condition &= field < pa.scalar(until, kind)
-    return condition
+
+    def compared(axis: int, sign: str, bound: int) -> dataset.Expression:
+        coordinate = time_type.coordinates[axis]
+        field = dataset.field("time", coordinate.name)
+        condition: dataset.Expression = OPERATORS[sign](
+            field, pa.scalar(bound, _ARROW[coordinate.kind])
+        )
+        return condition
+
+    return reduce(and_, box_conditions(box, compared), is_timed(time_type))
 
 
 def numbers_of(column: pa.StructArray, time_type: TimeType) -> Numbers:
@@ -47,12 +53,13 @@ def numbers_of(column: pa.StructArray, time_type: TimeType) -> Numbers:
 def inside(region: Region, times: Numbers) -> Mask:
     """The mask of times, given as rows of coordinates, that are in a region."""
     region = region.simplified()
-    mask: Mask = np.ones(len(times), dtype=np.bool_)
-    for axis, (since, until) in enumerate(zip(region.box.since, region.box.until, strict=True)):
-        if since is not None:
-            mask &= times[:, axis] >= since
-        if until is not None:
-            mask &= times[:, axis] < until
+
+    def compared(axis: int, sign: str, bound: int) -> Mask:
+        mask: Mask = OPERATORS[sign](times[:, axis], bound)
+        return mask
+
+    everywhere: Mask = np.ones(len(times), dtype=np.bool_)
+    mask = reduce(and_, box_conditions(region.box, compared), everywhere)
     if region.below is not None:
         mask &= ~_at_or_above(region.below, times)
     if region.above is not None:

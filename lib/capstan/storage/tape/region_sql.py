@@ -19,6 +19,7 @@ from capstan.core.times import (
     Time,
     TimeType,
 )
+from capstan.core.times.box_conditions import box_conditions
 from capstan.core.times.region import Region
 
 _MAX_LISTED = 32
@@ -50,13 +51,13 @@ def region_sql(time_type: TimeType, region: Region, columns: Sequence[str]) -> s
     `columns` are SQL expressions by coordinate: `time.event`, `sched_dep`.
     """
     region = region.simplified()
-    parts: list[str] = []
-    for i, coordinate in enumerate(time_type.coordinates):
-        since, until = region.box.since[i], region.box.until[i]
-        if since is not None:
-            parts.append(f"{columns[i]} >= {literal(coordinate, since)}")
-        if until is not None:
-            parts.append(f"{columns[i]} < {literal(coordinate, until)}")
+
+    def bounded(axis: int, sign: str, bound: int) -> str:
+        return f"{columns[axis]} {sign} {literal(time_type.coordinates[axis], bound)}"
+
+    parts = box_conditions(
+        region.box, bounded, lambda a, b: f"({a} AND {b})", lambda a, b: f"({a} OR {b})"
+    )
 
     def compared(time: Time, sign: str, joint: str) -> str:
         sides = zip(columns, time_type.coordinates, time, strict=True)

@@ -14,6 +14,9 @@ FORMAT = 2
 STAMPED_FORMAT = 3
 """The version of tapes that also have messages under several times, or under none."""
 
+PAIRS_FORMAT = 4
+"""The version of tapes whose times are pairs; like those of stamps, they have the column."""
+
 _COORDINATES: dict[Kind, T.DataType] = {
     Kind.BIGINT: T.LongType(), Kind.DATE: T.DateType(), Kind.TIMESTAMP: T.TimestampType(),
 }  # fmt: skip

@@ -37,12 +37,19 @@ class TapeSettings:
 
     @property
     def pairs(self) -> str | None:
-        """The type of imported times if it has pairs: recorded in another order than the tape's."""
+        """The type of imported times if it has pairs, which are ordered as no Product is."""
         imported = self.fixed.get("import")
         name = imported.get("time_type") if isinstance(imported, dict) else None
         # As types are named, the parts of a tuple are separated by a comma and a blank, and those
         # of a Product by a comma.
         return name if isinstance(name, str) and ", " in name else None
+
+    @property
+    def timely(self) -> str | None:
+        """The release of timely in whose form its recordings are exported; None if not stated."""
+        imported = self.fixed.get("import")
+        stated = (imported if isinstance(imported, dict) else self.fixed).get("timely")
+        return None if stated is None else str(stated)
 
     def with_count(self, count: int) -> Self:
         """The settings with another number of workers by key."""

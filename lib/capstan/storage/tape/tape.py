@@ -36,7 +36,7 @@ class Tape:
     paths: TapePaths
     time_type: TimeType
     settings: TapeSettings  # as of creation or the last change
-    stamped: bool = False  # whether it has messages under several times, or under none
+    stamped: bool = False  # whether it can have messages under several times, or under none
 
     @property
     def identity(self) -> str:
@@ -90,7 +90,8 @@ def open_tape(
 ) -> Tape:
     """Open the tape of a stream, without a JVM.
 
-    Only for who takes `stamps`, it may have messages under several times, or under none.
+    Only for who takes `stamps`, it may have messages under several times, or under none, and times
+    that are pairs.
     """
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
@@ -104,11 +105,11 @@ def open_tape(
         )
     table = events or delta.open_table(paths.events)
     properties, version = table.metadata().configuration, _version_of(table)
-    if not version.isdecimal() or not 1 <= int(version) <= schema.STAMPED_FORMAT:
+    if not version.isdecimal() or not 1 <= int(version) <= schema.PAIRS_FORMAT:
         raise SystemFailureError(
             "CAP-FORMAT",
             f"stream {name} has format {version or 'unknown'}; this Capstan reads formats 1 to "
-            f"{schema.STAMPED_FORMAT}",
+            f"{schema.PAIRS_FORMAT}",
             "use the Capstan that wrote the tape, or a newer one",
             stream=name,
         )
@@ -121,13 +122,29 @@ def open_tape(
 
 
 def require_single_times(tape: Tape, what: str = "this") -> None:
-    """Check that all messages of a tape have one time: all that `what` works on."""
+    """Check that all messages of a tape have one time, no pair: all that `what` works on."""
+    require_products(tape, what)
     if tape.stamped:
         raise InvalidRequestError(
             "CAP-STAMP",
             f"stream {tape.name} has messages under several times, or under none; {what} works on "
             "messages under one time each",
             "such a stream can be verified, exported, served, and copied into a table by a replay",
+            stream=tape.name,
+        )
+
+
+_COPY = "such a stream can be verified, exported, served, re-captured, and copied by a replay"
+
+
+def require_products(tape: Tape, what: str, hint: str = _COPY) -> None:
+    """Check that times of a tape are ordered coordinate by coordinate, as `what` needs."""
+    if tape.time_type.order.lexicographic:
+        raise InvalidRequestError(
+            "CAP-TIME-TYPE",
+            f"stream {tape.name} has pairs as times, ordered by the first part that differs; "
+            f"{what} works on times that are ordered coordinate by coordinate",
+            hint,
             stream=tape.name,
         )
 
@@ -165,7 +182,8 @@ def create_tape(
     stamped: bool = False,
 ) -> Tape:
     """Create the tables of a tape; `events` last, so that an unfinished tape does not exist."""
-    paths = lake.stream(name)
+    paths, pairs = lake.stream(name), time_type.order.lexicographic
+    stamped, version = stamped or pairs, schema.STAMPED_FORMAT if stamped else schema.FORMAT
     append_only = {"delta.appendOnly": "true"}
     arrow_writer.create_table(paths.workers, schema.WORKERS, properties=append_only)
     records = schema.records_schema(time_type, payload, stamped=stamped)
@@ -173,7 +191,7 @@ def create_tape(
     create_table(spark, paths.late, schema.late_schema(time_type, payload))
     properties = {
         **append_only,
-        "capstan.format": str(schema.STAMPED_FORMAT if stamped else schema.FORMAT),
+        "capstan.format": str(schema.PAIRS_FORMAT if pairs else version),
         "capstan.stream": name,
         "capstan.time": json.dumps(time_type.to_json()),
         "capstan.settings": settings.to_text(),
@@ -320,7 +338,7 @@ def read_records(
 
 def placed(frame: DataFrame, tape: Tape, region: Region) -> DataFrame:
     """The rows of `events` or `records` in a region, with the time that they have in it."""
-    if not tape.stamped or len(tape.columns) == 1 or region.is_everything:
+    if not tape.stamped or tape.time_type.is_total or region.is_everything:
         return frame.where(region_sql(tape.time_type, region, tape.columns))
     condition, time = stamp_sql(tape.time_type, region)
     return frame.where(condition).withColumn("time", F.expr(time))

@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from capstan.core.times import Kind, TimeType
+from capstan.core.protocol import Release
+from capstan.core.times import PAIR, Kind, TimeType
 from capstan.errors import CheckFailedError, InvalidRequestError
-from capstan.interop.kafka.topic_layout import FORMAT, TopicHeader, Topics, newest_header
+from capstan.interop.kafka.topic_layout import FORMATS, TopicHeader, Topics, newest_header
 
 HEAD = TopicHeader(
     "little", "a1b2", 3, TimeType.of(event=Kind.TIMESTAMP), '{"type": "struct"}', {0: "a"}
@@ -74,9 +75,18 @@ def test_what_is_no_head_is_refused(text: str) -> None:
         TopicHeader.from_text(text, "t")
 
 
+def test_pairs_are_in_the_newer_format_alone() -> None:
+    time_type = TimeType(TimeType.of(a=Kind.BIGINT, b=Kind.BIGINT).coordinates, PAIR)
+    made = replace(HEAD, time_type=time_type, release=Release.V032)
+    assert TopicHeader.from_text(made.to_text(), "t") == made
+    wrong = json.dumps({**json.loads(made.to_text()), "format": 1})
+    with pytest.raises(InvalidRequestError, match="has no header of a recording"):
+        TopicHeader.from_text(wrong, "t")
+
+
 def test_a_newer_format_is_refused() -> None:
-    newer = json.dumps({**json.loads(HEAD.to_text()), "format": FORMAT + 1})
-    with pytest.raises(InvalidRequestError, match=f"CAP-TOPIC: topic t is in format {FORMAT + 1}"):
+    newer = json.dumps({**json.loads(HEAD.to_text()), "format": max(FORMATS) + 1})
+    with pytest.raises(InvalidRequestError, match="CAP-TOPIC: topic t is in format 3"):
         TopicHeader.from_text(newer, "t")
 
 
@@ -100,3 +110,13 @@ def test_heads_written_singly_name_all_workers() -> None:
     for order in itertools.permutations(heads):
         actual = newest_header([head.to_text() for head in order], "t")
         assert actual == replace(HEAD, commit=5, workers={0: "a", 1: "b", 2: "c"})
+
+
+def test_the_format_of_topics_is_the_form_of_their_messages() -> None:
+    for release, number in ((Release.V031, 1), (Release.V032, 2)):
+        made = replace(HEAD, release=release)
+        assert json.loads(made.to_text())["format"] == number
+        assert TopicHeader.from_text(made.to_text(), "t") == made
+    both = [HEAD.to_text(), replace(HEAD, release=Release.V032).to_text()]
+    with pytest.raises(CheckFailedError, match="holds messages of two recordings"):
+        newest_header(both, "t")

@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from capstan.backfill.survey import survey
 from capstan.capture.run import close, put_back
-from capstan.core.config import Mode, ProjectConfig, Target
-from capstan.core.times import Kind, TimeType
-from capstan.errors import InvalidRequestError, RangeLockedError
+from capstan.core.config import Mode, ProjectConfig, Replay, Target
+from capstan.core.times import PAIR, Kind, TimeType
+from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
+from capstan.interop.kafka import export_topics as topic_export
 from capstan.interop.kafka.export_topics import export_topics
+from capstan.interop.kafka.topic_layout import Topics
 from capstan.maintenance.retire import plan_retire
 from capstan.replay.planning.planner import make_plan
 from capstan.replay.planning.request import Request
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 
 LINE = TimeType.of(t=Kind.BIGINT)
 GRID = TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
+PAIRS = replace(GRID, order=PAIR)
 NAME = "stamped"
 CONFIG = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
 
@@ -59,6 +63,79 @@ def planned(lake: Lake, config: ProjectConfig | None = None, **asked: Any) -> Pl
 
 def records(plan: Plan) -> int:
     return sum(stream.content(plan.reads).records for stream in plan.inputs)
+
+
+def pairs(root: Path, frontier: tuple[int, int] | None) -> Lake:
+    """One worker with records at (0,5), (1,0) and (2,3), under {(0,7),(1,2)} and no element."""
+    lake = Lake.at(root)
+    times, stamps = [(0, 5), (1, 0), (2, 3)], [[(0, 7), (1, 2)], []]
+    lay_tape(lake, NAME, ["a"], times, frontier, time_type=PAIRS, stamps=stamps)
+    return lake
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        ({}, 4),
+        ({"until": "t0=1"}, 2),
+        ({"until": "[0, 7]"}, 1),
+        ({"since": "[0, 6]", "until": "[1, 1]"}, 2),
+        ({"since": "[1, 1]"}, 1),
+        ({"since": "[2, 4]"}, 0),
+    ],
+)
+def test_a_range_of_pairs_has_what_lies_between(
+    tmp_path: Path, asked: dict[str, str], times: int
+) -> None:
+    plan = planned(pairs(tmp_path, None), **asked)
+    assert plan.inputs.streams[0].content(plan.reads).times == times
+    assert timeless_records(plan) == {"read": int(not asked), "left_out": int(bool(asked))}
+
+
+def test_a_frontier_of_pairs_completes_what_is_before_it(tmp_path: Path) -> None:
+    lake = pairs(tmp_path, (1, 0))
+    plan = planned(lake, follow="f")
+    assert (records(plan), plan.reached.elements) == (2, ((1, 0),))
+    assert records(planned(lake, until="t0=1")) == 2
+    assert planned(lake, until="t0=1").complete
+    assert not planned(lake, until="[1, 1]", partial=True).complete
+    assert planned(lake, since="[1, 0]", until="t0=2", partial=True).is_empty
+    with pytest.raises(IncompleteError, match="no time of the range is complete"):
+        planned(lake, since="[1, 0]", until="t0=2").require_complete()
+    with pytest.raises(IncompleteError, match="the range is not complete"):
+        planned(lake, since="[0, 6]", until="t0=2").require_complete()
+    for wrong in ("t1=1", "[null, 1]"):
+        with pytest.raises(InvalidRequestError, match="begins with t0"):
+            planned(lake, until=wrong)
+    with pytest.raises(InvalidRequestError, match="is empty or reversed"):
+        planned(lake, since="[1, 2]", until="t0=1")
+
+
+def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = pairs(tmp_path, None)
+    monkeypatch.setattr(topic_export, "_texts", lambda spark, topics: [])
+    config = replace(CONFIG, replays={"all": Replay(name="all", stream=NAME, target="t")})
+    spark: Any = None
+    tape = open_tape(lake, NAME, stamps=True)
+
+    def topics() -> object:
+        place = Topics("nowhere:9092", "t")
+        return export_topics(spark, lake, tape, place, workers=[0], cut=newest_cut(tape))
+
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
+        ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
+        ("a backfill", lambda: survey(lake, config, "all")),
+        ("an export to topics in the form of timely 0.31", topics),
+        ("this", lambda: plan_retire(lake, NAME, "t0=3")),
+        ("this", lambda: close(spark, lake, NAME)),
+        ("this", lambda: put_back(spark, lake, NAME)),
+    ]
+    for what, call in refused:
+        with pytest.raises(InvalidRequestError, match=f"pairs.*{what} works on times") as caught:
+            call()
+        assert caught.value.code == "CAP-TIME-TYPE"
+    assert not Path(lake.table("t")).exists()
 
 
 @pytest.mark.parametrize(
@@ -189,20 +266,30 @@ def test_rows_that_a_range_would_take_away_are_kept(tmp_path: Path) -> None:
     assert caught.value.code == "CAP-STAMP"
 
 
+def test_topics_of_0_31_have_no_stamps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = line(tmp_path)
+    spark: Any = None
+    monkeypatch.setattr(topic_export, "_texts", lambda spark, topics: [])
+    tape, place = open_tape(lake, NAME, stamps=True), Topics("nowhere:9092", "t")
+    for timely in (None, "0.31"):
+        with pytest.raises(
+            InvalidRequestError, match=r"a stamp of 2 elements: 2, 7, where topics"
+        ) as caught:
+            export_topics(
+                spark, lake, tape, place, workers=[0], cut=newest_cut(tape), timely=timely
+            )
+        assert (caught.value.code, caught.value.hint[:20]) == ("CAP-STAMP", "give --timely 0.32, ")
+
+
 def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
     lake = line(tmp_path)
     config = replace(CONFIG, targets={"t": Target(name="t", time="at")})
     spark: Any = None
-    tape = open_tape(lake, NAME, stamps=True)
-
-    def topics() -> object:
-        return export_topics(spark, lake, tape, spark, workers=[0], cut=newest_cut(tape))
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
         ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a target with a time of its own", lambda: planned(lake, config)),
-        ("an export to topics", topics),
         ("this", lambda: plan_retire(lake, NAME, "3")),
         ("this", lambda: close(spark, lake, NAME)),
         ("this", lambda: put_back(spark, lake, NAME)),
