@@ -26,6 +26,7 @@ from capstan.pipeline import STAMP, pipelines, reach_of
 from capstan.pipeline.spark.runner import play, require_fit
 from capstan.replay.planning.request import Request
 from capstan.replay.run import replay, rollback
+from capstan.replay.target import engine_sample
 from capstan.storage.delta import delta
 from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
@@ -147,6 +148,19 @@ def test_ranges_together_are_the_whole(stamped: Stamped, name: str) -> None:
     assert main(["--lake", stamped.lake.root, "audit", str(runs[1].run), "--deep"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"), [("stamp_windows", ()), ("stamp_pairs", ()), ("stamp_sessions", ("f0",))]
+)
+def test_the_engine_computes_a_part_again(
+    stamped: Stamped, monkeypatch: pytest.MonkeyPatch, name: str, keys: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(engine_sample, "FEW_RECORDS", 5)
+    audit = stamped.replay("part", pipeline=name).audit
+    assert audit is not None
+    assert (audit["passed"], audit["engine"].get("keys", ())) == (True, keys)
+    assert stamped.rows(name, "part") == expected(name, stamped.sent)
+
+
 @pytest.mark.parametrize("name", ["stamp_pairs", "stamp_states", "stamp_windows"])
 def test_a_follower_goes_on_with_its_state(spark: SparkSession, lake: Lake, name: str) -> None:
     stamped = Stamped(spark, lake)
@@ -164,6 +178,7 @@ def test_a_follower_goes_on_with_its_state(spark: SparkSession, lake: Lake, name
     assert two.pipeline["resumed"] is not None
     assert stamped.rows(name, "followed") == expected(name, stamped.sent)
     assert one.records + two.records == len(stamped.sent) - stamped.timeless
+    assert main(["--lake", lake.root, "state", name]) == 0
     rollback(spark, lake, stamped.config, str(two.run))
     assert 0 < before.total() == stamped.rows(name, "followed").total()
 

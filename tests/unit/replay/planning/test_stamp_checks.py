@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -270,6 +271,11 @@ def test_a_pipeline_reads_what_has_a_time(
     found = index.messages(stream.tape, stream.cut, stream.workers, plan.reads)
     assert sorted(each.time for each in found) == sorted([(time,) for time in times] * 2)
     assert timeless_records(plan) == {"read": 0, "left_out": 2}
+    # What it is asked for is in the run's identity, also where nothing bounds it.
+    reads = json.loads(str(plan.computation.identity_parts(plan.region)["reads"]))
+    assert [bound is not None for bound in (*reads["since"], *reads["until"])] == [
+        name in asked for name in ("since", "until")
+    ]
 
 
 def test_a_transform_reads_what_a_copy_does(tmp_path: Path) -> None:
