@@ -129,6 +129,7 @@ CORE = {
     },
     "sockets": {"test_what_is_sent_is_on_tape_as_it_was"},
     "source": {"test_a_record_that_the_tape_lost", "test_all_that_was_consumed_is_there"},
+    "stamp_pipelines": {"test_ranges_together_are_the_whole[stamp_sizes]"},
     "standing": {"test_three_answers_agree_after_any_history[1]"},
     "times_of_rows": {"test_what_is_no_time_is_late"},
     "transaction": {

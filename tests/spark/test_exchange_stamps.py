@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -22,7 +20,6 @@ from capstan.errors import InvalidRequestError
 from capstan.interop.timely import encode_event
 from capstan.interop.transfer.export_files import export_recordings, form_of
 from capstan.interop.transfer.import_files import ImportResult, import_recordings
-from capstan.interop.transfer.listen import ListenRequest, ListenResult, listen
 from capstan.interop.transfer.recapture import RecaptureRequest, recapture
 from capstan.interop.transfer.recording_format import Form, Format, find_recordings
 from capstan.interop.transfer.serve import Address, serve
@@ -32,9 +29,9 @@ from capstan.storage.delta import delta
 from capstan.storage.tape import index
 from capstan.storage.tape.region_sql import stamp_sql
 from capstan.storage.tape.tape import format_of, newest_cut, open_tape
-from capstan.telemetry import instrumentation
 from capstan.verify import verify
 from tests.support.socket_receivers import receivers
+from tests.support.socket_senders import heard
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -164,33 +161,6 @@ def test_sockets_in_the_form_of_0_32(spark: SparkSession, lake: Lake) -> None:
         address = Address("127.0.0.1", port)
         serve(spark, lake, tape, form_of(tape, Format.TIMELY), address, workers=workers)
     assert [bytes(item) for item in got] == [sent[name] for name in sorted(sent)]
-
-
-def heard(
-    spark: SparkSession,
-    lake: Lake,
-    name: str,
-    form: Form,
-    sent: dict[int, bytes],
-    die_at: str = "",
-    idle: float | None = None,
-) -> ListenResult:
-    """What a listener finds when each worker gets the bytes of a sender."""
-
-    def told(point: str, facts: dict[str, Any]) -> None:
-        if point == "listen.ready":
-            for worker, data in sent.items():
-                arguments = (facts["ports"][worker], data)
-                threading.Thread(target=send, args=arguments, daemon=True).start()
-        if point == die_at:
-            raise InterruptedError(point)
-
-    def send(port: int, data: bytes) -> None:
-        with socket.create_connection(("127.0.0.1", port), 60) as sender:
-            sender.sendall(data)
-
-    with instrumentation.subscribe(told):
-        return listen(spark, lake, ListenRequest(name, len(sent), form, 0, every=60, idle=idle))
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 
 from capstan.audit.result import CellTime
 from capstan.audit.table_shape import Shape, check_time
+from capstan.core.protocol.events import STAMP
 from capstan.core.sql_names import quoted
 from capstan.core.times import TimeType
 from capstan.core.times.region import Region
@@ -101,17 +102,30 @@ def played_records(
     region: Region,
     *,
     place: bool = False,
+    stamp: bool = False,
 ) -> DataFrame:
     """The records of selected workers and times at a cut, as transforms and copies see them.
 
     One row per record, in no order: `_worker INT, _time STRUCT<coordinates>, _label STRING`, with
-    `place` the position on tape `_batch BIGINT, _pos BIGINT`, then the stream's columns.
+    `place` the position on tape `_batch BIGINT, _pos BIGINT`, with `stamp` the elements of the
+    stamp `_stamp ARRAY<STRUCT<coordinates>>`, then the stream's columns. One of these that has the
+    name `_stamp` is there in its place.
     """
     frame = read_records(spark, tape, cut, workers=workers, region=region)
     head = [F.col("worker").alias("_worker"), F.col("time").alias("_time")]
     rest = [F.col("batch").alias("_batch"), F.col("pos").alias("_pos")] if place else []
+    if stamp and STAMP not in (name.lower() for name in frame.select("data.*").columns):
+        only = F.array("time")
+        elements = F.coalesce(F.col("stamp"), only) if tape.stamped else only
+        rest.append(elements.alias(STAMP))
     labelled = with_values(frame, "_label", F.col("worker"), workers)
     return labelled.select(*head, "_label", *rest, "data.*")
+
+
+def has_stamps(records: StructType) -> bool:
+    """Whether the records have their stamps as `_stamp`, and no column of the stream's own."""
+    times = f"array<{records['_time'].dataType.simpleString()}>"
+    return STAMP in records.names and records[STAMP].dataType.simpleString() == times
 
 
 def in_another_order(records: DataFrame) -> DataFrame:

@@ -1,3 +1,4 @@
+from capstan.core.protocol.events import STAMP as STAMP
 from capstan.pipeline.definition import Pipeline as Pipeline
 from capstan.pipeline.definition import SideTable as SideTable
 from capstan.pipeline.definition import Sink as Sink

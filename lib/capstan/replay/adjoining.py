@@ -96,9 +96,10 @@ def _prepared(
 ) -> JobSet | None:
     """The first of some replays that can be carried out together; None if there are no two."""
     whole = make_plan(lake, config, requests[0], session=spark)
-    stamped = any(stream.tape.stamped for stream in whole.inputs)
-    # Of messages under several times, each range decides by itself which it has.
-    if stamped or None in (whole.layout.worker, whole.layout.time):
+    tape = whole.inputs.tape
+    # Of messages under times of several coordinates, each range decides by itself which it has.
+    apart = tape.stamped and len(tape.columns) > 1
+    if apart or None in (whole.layout.worker, whole.layout.time):
         return None
     require_safe_commits(spark, whole.target)
     verify_inputs(spark, whole)

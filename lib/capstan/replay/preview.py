@@ -314,8 +314,9 @@ def _placed_cells(plan: Plan, stream: StreamInput) -> tuple[Numbers, Numbers, Nu
     width = len(stream.tape.time_type.coordinates)
     found = index.messages(stream.tape, stream.cut, stream.workers, plan.reads)
     timed = [each for each in found if None not in each.time]
+    workers = np.array([each.worker for each in timed], dtype=np.int64)
     return (
-        np.array([each.worker for each in timed], dtype=np.int64),
+        workers if stream in plan.inputs.keepers else np.full_like(workers, _ANY),
         np.array([each.time for each in timed], dtype=np.int64).reshape(-1, width),
         np.array([each.records for each in timed], dtype=np.int64),
     )

@@ -142,7 +142,7 @@ def _stream_facts(
 
 def _timeless_text(timeless: Json | None, show: Show) -> str:
     """The records under no element of a stamp; empty for none."""
-    names = {"read": "records", "left_out": "records left out: a range has times"}
+    names = {"read": "records", "left_out": "records left out: ranges and pipelines have times"}
     return ", ".join(f"{show(n)} {names[name]}" for name, n in (timeless or {}).items() if n)
 
 

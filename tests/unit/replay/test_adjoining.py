@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from capstan.core.config import Mode, ProjectConfig
+from capstan.core.times import Kind, TimeType
 from capstan.replay import adjoining
 from capstan.replay.adjoining import _alike, _prepared
 from capstan.replay.planning.request import Request
@@ -123,10 +124,21 @@ def test_what_is_no_plain_copy_is_left(lake: Lake, other: dict[str, Any]) -> Non
         assert adjoining.replay_together(session, lake, config, requests) == []
 
 
-def test_streams_with_messages_under_several_times_are_left(lake: Lake) -> None:
+def test_messages_under_several_times_are_in_the_run_of_the_least(lake: Lake) -> None:
     times = [(FIRST + 6 * n * HOUR,) for n in range(20)]
+    stamps = [times[3:6], times[2:4], [times[8]] * 2, []]
+    lay_tape(lake, "stamped", "ab", times, (FIRST + 120 * HOUR,), stamps=stamps)
+    jobs = prepared(lake, [replace(request, stream="stamped") for request in BY_DAY])
+    assert jobs is not None
+    assert [len(events) for events in jobs.events] == [12, 8, 10, 8, 8]
+
+
+def test_messages_under_times_of_several_coordinates_are_left(lake: Lake) -> None:
+    grid = TimeType.of(epoch=Kind.BIGINT, event=Kind.TIMESTAMP)
+    times = [(0, FIRST + 6 * n * HOUR) for n in range(20)]
+    ends = (0, FIRST + 120 * HOUR)
     for stream, stamps in (("plain", []), ("stamped", [times[:2]])):
-        lay_tape(lake, stream, "ab", times, (FIRST + 120 * HOUR,), stamps=stamps)
+        lay_tape(lake, stream, "ab", times, ends, time_type=grid, stamps=stamps)
         jobs = prepared(lake, [replace(request, stream=stream) for request in BY_DAY])
         assert (jobs is None) == (stream == "stamped")
 

@@ -22,6 +22,7 @@ from capstan.storage.ledger import coverage
 from capstan.storage.ledger.claims import Scope
 from tests.support.jvmless_lake import Books, lay_tape
 from tests.support.sample_streams import declared, little_stream
+from tests.support.several_streams import REFERENCES
 
 HOURS = 3_600_000_000
 NAME = "little"
@@ -83,6 +84,22 @@ def test_the_run_that_wrote_a_cell_last_counts(tmp_path: Path) -> None:
     assert (small.current, small.stale, small.missing) == (2, 1, 0)
     books.rolled_back("second", (1,), hours(2, 6))
     assert published_overlap(plan, place.covered(plan)).by_run == {"first": 12}
+
+
+@pytest.mark.parametrize("stamps", [[], [[(0,), (HOURS,)]]])
+def test_rows_by_workers_of_one_source_have_records_of_all_workers_of_others(
+    tmp_path: Path, stamps: list[list[tuple[int]]]
+) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, "orders", ["a", "b"], [(0,)], None)
+    lay_tape(lake, "payments", ["a", "b"], [(0,)], None, stamps=stamps)
+    config = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {}, REFERENCES)
+    named = {"orders": "orders", "payments": "payments"}
+    plan = make_plan(lake, config, Request.of_streams(named, "t", pipeline="paid_by_seller"))
+    Books(lake, plan.request.stream, plan.target).published("first", (1,), hours(None, None))
+    found = published_overlap(plan, coverage.current(lake, plan.target))
+    assert found.by_run == {"first": 3 + 2 * len(stamps)}
+    assert found.missing == 1
 
 
 bounds = st.integers(0, 10)

@@ -112,7 +112,8 @@ def _row(shell: Shell, taken: Taken) -> dict[str, object]:
 
     now = taken.on(None)
     is_now = "stands" if taken.history.published else "was taken back"
-    time_type = open_tape(shell.lake, split_streams(taken.history.last.stream)[0]).time_type
+    stream = split_streams(taken.history.last.stream)[0]
+    time_type = open_tape(shell.lake, stream, stamps=True).time_type
     frontier = [time_type.render(time) for time in now.frontier.elements]
     return {
         "snapshot": now.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import field
 from datetime import timedelta
@@ -27,10 +28,13 @@ from capstan.core.config.fields import (
     without_problem,
 )
 from capstan.core.config.sql_rules import normalised, problem_with_query
+from capstan.core.protocol.events import STAMP
 from capstan.errors import InvalidRequestError
 
 TOLERANCE = 1e-9
 """The default tolerance for sums of floats; sums of 4 million values of one sign stay within it."""
+
+_STAMP = re.compile(rf"(?<!\w){STAMP}(?!\w)", re.IGNORECASE)
 
 # DataFrame to DataFrame; `object`, because this package does not import Spark.
 TransformFunction = Callable[..., object]
@@ -45,8 +49,9 @@ class Transform(Declared):
 
     It reads a view named `records` (a function gets it as its only argument) with `_worker INT`,
     `_time STRUCT<...>` (a field per coordinate: `epoch`, `event`), `_label STRING` (the worker's
-    label) and the stream's own columns. The same records must always give the same rows, in
-    whatever order the records come.
+    label) and the stream's own columns. If its code names `_stamp`, they have that column as well,
+    `ARRAY<STRUCT<...>>`: the elements of the stamp under which a record was sent, `_time` being the
+    first. The same records must always give the same rows, in whatever order they come.
 
     Attributes:
         name: The name used in requests.
@@ -104,21 +109,31 @@ class Transform(Declared):
         and the functions and plain constants of its own module that it uses; objects of other
         modules are ignored.
         """
-        function = self.resolve()
-        code: list[str] | str = normalised(self.sql or "")
-        if function is not None:
-            try:
-                code = sorted(_sources(function))
-            except (OSError, TypeError) as error:
-                raise self._unusable("has no source to hash; keep it in a file") from error
+        code = self._code
         settings = {
-            "code": code,
+            "code": code[0] if self.function is None else code,
             "time": self.time,
             "grain": None if self.grain is None else self.grain // timedelta(microseconds=1),
             "worker": self.worker,
             "keys": self.keys,
         }
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def reads_stamp(self) -> bool:
+        """Whether its code names the column `_stamp`."""
+        return any(map(_STAMP.search, self._code))
+
+    @property
+    def _code(self) -> list[str]:
+        """The text of its SQL, or the sources of its function."""
+        function = self.resolve()
+        if function is None:
+            return [normalised(self.sql or "")]
+        try:
+            return sorted(_sources(function))
+        except (OSError, TypeError) as error:
+            raise self._unusable("has no source to hash; keep it in a file") from error
 
     def _unusable(self, problem: str) -> InvalidRequestError:
         return InvalidRequestError(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Final
 
 from capstan.core.protocol.rules import Rule
 from capstan.core.times import Time
 from capstan.errors import InvalidRequestError
+
+STAMP: Final = "_stamp"
+"""Column of records with the elements of their stamp, where transforms and pipelines see it."""
 
 _SHOWN = 5
 

@@ -75,7 +75,7 @@ class KeyedLogic(KeyedBy):
         for column in (*self.columns, *self.ties):
             field_of(with_time(schema), column)
         used = _used(schema, self)
-        check_sortable(used, used.names)
+        check_sortable(used, used.names, lists=True)
         columns = pa.schema([*(field_of(schema, name) for name in self.by), *self.output])
         return unique(with_time(columns) if is_timed(schema) else columns)
 

@@ -52,7 +52,7 @@ class Deduplicate(KeyedBy):
         (schema,) = input_schemas(inputs)
         for column in (*self.by, *self.ties):
             field_of(schema, column)
-        check_sortable(schema, schema.names)
+        check_sortable(schema, schema.names, lists=True)
         return schema
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:

@@ -128,7 +128,7 @@ class _Join:
     def output_schema(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """Return the left columns, then the right ones."""
         schema = Sides.of(self, inputs).schema()
-        check_sortable(schema, schema.names)
+        check_sortable(schema, schema.names, lists=True)
         return schema
 
     def preserves(self, inputs: Sequence[pa.Schema]) -> frozenset[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import pyarrow as pa
@@ -16,11 +16,12 @@ Direction = Literal["ascending", "descending"]
 _BITS = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}
 
 
-def check_sortable(schema: pa.Schema, columns: Sequence[str]) -> None:
-    """Refuse columns by which rows cannot be ordered."""
+def check_sortable(schema: pa.Schema, columns: Sequence[str], *, lists: bool = False) -> None:
+    """Refuse columns by which rows cannot be ordered; `lists` of integers, such as stamps, can."""
     for column in columns:
         kind = schema.field(column).type
-        require(_sortable(kind), f"rows cannot be ordered by {column}, which has the type {kind}")
+        fits = _sortable(kind) or (lists and _is_integers(kind))
+        require(fits, f"rows cannot be ordered by {column}, which has the type {kind}")
 
 
 def ordered(
@@ -29,18 +30,20 @@ def ordered(
     """Order rows by `first`, then ascending by the values of `then`, by default all columns.
 
     Nulls come last. The order is total on the named columns: floats that are equal but not
-    identical (-0.0 and 0.0, NaNs) are ordered by their bits.
+    identical (-0.0 and 0.0, NaNs) are ordered by their bits. A list comes after its beginning.
     """
     if rows.num_rows < 2:
         return rows
     columns: list[pa.ChunkedArray] = []
     keys: list[tuple[str, Direction]] = []
     for name, direction in first:
-        columns.append(rows.column(name))
-        keys.append((str(len(keys)), direction))
+        for column in _elements(rows.column(name)):
+            columns.append(column)
+            keys.append((str(len(keys)), direction))
     for name in rows.column_names if then is None else then:
-        columns.append(_bits(rows.column(name)))
-        keys.append((str(len(keys)), "ascending"))
+        for column in _elements(_bits(rows.column(name))):
+            columns.append(column)
+            keys.append((str(len(keys)), "ascending"))
     values = pa.Table.from_arrays(columns, [name for name, _ in keys])
     return rows.take(pc.sort_indices(values, sort_keys=keys))
 
@@ -106,6 +109,21 @@ def _bits(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if integers is None:
         return column
     return pa.chunked_array([chunk.view(integers) for chunk in column.chunks], integers)
+
+
+def _elements(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The columns by which a column is ordered: of lists, if there is an element, and which."""
+    if not _is_integers(column.type):
+        yield column
+        return
+    lengths = pc.list_value_length(column)
+    for at in range(max(pc.max(lengths).as_py() or 0, 1)):
+        yield pc.greater(lengths, at)
+        yield pc.list_element(pc.list_slice(column, at, at + 1, return_fixed_size_list=True), 0)
+
+
+def _is_integers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) and pa.types.is_integer(kind.value_type))
 
 
 def _sortable(kind: pa.DataType) -> bool:

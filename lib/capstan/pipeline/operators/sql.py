@@ -100,7 +100,7 @@ class SqlWindow(KeyedBy):
         """Return the columns that the query selects."""
         schemas = input_schemas(inputs, len(self.tables))
         for schema in schemas:
-            check_sortable(schema, schema.names)
+            check_sortable(schema, schema.names, lists=True)
         tables = dict(zip(self.tables, map(without_time, schemas), strict=True))
         columns = unique(check_query(self.query, tables, row_by_row=False))
         require(

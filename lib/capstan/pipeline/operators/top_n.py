@@ -77,7 +77,8 @@ class TopN(KeyedBy):
             field_of(with_time(schema), column)
         for column in self.by:
             field_of(schema, column)
-        check_sortable(schema, schema.names)
+        check_sortable(with_time(schema), [column for column, _ in self.order])
+        check_sortable(schema, schema.names, lists=True)
         rank = [] if self.rank is None else [pa.field(self.rank, pa.int64())]
         return unique(pa.schema([*schema, *rank]))
 

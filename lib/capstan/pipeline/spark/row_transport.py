@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, IntegerType, LongType, MapType, StructType
 
+from capstan.audit.row_view import has_stamps
+from capstan.core.protocol.events import STAMP
 from capstan.core.sql_names import quoted
 from capstan.pipeline.definition import Pipeline
 from capstan.pipeline.graph.events import TIME
@@ -26,8 +28,8 @@ from capstan.storage.tape.time_columns import integers
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-PLACE = ("_worker", "_label", "_batch", "_pos")
-"""Columns of a record's position on tape that a source may have, besides `_time`."""
+PLACE = ("_worker", "_label", "_batch", "_pos", STAMP)
+"""Columns of a record's place on tape that a source may have, besides `_time`."""
 
 _TASK, _PLACE = "seat", "place"
 _ORDER = ("_worker", "_batch", "_pos")
@@ -93,17 +95,25 @@ def from_records(
         if field.name not in records.columns:
             known = ", ".join(name for name in records.columns if name not in (TIME, *PLACE))
             raise pipeline.refusal(f"reads {field.name}, but the stream has {known}")
-        actual = records.schema[field.name].dataType
+        value, actual = F.col(quoted(field.name)), records.schema[field.name].dataType
+        if field.name == STAMP and has_stamps(records.schema):
+            value, actual = _elements(value, reach), ArrayType(LongType())
         if without_nullability(actual) != without_nullability(field.dataType):
             raise pipeline.refusal(
                 f"reads {field.name} as {field.dataType.simpleString()}, but the stream has it "
                 f"as {actual.simpleString()}"
             )
-        fields.append(F.col(quoted(field.name)))
+        fields.append(value.alias(field.name))
     order = [
         F.col(name).cast("bigint").alias(f"o{name}") for name in _ORDER if name in records.columns
     ]
     return records.select(time.alias(AT), *order, F.struct(*fields).alias(part(0)))
+
+
+def _elements(stamp: Column, reach: Reach) -> Column:
+    """The elements of a stamp as `_time` is: the pipeline's coordinate, as an integer."""
+    at = reach.coordinate
+    return F.transform(stamp, lambda time: integers(time, reach.time_type).getItem(at))
 
 
 def from_all(

@@ -19,7 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
 from capstan.audit import played_records
+from capstan.audit.row_view import has_stamps
 from capstan.core.config import LatePolicy
+from capstan.core.protocol.events import STAMP
 from capstan.core.times import Box, Kind
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -48,7 +50,8 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
     if plan.layout.time is None or not bounds:
         return
     read = plan.inputs
-    records = played_records(spark, read.tape, read.cut, read.workers, plan.region).limit(_TRIED)
+    of = spark, read.tape, read.cut, read.workers, plan.region
+    records = played_records(*of, stamp=computation.reads_stamp).limit(_TRIED)
     moved = [_rows_at(spark, plan, records, bound) for bound in bounds]
     union = reduce(DataFrame.unionByName, moved)
     with interpreting(spark, _TRIED):
@@ -66,7 +69,10 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
 def _rows_at(spark: SparkSession, plan: Plan, records: DataFrame, bound: int) -> DataFrame:
     """The times of the rows that records at a bound give: `bound BIGINT, time BIGINT`."""
     [axis] = plan.time_type.coordinates
-    moved = records.withColumn("_time", F.struct(coordinate(F.lit(bound), axis)))
+    time = F.struct(coordinate(F.lit(bound), axis))
+    moved = records.withColumn("_time", time)
+    if has_stamps(records.schema):
+        moved = moved.withColumn(STAMP, F.array("_time"))
     column = plan.inputs.tape.time_column
     typed = {(field.name, field.dataType) for field in records.schema.fields}
     if axis.kind is Kind.TIMESTAMP and (column, TimestampType()) in typed:

@@ -134,7 +134,13 @@ def _inputs(
     frames: dict[str, list[DataFrame]] = {}
     for stream in plan.inputs:
         records = played_records(
-            spark, stream.tape, stream.cut, stream.workers, plan.reads, place=True
+            spark,
+            stream.tape,
+            stream.cut,
+            stream.workers,
+            plan.reads,
+            place=True,
+            stamp=pipe.reads_stamp,
         )
         source = source_of(stream.source)
         records = _looked_up(spark, pipe, source, records)
@@ -162,7 +168,15 @@ def played_rows(spark: SparkSession, plan: Plan, *, again: bool = False) -> Data
     # distributes captured streams.
     read = plan.inputs
     reordered = again and plan.computation.transform is not None
-    records = played_records(spark, read.tape, read.cut, read.workers, plan.region, place=reordered)
+    records = played_records(
+        spark,
+        read.tape,
+        read.cut,
+        read.workers,
+        plan.region,
+        place=reordered,
+        stamp=plan.computation.reads_stamp,
+    )
     if reordered:
         records = in_another_order(records).drop("_batch", "_pos")
     elif plan.request.peers is not None and not again:

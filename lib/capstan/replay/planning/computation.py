@@ -52,6 +52,11 @@ class Computation:
         """The pinned versions of lookup tables, by the lookup's name."""
         return {each.lookup.name: each.pin for each in self.lookups}
 
+    @property
+    def reads_stamp(self) -> bool:
+        """Whether its records have the column `_stamp`."""
+        return self.transform is not None and self.transform.reads_stamp
+
     def time_type(self, tape: TimeType) -> TimeType:
         """The times of the rows that it writes; `tape` are those of the stream."""
         return tape

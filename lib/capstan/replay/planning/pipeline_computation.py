@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import ClassVar, Self
 
+from capstan.core.protocol.events import STAMP
 from capstan.core.times import Antichain, Box, Kind, Time, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -41,6 +42,7 @@ class PipelineComputation(Computation):
     reach: Reach  # The times that are read, and the times of the rows that are kept.
     box: Box  # The requested range, in all coordinates of the stream's time.
     frontier: Antichain  # The common frontier of the chosen workers at the cut.
+    stamped: bool = False  # Whether a stream has messages under several times, or under none.
     drawn: KeyDraw | None = None  # The keys whose rows are computed; None for all.
 
     @classmethod
@@ -62,6 +64,7 @@ class PipelineComputation(Computation):
             reach=reach_of(pipeline, inputs.time_type, box, inputs.frontier),
             box=box,
             frontier=inputs.frontier,
+            stamped=any(stream.tape.stamped for stream in inputs),
         )
 
     def over(self, inputs: Inputs, box: Box) -> Self:
@@ -129,9 +132,19 @@ class PipelineComputation(Computation):
         above = None if self.resumed is None else self.resumed.frontier
         return Region(self.reach.reads, below=self.frontier, above=above)
 
+    @property
+    def reads_stamp(self) -> bool:
+        """Whether a source declares the column `_stamp`."""
+        dag = self.pipeline.plan([self.sink.node]).dag
+        return any(STAMP in dag.nodes[number].schema.names for number in dag.sources)
+
     def reads(self, _region: Region) -> Region:
         """The times of the records that it reads; they include the region's own range."""
-        return self.input_region
+        region = self.input_region
+        if not self.stamped or not region.is_everything:
+            return region
+        # What is under no time has no place in the order in which operators work.
+        return replace(region, box=replace(region.box, since=self.reach.time_type.minimum))
 
     def is_complete(self, box: Box, frontier: Antichain) -> bool:
         """Whether no further record under a frontier can change the rows of a range."""
@@ -205,9 +218,9 @@ class PipelineComputation(Computation):
         dag = self.pipeline.plan([self.sink.node]).dag
         return dag, choose(dag, self.reach.last)
 
-    def identity_parts(self, region: Region) -> dict[str, object]:
+    def identity_parts(self, _region: Region) -> dict[str, object]:
         """Its sink, and the times that it reads."""
-        return {"pipeline": self.name, "reads": region_text(self.reads(region).simplified())}
+        return {"pipeline": self.name, "reads": region_text(self.input_region.simplified())}
 
     def to_json(self, counters: Mapping[str, object] | None = None) -> dict[str, object]:
         """The pipeline as certificates and plans show it, with the range that it reads."""

@@ -24,7 +24,7 @@ from capstan.replay.planning.requested import (
     requested_sink,
     sink_computation,
 )
-from capstan.replay.planning.stamp_checks import require_copied, require_placed
+from capstan.replay.planning.stamp_checks import require_copied, require_placed, require_tape_times
 from capstan.replay.planning.stream_input import Inputs, open_inputs
 from capstan.replay.planning.target_layout import Layout
 from capstan.replay.planning.target_places import locate
@@ -83,6 +83,8 @@ def make_plan(
     if request.replay is not None:
         checks += config.replay(request.replay).checks
     plan = _over(lake, request, inputs, box, path, declared, computation, reached, checks)
+    if cuts is None:  # What a run has recorded can be rolled back without its transform.
+        require_tape_times(plan)
     return continued(plan) if plan.computation.lookups and pins is None else plan
 
 

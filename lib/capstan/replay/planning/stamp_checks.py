@@ -25,7 +25,10 @@ from capstan.storage.tape.tape import require_single_times
 
 
 def require_copied(inputs: Inputs, request: Request) -> None:
-    """Check that streams with such messages are copied: all else needs one time."""
+    """Check that streams with such messages of several coordinates are copied.
+
+    All else needs one time of each record: for one coordinate it is the least.
+    """
     wants = {
         f"pipeline {request.pipeline}": request.pipeline,
         f"transform {request.transform}": request.transform,
@@ -33,23 +36,28 @@ def require_copied(inputs: Inputs, request: Request) -> None:
     }
     for stream in inputs:
         for what, wanted in wants.items():
-            if wanted:
+            if wanted and len(stream.tape.columns) > 1:
                 require_single_times(stream.tape, what)
 
 
 def require_placed(plan: Plan) -> None:
-    """Check that the range of a copy has a meaning for all stamps of its streams."""
+    """Check that the range of a replay has a meaning for all stamps of its streams."""
     for stream in plan.inputs:
         if not stream.tape.stamped:
             continue
-        if plan.layout.time != "_time":
-            require_single_times(stream.tape, "a target with a time of its own")
         if plan.request.follow is not None and not is_ordered(stream):
             require_single_times(stream.tape, "a followed replay")
         bounds = zip(plan.box.since, plan.box.until, strict=True)
         if not is_ordered(stream) and sum(bound != (None, None) for bound in bounds) > 1:
             # Ranges of one coordinate follow each other. Of several, a stamp may be in no range.
             _require_whole(Region(plan.box), stream)
+
+
+def require_tape_times(plan: Plan) -> None:
+    """Check that copies of such streams keep the times that their records have on tape."""
+    if plan.computation.own_time(plan.layout) is not None:
+        for stream in plan.inputs:
+            require_single_times(stream.tape, "a target with a time of its own")
 
 
 def is_ordered(stream: StreamInput) -> bool:

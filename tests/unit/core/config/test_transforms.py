@@ -332,3 +332,30 @@ def test_requests_see_transforms_of_the_file_and_of_python() -> None:
     assert set(registry.names) >= {"daily", "from_python_only"}
     with pytest.raises(InvalidRequestError, match="two transforms named from_python_only"):
         transforms({"from_python_only": Transform(name="from_python_only", sql=SQL)})
+
+
+@pytest.mark.parametrize(
+    ("sql", "reads"),
+    [
+        ("SELECT * FROM records", False),
+        ("SELECT size(_stamp) AS n FROM records", True),
+        ("SELECT records.`_Stamp` FROM records", True),
+        ("SELECT my_stamp, _stamps FROM records -- not _stamp", False),
+    ],
+)
+def test_a_transform_reads_the_stamp_that_it_names(sql: str, reads: bool) -> None:
+    assert of(sql).reads_stamp is reads
+
+
+def test_a_function_reads_the_stamp_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, body in (("plain", "records"), ("stamped", 'records.select("_stamp")')):
+        text = f"def total(records):\n    return {body}\n"
+        (tmp_path / f"stamps_of_{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [
+        Transform(name="total", function=f"stamps_of_{name}:total").reads_stamp
+        for name in ("plain", "stamped")
+    ]
+    assert found == [False, True]

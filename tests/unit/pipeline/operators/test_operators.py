@@ -93,6 +93,16 @@ def bids(*rows):
             [pa.schema([("tags", pa.list_(pa.int64()))])],
             "cannot be ordered by tags",
         ),
+        (
+            TopN(1, (("tags", "ascending"),)),
+            [pa.schema([("tags", pa.list_(pa.int64()))])],
+            "cannot be ordered by tags",
+        ),
+        (
+            Deduplicate(("id",)),
+            [pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])],
+            "cannot be ordered by tags",
+        ),
         (TopN(1, (("gate", "ascending"),)), [BIDS], "no column gate"),
         (TopN(1, (("price", "ascending"),), rank="fee"), [BIDS], "duplicate output columns fee"),
         (Deduplicate(("gate",)), [BIDS], "no key column gate"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +13,7 @@ import pytest
 
 from capstan.backfill.survey import survey
 from capstan.capture.run import close, put_back
-from capstan.core.config import Mode, ProjectConfig, Replay, Target
+from capstan.core.config import Mode, ProjectConfig, Replay, Target, Transform
 from capstan.core.times import PAIR, Kind, TimeType
 from capstan.errors import IncompleteError, InvalidRequestError, RangeLockedError
 from capstan.interop.kafka import export_topics as topic_export
@@ -25,8 +26,10 @@ from capstan.replay.planning.stamp_checks import require_same_places, timeless_r
 from capstan.reporting.summaries import plan_facts
 from capstan.storage.delta import arrow_writer
 from capstan.storage.lake import Lake
+from capstan.storage.tape import index
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
+from tests.support import stamped_streams  # noqa: F401 - its pipelines
 from tests.support.jvmless_lake import BY_DAY, lay_tape
 
 if TYPE_CHECKING:
@@ -37,6 +40,9 @@ GRID = TimeType.of(t0=Kind.BIGINT, t1=Kind.BIGINT)
 PAIRS = replace(GRID, order=PAIR)
 NAME = "stamped"
 CONFIG = ProjectConfig(Path("streams.yaml"), {}, {}, {}, {})
+COUNTED = Transform(
+    name="counted", sql="SELECT _time.t AS t, count(*) AS n FROM records GROUP BY ALL", time="t"
+)
 
 
 def line(root: Path, frontier: int | None = None) -> Lake:
@@ -173,7 +179,7 @@ def test_an_open_stream_gives_what_is_complete(tmp_path: Path) -> None:
         (None, ""),
         ({"read": 0, "left_out": 0}, ""),
         ({"read": 2, "left_out": 0}, "2 records"),
-        ({"read": 0, "left_out": 2}, "2 records left out: a range has times"),
+        ({"read": 0, "left_out": 2}, "2 records left out: ranges and pipelines have times"),
     ],
 )
 def test_reports_say_it(timeless: dict[str, int] | None, words: str) -> None:
@@ -287,8 +293,6 @@ def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
     spark: Any = None
 
     refused: list[tuple[str, Callable[[], object]]] = [
-        ("transform by_day", lambda: planned(lake, transform=BY_DAY.name)),
-        ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a target with a time of its own", lambda: planned(lake, config)),
         ("this", lambda: plan_retire(lake, NAME, "3")),
         ("this", lambda: close(spark, lake, NAME)),
@@ -319,3 +323,63 @@ def test_a_tape_that_gets_stamps_while_it_is_read_is_opened_again(tmp_path: Path
         newest_cut(tape)
     assert caught.value.code == "CAP-CONFLICT"
     assert newest_cut(open_tape(lake, NAME, stamps=True)).commit == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "asked"),
+    [
+        ("transform by_day", {"transform": BY_DAY.name}),
+        ("pipeline stamp_sizes", {"pipeline": "stamp_sizes"}),
+        ("mode merge", {"mode": Mode.MERGE, "keys": ("k",)}),
+    ],
+)
+def test_what_needs_one_time_is_refused_for_several_coordinates(
+    tmp_path: Path, what: str, asked: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{what} works on messages") as caught:
+        planned(grid(tmp_path, None), **asked)
+    assert caught.value.code == "CAP-STAMP"
+
+
+@pytest.mark.parametrize(
+    ("asked", "times"),
+    [
+        ({}, [0, 2, 4, 5, 8]),
+        ({"until": "5"}, [0, 2, 4]),
+        ({"since": "1", "until": "5"}, [2, 4]),
+        ({"since": "6"}, [8]),
+    ],
+)
+def test_a_pipeline_reads_what_has_a_time(
+    tmp_path: Path, asked: dict[str, str], times: list[int]
+) -> None:
+    plan = planned(line(tmp_path), pipeline="stamp_sizes", **asked)
+    [stream] = plan.inputs
+    found = index.messages(stream.tape, stream.cut, stream.workers, plan.reads)
+    assert sorted(each.time for each in found) == sorted([(time,) for time in times] * 2)
+    assert timeless_records(plan) == {"read": 0, "left_out": 2}
+    # What it is asked for is in the run's identity, also where nothing bounds it.
+    reads = json.loads(str(plan.computation.identity_parts(plan.region)["reads"]))
+    assert [bound is not None for bound in (*reads["since"], *reads["until"])] == [
+        name in asked for name in ("since", "until")
+    ]
+
+
+def test_a_transform_reads_what_a_copy_does(tmp_path: Path) -> None:
+    lake, asked = line(tmp_path), {"transform": COUNTED.name}
+    config = replace(CONFIG, transforms={COUNTED.name: COUNTED})
+    assert timeless_records(planned(lake, config, **asked)) == {"read": 2, "left_out": 0}
+    part = planned(lake, config, **asked, since="2", until="8")
+    assert (records(part), timeless_records(part)) == (6, {"read": 0, "left_out": 2})
+
+
+def test_streams_of_single_times_are_read_as_before(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,), (3,)], None, time_type=LINE)
+    plan = planned(lake, pipeline="stamp_sizes")
+    assert plan.computation.identity_parts(plan.region) == {
+        "pipeline": "stamp_sizes.out",
+        "reads": '{"above": null, "below": null, "since": [null], "until": [null]}',
+    }
+    assert plan.computation.reads_stamp
+    assert not planned(lake, pipeline="stamp_windows").computation.reads_stamp
