@@ -14,7 +14,7 @@ from capstan.errors import InvalidRequestError, SystemFailureError
 from capstan.errors.shell_command import shell_line
 from capstan.spark.project_home import process_folder
 from capstan.spark.s3_settings import names_in_defaults, s3_settings
-from capstan.spark.safe_commits import CHECKPOINT_FILES, LOG_STORE, has_class
+from capstan.spark.safe_commits import CHECKPOINT_FILES, has_class
 from capstan.spark.setup import jvm
 from capstan.spark.setup.class_archive import archive_options, local_settings
 from capstan.spark.setup.code_archive import code_archive
@@ -168,9 +168,8 @@ def _submitted(app_name: str, wanted: Mapping[str, str]) -> SparkSession:
     _require_delta()
     submitted = SparkConf()
     given = {name for name, _ in submitted.getAll()}
-    if not has_class(LOG_STORE):
-        # A log store is used by who writes to S3 alone, but this class for each checkpoint.
-        given |= set(CHECKPOINT_FILES)
+    # A log store is used by who writes to S3 alone, but this class for each checkpoint.
+    given |= {key for key, name in CHECKPOINT_FILES.items() if not has_class(name)}
     settings = {
         "spark.app.name": app_name,
         **SETTINGS,

@@ -235,3 +235,11 @@ def test_the_project_is_where_the_package_lies_unless_told(
     assert project_home() == ROOT
     monkeypatch.setenv("CAPSTAN_HOME", str(tmp_path))
     assert project_home() == tmp_path
+
+
+def test_checkpoints_outside_s3_need_no_class_of_s3() -> None:
+    """Spark loads their class for each checkpoint, and the connector need not be there."""
+    with zipfile.ZipFile(jars.LOG_STORE_JAR) as jar:
+        classes = {name: jar.read(name) for name in jar.namelist()}
+    uses = {name for name, code in classes.items() if b"org/apache/hadoop/fs/s3a/" in code}
+    assert uses == {"capstan/delta/ConditionalS3LogStore.class"}

@@ -9,7 +9,6 @@ import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.hadoop.fs.PathFilter;
-import org.apache.hadoop.fs.s3a.S3AFileSystem;
 import org.apache.hadoop.util.functional.FutureIO;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 
@@ -24,6 +23,8 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
  */
 public final class ConditionalS3CheckpointFiles implements CheckpointFileManager {
   private static final String SETTING = "spark.sql.streaming.checkpointFileManagerClass";
+  // By name: without a lake on S3, its classes need not be there.
+  private static final String S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem";
 
   private final Path folder;
   private final FileSystem fs;
@@ -37,13 +38,17 @@ public final class ConditionalS3CheckpointFiles implements CheckpointFileManager
   public ConditionalS3CheckpointFiles(Path folder, Configuration hadoopConf) throws IOException {
     this.folder = folder;
     fs = folder.getFileSystem(hadoopConf);
-    if (fs instanceof S3AFileSystem) {
+    if (isS3(fs.getClass())) {
       others = null;
     } else {
       Configuration without = new Configuration(hadoopConf);
       without.unset(SETTING);
       others = CheckpointFileManager.create(folder, without);
     }
+  }
+
+  private static boolean isS3(Class<?> kind) {
+    return kind != null && (kind.getName().equals(S3A) || isS3(kind.getSuperclass()));
   }
 
   /**
