@@ -73,9 +73,10 @@ class MutableAntichain:
         """Whether some time with a positive count is less or equal to `time`."""
         if self._total:
             return bool(self._heap) and self._heap[0] <= time
+        before = self._before
         # A loop, not any(): see times.time.
         for element in self._minimal:  # noqa: SIM110
-            if self._before(element, time):
+            if before(element, time):
                 return True
         return False
 
@@ -142,5 +143,6 @@ class MutableAntichain:
 
     def _insert(self, time: tuple[int, ...]) -> None:
         if not self.less_equal(time):
-            kept = [element for element in self._minimal if not self._before(time, element)]
+            before = self._before
+            kept = [element for element in self._minimal if not before(time, element)]
             self._minimal = [*kept, time]
