@@ -83,7 +83,7 @@ def comparable(value: object) -> object:
         actual = {_RENAMED.get(name, name): comparable(inner)
                   for name, inner in value.items() if _stays(name, inner)}  # fmt: skip
         if actual.get("state") == "stopped":
-            # What a killed run holds is given up after some hours, so this depends on the lake's age.
+            # What a killed run holds is given up after some hours: the lake may be older.
             actual["state"] = "begun"
         rows = actual.get("rows")
         if isinstance(rows, list):

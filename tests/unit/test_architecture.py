@@ -234,6 +234,7 @@ def test_every_code_is_in_a_test() -> None:
 TOLD = {
     "backfill.run",
     "capture.begin",
+    "capture.left",
     "export.files",
     "export.head",
     "export.topics",

@@ -3,10 +3,11 @@
 A store lists a log in pages of 1,000 keys, so a log with the commits of a month would cost hundreds
 of requests. A look at one key is one request.
 
-A command looks at the same few logs over and over. Inside `remembering`, a look is not repeated as
-long as no look at any log has brought anything new, and this process has written nothing. What is
-known then is what all looks would give if they were made at one moment, so an order in which two
-tables have to be read is kept. `look_again` begins another moment.
+A command looks at the same few logs over and over. Inside `remembering`, a look is not repeated
+until a later one shows what may have come after it: then those that began before are outdated. What
+is known is what all looks would give if they were made at one moment, so an order in which two
+tables have to be read is kept. A commit of this process is a look at its log, and `look_again`
+begins another moment.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class _Looks:
         self.kept[log] = began, seen.newest
         if seen.newest is None:
             self.absent.add(log)
+        else:
+            self.absent.discard(log)
 
 
 _looks: ContextVar[_Looks | None] = ContextVar("looks at logs", default=None)

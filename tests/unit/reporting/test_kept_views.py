@@ -128,7 +128,7 @@ def test_long_indexes_are_kept_again_when_enough_of_them_is_new(
         monkeypatch.setattr(incremental_read, "_values", VersionedCache())
         with page_process(tmp_path / "read"):
             incremental_read.read_incrementally("n", path, add)
-        go_on(lake, "long", [], (99 * HOUR,))
+        go_on(lake, "long", [(99 * HOUR,)], (99 * HOUR,))
     assert added == [32, 1, 2, 3, 1]
 
 

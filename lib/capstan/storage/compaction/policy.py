@@ -45,7 +45,7 @@ INDEX = Sizes(many=32, fan=4)
 SMALL = 16 * MIB
 """Up to this size, files are rewritten in the memory of one process."""
 
-OF_CAPTURES = replace(INDEX, full=SMALL // 2, most=SMALL)
+OF_CAPTURES = replace(INDEX, full=SMALL // 2, most=SMALL, count=512)
 """Sizes for what a capture rewrites, in its own memory."""
 
 

@@ -108,7 +108,7 @@ def append(
     """
     with committing(path):
         table, is_appended = _append(path, rows, txn, note, unless)
-    keep_table(path, table)
+    keep_table(path, table, own=is_appended)
     return is_appended
 
 
@@ -127,20 +127,23 @@ def _append(
     for attempt in range(_ATTEMPTS):
         if attempt:
             table = OpenedTable(path)
-        if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
-            return table, False
-        # Of a log that has grown by a whole interval; each time the log is listed.
-        due = (table.version() + 2) % _INTERVAL == 0
-        hooks = PostCommitHookProperties(cleanup_expired_logs=None if due else False)
         try:
+            # That is a commit, which may come after those of others: the transaction is looked up
+            # after it.
             _add_columns(table, rows.schema)
+            if any(table.has_transaction(each.app, each.version) for each in (txn, unless) if each):
+                return table, False
             before = table.version()
+            # Of a log that has grown by a whole interval; each time the log is listed.
+            due = (before + 2) % _INTERVAL == 0
             deltalake.write_deltalake(
                 table,
                 rows,
                 mode="append",
                 commit_properties=properties,
-                post_commithook_properties=hooks,
+                post_commithook_properties=PostCommitHookProperties(
+                    cleanup_expired_logs=None if due else False
+                ),
             )
         except CommitFailedError:
             continue

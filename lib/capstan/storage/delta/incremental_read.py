@@ -8,6 +8,7 @@ not read again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.kept_on_disk import KeptValue
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import VersionedCache, is_enabled, kept_values
-from capstan.storage.lake import exists, newest_entry
+from capstan.storage.lake import exists, newest_entry, read_if_any
 
 Parts = Mapping[str, pa.Table]
 """A value as Arrow tables by name."""
@@ -33,17 +34,20 @@ class PartialRead:
     table: str  # its Delta id; empty for none
     version: int
     files: frozenset[str]  # as its log names them
+    rows: int
     parts: Parts
 
 
-_NOTHING = PartialRead("", -1, frozenset(), {})
+_NOTHING = PartialRead("", -1, frozenset(), 0, {})
 # After more commits than these, reading all files costs no more than their log entries.
-_MOST_COMMITS = 1024
+_MOST_COMMITS = 256
 _FILES = "files"
-# A value with more bytes is kept on disk again only when this share of its files is new.
+# A value with more bytes is kept on disk again only when this share of its rows is new.
 _SMALL = 1 << 20
 _SHARE = 16
 _values: VersionedCache[PartialRead] = VersionedCache(1024)
+# The rows of the tables whose values are kept on disk.
+_saved: dict[tuple[str, str], int] = {}
 
 
 def read_incrementally(kind: str, path: str, add: AddFiles) -> Parts:
@@ -58,14 +62,16 @@ def read_incrementally(kind: str, path: str, add: AddFiles) -> Parts:
             return _read(path, earlier or _NOTHING, add)
         if earlier is None and (found := kept.load(kind, path)) is not None:
             state, earlier = found[0], _parse(found[1])
+            _saved[key] = earlier.rows
             if state == newest:
                 return earlier
         value = _read(path, earlier or _NOTHING, add)
-        fresh = len(value.files - (earlier.files if earlier else frozenset()))
+        fresh = abs(value.rows - _saved.get(key, 0))
         size = sum(part.nbytes for part in value.parts.values())
         # What was written before it was read is of another state.
-        if newest_entry(path) == newest and (size <= _SMALL or fresh * _SHARE >= len(value.files)):
+        if newest_entry(path) == newest and (size <= _SMALL or fresh * _SHARE >= value.rows):
             kept.save(kind, path, newest, _kept(value))
+            _saved[key] = value.rows
         return value
 
     # The log may grow before it is read. Then the value is newer than its state, and read again.
@@ -74,20 +80,21 @@ def read_incrementally(kind: str, path: str, add: AddFiles) -> Parts:
 
 def _kept(value: PartialRead) -> KeptValue:
     files = pa.table({_FILES: pa.array(sorted(value.files), pa.string())})
-    facts = {"table": value.table, "version": value.version}
+    facts = {"table": value.table, "version": value.version, "rows": value.rows}
     return KeptValue(facts, {**value.parts, _FILES: files})
 
 
 def _parse(kept: KeptValue) -> PartialRead:
     files = frozenset(kept.parts[_FILES][_FILES].to_pylist())
     parts = {name: part for name, part in kept.parts.items() if name != _FILES}
-    return PartialRead(kept.facts["table"], kept.facts["version"], files, parts)
+    facts = (kept.facts[name] for name in ("table", "version"))
+    return PartialRead(*facts, files, kept.facts.get("rows", 0), parts)
 
 
 def _read(path: str, earlier: PartialRead, add: AddFiles) -> PartialRead:
     opened = delta.open_table(path)
-    named = pa.table(opened.get_add_actions())["path"].to_pylist()
-    table, files = str(opened.metadata().id), frozenset[str](named)
+    actions = pa.table(opened.get_add_actions())
+    table, files = str(opened.metadata().id), frozenset[str](actions["path"].to_pylist())
     if earlier.table != table:
         # A table made anew.
         earlier = _NOTHING
@@ -97,7 +104,9 @@ def _read(path: str, earlier: PartialRead, add: AddFiles) -> PartialRead:
     if fresh is None:
         earlier, fresh = _NOTHING, files
     parts = add(earlier.parts, opened, [delta.resolve_path(path, file) for file in sorted(fresh)])
-    return PartialRead(table, opened.version(), files, parts)
+    return PartialRead(
+        table, opened.version(), files, sum(delta.stat(actions, "num_records")), parts
+    )
 
 
 def _fresh_files(
@@ -112,9 +121,10 @@ def _fresh_files(
         return None
     present, unread = set(earlier.files), set[str]()
     for version in range(earlier.version + 1, newest + 1):
-        if not exists(f"{path}/_delta_log/{version:020}.json"):
+        entry = read_if_any(f"{path}/_delta_log/{version:020}.json")
+        if entry is None:
             return None
-        for action in delta.read_commit(path, version):
+        for action in map(json.loads, entry.splitlines()):
             for kind in {"add", "remove"} & action.keys():
                 name = action[kind]["path"]
                 if kind == "add":

@@ -206,9 +206,9 @@ def own_table(path: str) -> OpenedTable:
     return table or OpenedTable(path)
 
 
-def keep_table(path: str, table: OpenedTable) -> None:
-    """Keep a table as it is after a commit of this process; nobody changes it any more."""
-    table_cache.keep(_OPENED, path, table.version(), _Shared(table))
+def keep_table(path: str, table: OpenedTable, *, own: bool = True) -> None:
+    """Keep a table for others; its newest commit is this process's `own`, or was only looked at."""
+    table_cache.keep(_OPENED, path, table.version(), _Shared(table), own=own)
 
 
 def _brought_up(path: str) -> OpenedTable | None:

@@ -156,8 +156,8 @@ def drop(kind: str, table: str, value: object) -> None:
     (_cache or _few).drop((kind, table), value)
 
 
-def keep(kind: str, table: str, version: int, value: Value) -> None:
-    """Keep a value, never changed again, for `cached`, if the table still has this version."""
-    newest = newest_entry(table, version)
+def keep(kind: str, table: str, version: int, value: Value, *, own: bool = True) -> None:
+    """Keep a value for `cached` that its maker no more changes, if the table has this version."""
+    newest = newest_entry(table, version if own else None)
     if newest.startswith(f"{version:020}."):
         (_cache or _few).put((kind, table), newest, value)

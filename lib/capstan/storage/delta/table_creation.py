@@ -123,6 +123,7 @@ def _create(builder: DeltaTableBuilder, path: str) -> None:
                 time.sleep(pause)  # Another writer is creating it.
             else:
                 return
+        look_again()
         if is_table(path):
             return
         # The other writer is dead: there is no commit, and Delta creates none beside its files.

@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 from capstan.capture.synthetic.stall_check import commit_times
-from capstan.errors import RangeLockedError
-from capstan.storage.compaction import merging
+from capstan.errors import RangeLockedError, SystemFailureError
+from capstan.storage.compaction import index_compaction, merging
 from capstan.storage.compaction.growing_tables import GrowingTable, index_tables
 from capstan.storage.compaction.index_compaction import compact_index, keep_short
 from capstan.storage.compaction.policy import INDEX
@@ -100,9 +101,13 @@ def test_a_capture_keeps_its_index_and_feed_short(tmp_path: Path, batches: int) 
 def test_an_index_that_has_grown_is_merged_at_once(tmp_path: Path, commits: int) -> None:
     lay_index(Lake.at(tmp_path), NAME, commits)
     tape = open_tape(Lake.at(tmp_path), NAME)
-    before = rows(tape.paths.events, "worker", "seq")
+    before, old = rows(tape.paths.events, "worker", "seq"), len(files(tape.paths.events))
     keep_short(tape, newest_cut(tape).commit)
-    assert len(files(tape.paths.events)) <= 32
+    # At most 8 groups of 512 files, while a capture has other work.
+    assert len(files(tape.paths.events)) <= 32 + max(0, old - 8 * 511)
+    if old > 8 * 512:
+        compact_index(replace(table(tape), sizes=INDEX))
+        assert len(files(tape.paths.events)) <= 32
     assert rows(tape.paths.events, "worker", "seq").equals(before)
     version = delta.version_of(tape.paths.events)
     keep_short(tape, newest_cut(tape).commit)
@@ -219,3 +224,32 @@ def test_a_page_does_not_read_merged_rows_again(tmp_path: Path) -> None:
     # What was merged before it was read is gone, so all is read.
     assert again[:8] == after
     assert (len(again), opened) == (9, 1)
+
+
+def test_a_capture_merges_a_part_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay_index(Lake.at(tmp_path), NAME, 80)
+    tape = open_tape(Lake.at(tmp_path), NAME)
+    monkeypatch.setattr(index_compaction, "OF_CAPTURES", replace(ALL, count=10))
+    monkeypatch.setattr(index_compaction, "_AT_ONCE", 3)
+    before = len(files(tape.paths.events))
+    keep_short(tape, newest_cut(tape).commit)
+    assert len(files(tape.paths.events)) == before - 3 * 9
+
+
+def test_a_capture_goes_on_without_a_file_that_is_lost(tmp_path: Path) -> None:
+    """Maintenance, which has no other work, ends by it."""
+    tape = lay(tmp_path, EVERY)
+    lost = min(file["path"] for file in files(tape.paths.feed))  # type: ignore[type-var]
+    (Path(tape.paths.feed) / unquote(str(lost))).unlink()
+    left = []
+
+    def note(point: str, fields: dict[str, object]) -> None:
+        if point == "capture.left":
+            left.append(fields["table"])
+
+    with instrumentation.subscribe(note):
+        keep_short(tape, newest_cut(tape).commit)
+    assert left == ["feed"]
+    assert len(files(tape.paths.events)) <= 32
+    with pytest.raises(SystemFailureError, match="CAP-DAMAGED"):
+        compact_index(table(tape, "feed"))
