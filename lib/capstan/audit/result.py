@@ -100,8 +100,9 @@ class EngineSample:
 
 @dataclass(frozen=True, slots=True)
 class InputSample:
-    """The part of the records of a pipeline that was compared with the index, not only counted."""
+    """The part of the records of a stream that was compared with the index, not only counted."""
 
+    stream: str
     times: Mapping[str, object]  # `since` and `until`, as JSON
     share: float  # of the records, at least
 
@@ -125,7 +126,7 @@ class Audit:
     checks: tuple[CheckResult, ...] = ()
     near: Near = Near()
     engine: EngineSample | None = None  # None when it has computed all rows, or none
-    inputs: InputSample | None = None  # None when all records were compared, or there are none
+    inputs: tuple[InputSample, ...] = ()  # of streams of which not all records were compared
 
     @property
     def shown(self) -> tuple[Finding, ...]:
@@ -150,7 +151,7 @@ class Audit:
             "checks": [check.to_json() for check in self.checks],
             **({"near": asdict(self.near)} if self.near != Near() else {}),
             **({} if self.engine is None else {"engine": self.engine.to_json()}),
-            **({} if self.inputs is None else {"inputs": asdict(self.inputs)}),
+            **({"inputs": [asdict(each) for each in self.inputs]} if self.inputs else {}),
         }
 
     def require_passed(self, where: str, *, staged: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -250,12 +251,12 @@ def audit_computed(
     computed: Computed,
     checks: Sequence[Check] = (),
     inputs: Sequence[AuditScope] = (),
-    part: Region | None = None,
+    parts: Mapping[str, Region] = MappingProxyType({}),
 ) -> Audit:
     """Compare stored output of a transform or pipeline with a second computation from the tape.
 
-    The records of its `inputs` are compared with the index of their tapes as well, or those in a
-    `part`, and all others counted. `scope` has the workers of the output.
+    The records of its `inputs` are compared with the index of their tapes as well: all, or those in
+    the part of a stream, and all others counted. `scope` has the workers of the output.
     """
     limit, prepared = scope.limit, prepare(checks, frame)
     kind, tolerance = computed.kind, computed.tolerance
@@ -268,7 +269,7 @@ def audit_computed(
         "table": cells.view_cells(actual.view, {"h": actual.fields}, prepared),
     }
     with persisted(cells.gather(sides)) as joined:
-        by_stream = _recorded(inputs, part)
+        by_stream = _recorded(inputs, parts)
         on_tape = cells.together(by_stream, limit)
         differs = cells.differs("computed", "table")
         totals = cells.count_cells(joined, tuple(sides), {"bad": differs}, _measures(prepared))
@@ -294,13 +295,14 @@ def audit_computed(
     return replace(failed, near=near)
 
 
-def _recorded(inputs: Sequence[AuditScope], part: Region | None) -> list[CellComparison]:
+def _recorded(inputs: Sequence[AuditScope], parts: Mapping[str, Region]) -> list[CellComparison]:
     """The comparison of each input with its index; of inputs with the same records only one."""
     first = [inputs.index(each) for each in inputs]
-    compared = {
-        number: inputs[number].recorded() if part is None else inputs[number].drawn(part)
-        for number in dict.fromkeys(first)
-    }
+    compared = {}
+    for number in dict.fromkeys(first):
+        scope = inputs[number]
+        part = parts.get(scope.tape.name)
+        compared[number] = scope.recorded() if part is None else scope.drawn(part)
     return [compared[number] for number in first]
 
 

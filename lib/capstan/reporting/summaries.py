@@ -159,8 +159,10 @@ def audit_text(audit: Json | None, show: Show) -> str:
         within = f"; {columns} within {near['tolerance']}" if columns else ""
         sample = audit.get("engine")
         part = f"; {show(sample['cells'])} of them also by the engine" if sample else ""
-        if read := audit.get("inputs"):
-            part += f"; of the records a share of {read['share']:g}, and the number of all"
+        for read in audit.get("inputs") or ():
+            part += (
+                f"; a share of {read['share']:g} of the records of {read['stream']}, all counted"
+            )
         return f"passed ({audit['kind']}{counted}{within}{part})" if kind else "passed"
     if differing:
         return f"failed{kind}: {show(differing)} of {show(cells)} cells differ"

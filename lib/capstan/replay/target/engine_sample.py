@@ -6,8 +6,8 @@ engine computes all of a small input, and of a larger one a stretch of its times
 on records of any time, all times of some keys. The identity of the run decides which, so that
 nobody can choose it, and every audit of a run takes the same.
 
-The same share of the records, at a stretch of times, is compared with the index of its tape. Spark
-reads the other ones only in the columns of the pipeline, so they are counted.
+The same share of each stream's records, at a stretch of times, is compared with the index of its
+tape. Spark reads the other ones only in the columns of the pipeline, so they are counted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class EnginePart:
 
     plan: Plan
     rows: DataFrame
-    records: Region  # Where records are compared with the index.
+    records: Mapping[str, Region]  # Where those of long streams are compared with the index.
     share: float  # of the records, and of the keys
     keys: tuple[str, ...] = ()  # The columns whose values were drawn.
 
@@ -52,10 +52,13 @@ class EnginePart:
         return EngineSample(cells, times, self.share, self.keys)
 
     @property
-    def inputs(self) -> InputSample:
+    def inputs(self) -> tuple[InputSample, ...]:
         """What a certificate says of the records."""
         time_type = self.plan.inputs.tape.time_type
-        return InputSample(render_bounds(time_type, self.records), self.share)
+        return tuple(
+            InputSample(stream, render_bounds(time_type, region), self.share)
+            for stream, region in self.records.items()
+        )
 
 
 def engine_part(plan: Plan, rows: DataFrame) -> EnginePart | None:
@@ -65,23 +68,32 @@ def engine_part(plan: Plan, rows: DataFrame) -> EnginePart | None:
     if pipe is None or plan.request.mode is Mode.MERGE or plan.request.follow is not None:
         return None
     share = pipe.engine_share
-    records = Counter[int]() if share == 1 else _records_by_time(plan)
+    by_stream = () if share == 1 else _records_by_time(plan)
+    records = sum((counts for _, counts in by_stream), Counter[int]())
     if records.total() <= FEW_RECORDS:
         return None
+    compared = {
+        stream: _between(plan, *stretch(counts, share, plan.identity))
+        for stream, counts in by_stream
+        if counts.total() > FEW_RECORDS
+    }
     if pipe.depends_on_near and plan.layout.time is not None:
-        return _stretch_of(plan, pipe, rows, records)
-    return _keys_of(plan, pipe, rows, records)
+        return _stretch_of(plan, pipe, rows, records, compared)
+    return _keys_of(plan, pipe, rows, compared)
 
 
 def _stretch_of(
-    plan: Plan, pipe: PipelineComputation, rows: DataFrame, records: Mapping[int, int]
+    plan: Plan,
+    pipe: PipelineComputation,
+    rows: DataFrame,
+    records: Mapping[int, int],
+    compared: Mapping[str, Region],
 ) -> EnginePart | None:
     # What is read around the range has no rows of its own.
     inside = {time: n for time, n in records.items() if plan.region.box.contains((time,))}
     if not inside:
         return None
     first, last = stretch(inside, pipe.engine_share, plan.identity)
-    compared = _between(plan, *stretch(records, pipe.engine_share, plan.identity))
     grain = pipe.grain
     bounds = Box((first - first % grain,), (last - last % grain + grain,))
     region = replace(plan.region, box=plan.region.box.intersect(bounds))
@@ -90,13 +102,12 @@ def _stretch_of(
 
 
 def _keys_of(
-    plan: Plan, pipe: PipelineComputation, rows: DataFrame, records: Mapping[int, int]
+    plan: Plan, pipe: PipelineComputation, rows: DataFrame, compared: Mapping[str, Region]
 ) -> EnginePart | None:
     keys = pipe.keys_of(plan.identity)
     drawn = None if keys is None else keys.drawing(pipe.engine_share, rows)
     if drawn is None:
         return None
-    compared = _between(plan, *stretch(records, pipe.engine_share, plan.identity))
     part = replace(plan, computation=replace(pipe, drawn=drawn))
     return EnginePart(part, drawn.rows(rows), compared, pipe.engine_share, tuple(drawn.types))
 
@@ -120,11 +131,12 @@ def stretch(records: Mapping[int, int], share: float, identity: str) -> tuple[in
     return times[bisect_right(counts, start)], times[bisect_left(counts, start + wanted)]
 
 
-def _records_by_time(plan: Plan) -> Counter[int]:
-    """The number of records at each time of the coordinate that the pipeline works on."""
-    records: Counter[int] = Counter()
+def _records_by_time(plan: Plan) -> list[tuple[str, Counter[int]]]:
+    """By stream the number of records at each time of the coordinate that the pipeline works on."""
+    by_stream = []
     for stream in plan.inputs:
-        at = plan.computation.coordinate(stream.tape.time_type)
+        at, records = plan.computation.coordinate(stream.tape.time_type), Counter[int]()
         for event in index.messages(stream.tape, stream.cut, stream.workers, plan.reads):
             records[event.time[at]] += event.records
-    return records
+        by_stream.append((stream.tape.name, records))
+    return by_stream

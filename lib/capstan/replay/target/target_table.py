@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from capstan.audit import Audit, AuditScope, Computed, Shape, audit_computed, audit_copy, shape_of
+from capstan.audit.result import TAPE
 from capstan.audit.row_checks import prepare
 from capstan.core.config import Mode
 from capstan.core.times import Box
@@ -83,12 +85,14 @@ def audit(spark: SparkSession, plan: Plan, rows: DataFrame, *, deep: bool = Fals
     part = None if deep else engine_part(plan, rows)
     if part is None:
         return _computed_again(spark, plan, rows, engine=True)
-    result = _computed_again(spark, plan, rows, engine=False, part=part.records)
+    result = _computed_again(spark, plan, rows, engine=False, parts=part.records)
     chosen = part.rows.where(predicate(part.plan, rows.schema))
     # Its records were compared with the index, or counted, by now.
     by_engine = _computed_again(spark, part.plan, chosen, engine=True, inputs=False)
     result = result if by_engine.passed else by_engine
-    return replace(result, engine=part.sample(by_engine.cells), inputs=part.inputs)
+    # Where a record differs, all were compared.
+    inputs = () if result.totals.get(TAPE) else part.inputs
+    return replace(result, engine=part.sample(by_engine.cells), inputs=inputs)
 
 
 def _computed_again(
@@ -98,7 +102,7 @@ def _computed_again(
     *,
     engine: bool,
     inputs: bool = True,
-    part: Region | None = None,
+    parts: Mapping[str, Region] = MappingProxyType({}),
 ) -> Audit:
     with playing(spark, plan, again=True, engine=engine) as output:
         computed = rows_to_publish(plan, output.rows)
@@ -112,7 +116,7 @@ def _computed_again(
             result = audit_again(spark, plan, hashed, brief, computed, output, inputs=inputs)
             if not result.differing:
                 return result
-        return audit_again(spark, plan, rows, shape, computed, output, inputs=inputs, part=part)
+        return audit_again(spark, plan, rows, shape, computed, output, inputs=inputs, parts=parts)
 
 
 def audit_again(
@@ -124,19 +128,19 @@ def audit_again(
     output: Output,
     *,
     inputs: bool = True,
-    part: Region | None = None,
+    parts: Mapping[str, Region] = MappingProxyType({}),
 ) -> Audit:
     """Audit rows against those that were computed again, from the second output of a replay.
 
-    The records of its `inputs` are compared with their index, unless they have been; where there is
-    a `part`, only those in it are, and all others are counted.
+    The records of its `inputs` are compared with their index, unless they have been; of a stream
+    that has one of the `parts`, only those in it are, and all others are counted.
     """
     depends = ordered(plan, output.rows)
     again = Computed(computed, plan.computation.kind, plan.row_keys, depends.close)
     streams = (*plan.inputs.keepers, *plan.inputs.others)
     scopes = [_scope(spark, plan, stream) for stream in streams]
     read = scopes if inputs else ()
-    result = audit_computed(scopes[0], rows, shape, again, plan.checks, read, part)
+    result = audit_computed(scopes[0], rows, shape, again, plan.checks, read, parts)
     return replace(result, near=replace(result.near, unsure=tuple(depends.refused)))
 
 

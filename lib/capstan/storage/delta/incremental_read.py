@@ -87,8 +87,8 @@ def _kept(value: PartialRead) -> KeptValue:
 def _parse(kept: KeptValue) -> PartialRead:
     files = frozenset(kept.parts[_FILES][_FILES].to_pylist())
     parts = {name: part for name, part in kept.parts.items() if name != _FILES}
-    facts = (kept.facts[name] for name in ("table", "version"))
-    return PartialRead(*facts, files, kept.facts.get("rows", 0), parts)
+    table, version, rows = (kept.facts.get(name, 0) for name in ("table", "version", "rows"))
+    return PartialRead(table, version, files, rows, parts)
 
 
 def _read(path: str, earlier: PartialRead, add: AddFiles) -> PartialRead:
