@@ -20,6 +20,6 @@ def test_an_audit_says_what_it_has_compared_only_in_part() -> None:
     whole, part = (audit_text(each.to_json(EVENT), str) for each in (audit, sampled))
     assert whole == "passed (pipeline, 1200 cells)"
     assert part == (
-        "passed (pipeline, 1200 cells; 40 of them also by the engine; a share of 0.02 of the records "
-        "of bids, all counted)"
+        "passed (pipeline, 1200 cells; 40 of them also by the engine; a share of 0.02 of the "
+        "records of bids, all counted)"
     )
