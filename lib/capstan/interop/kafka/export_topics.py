@@ -19,8 +19,12 @@ from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
-from capstan.interop.transfer.export_files import cell_place, form_of, integer_stamps, integer_times
-from capstan.interop.transfer.recording_format import Format
+from capstan.interop.transfer.export_files import (
+    cell_place,
+    integer_stamps,
+    integer_times,
+    release_in,
+)
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
@@ -79,7 +83,7 @@ def export_topics(
     Without a release of `timely`, in the form that the topics or the imported recordings have.
     """
     chosen = sorted(workers)
-    release = form_of(tape, Format.JSONL, timely=timely).release
+    release = release_in(tape, timely)
     verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))
     require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
