@@ -126,6 +126,12 @@ class Box:
                 "times are ordered by the first coordinate that differs: name the first ones",
                 value=shown(text),
             )
+        if time_type.order.lexicographic:
+            # (3, 0) and (3,) begin at the same place: one bound for it.
+            least, width = time_type.minimum, len(given(bound))
+            while width > 1 and bound[width - 1] == least[width - 1]:
+                width -= 1
+            bound = (*bound[:width], *(None,) * (len(bound) - width))
         return bound
 
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:
