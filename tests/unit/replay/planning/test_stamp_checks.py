@@ -28,6 +28,7 @@ from capstan.reporting.summaries import plan_facts
 from capstan.storage.delta import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support import stamped_streams  # noqa: F401 - its pipelines
@@ -136,9 +137,9 @@ def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a backfill", lambda: survey(lake, config, "all")),
         ("an export to topics in the form of timely 0.31", topics),
-        ("this", lambda: plan_retire(lake, NAME, "t0=3")),
-        ("this", lambda: close(spark, lake, NAME)),
-        ("this", lambda: put_back(spark, lake, NAME)),
+        ("`capstan retire`", lambda: plan_retire(lake, NAME, "t0=3")),
+        ("`capstan close`", lambda: close(spark, lake, NAME)),
+        ("`capstan late --put-back`", lambda: put_back(spark, lake, NAME)),
     ]
     for what, call in refused:
         with pytest.raises(InvalidRequestError, match=f"pairs.*{what} works on times") as caught:
@@ -288,6 +289,13 @@ def test_topics_of_0_31_have_no_stamps(tmp_path: Path, monkeypatch: pytest.Monke
                 spark, lake, tape, place, workers=[0], cut=newest_cut(tape), timely=timely
             )
         assert (caught.value.code, caught.value.hint[:20]) == ("CAP-STAMP", "give --timely 0.32, ")
+        assert str(caught.value.hint).endswith("stamps, or times that are pairs")
+    # The types of an import may be registered in another process only.
+    types = TapeSettings({"import": {"time_type": "u64", "record_type": "of_others"}})
+    with pytest.raises(InvalidRequestError, match="where topics"):
+        export_topics(
+            spark, lake, replace(tape, settings=types), place, workers=[0], cut=newest_cut(tape)
+        )
 
 
 def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
@@ -297,9 +305,9 @@ def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("a target with a time of its own", lambda: planned(lake, config)),
-        ("this", lambda: plan_retire(lake, NAME, "3")),
-        ("this", lambda: close(spark, lake, NAME)),
-        ("this", lambda: put_back(spark, lake, NAME)),
+        ("`capstan retire`", lambda: plan_retire(lake, NAME, "3")),
+        ("`capstan close`", lambda: close(spark, lake, NAME)),
+        ("`capstan late --put-back`", lambda: put_back(spark, lake, NAME)),
     ]
     for what, call in refused:
         with pytest.raises(InvalidRequestError, match=f"{what} works on messages") as caught:
