@@ -220,6 +220,12 @@ def test_bounds_of_pairs_begin_with_the_first_coordinate() -> None:
     assert Box.bound_of_text(pairs(2), "t0=3") == (3, None)
     assert Box.bound_of_text(pairs(2), "[3, 4]") == (3, 4)
     assert Box.bound_of_text(pairs(3), "t0=3,t1=4") == (3, 4, None)
+    # One place has one bound, so a range that begins where it ends is seen to be empty.
+    assert Box.bound_of_text(pairs(2), "[3, 0]") == (3, None)
+    assert Box.bound_of_text(pairs(3), "[3, 0, 0]") == (3, None, None)
+    assert Box.bound_of_text(pairs(3), "[3, 0, 1]") == (3, 0, 1)
+    assert Box.bound_of_text(pairs(2), "[0, 0]") == Box.bound_of_text(pairs(2), "t0=0") == (0, None)
+    assert Box.bound_of_text(TimeType.of(x=Kind.BIGINT, y=Kind.BIGINT), "[3, 0]") == (3, 0)
     for text in ("t1=3", "[null, 3]"):
         with pytest.raises(InvalidRequestError, match="a bound of pairs begins with t0") as caught:
             Box.bound_of_text(pairs(2), text)

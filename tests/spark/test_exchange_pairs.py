@@ -207,6 +207,11 @@ def test_streams_of_pairs_grow(spark: SparkSession, lake: Lake, tmp_path: Path) 
     assert verify(spark, lake, copy, deep=True).valid
     assert copy.time_type == tape.time_type
     assert by_stamp(spark, copy) == by_stamp(spark, tape) == counted(made)
+    # A re-capture has no types, so its transcripts state the order.
+    exported(spark, lake, copy, tmp_path / "lines", form_of(copy, Format.JSONL))
+    assert main(["check", str(tmp_path / "lines")]) == 0
+    put(spark, lake, "text", tmp_path / "lines", Format.JSONL)
+    assert open_tape(lake, "text", stamps=True).time_type == tape.time_type
     assert exported(spark, lake, tape, tmp_path / "out", form) == files(
         tmp_path / "sent", Format.TIMELY
     )

@@ -323,6 +323,12 @@ def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path)
     # That of the stream; of 0.31 nothing is stated, as before.
     assert recorded("new", "a").settings.timely == "0.32"
     assert "timely" not in recorded("old", "b").settings.fixed
+    assert "timely" not in recorded("old", "b", timely="0.31").settings.fixed
+    for peers, timely, words in ((2, "0.32", "b has the form of timely 0.31, which --timely 0.32"),
+                                 (3, "0.32", "does not record 3 workers")):  # fmt: skip
+        with pytest.raises(InvalidRequestError, match=words) as caught:
+            recapture(spark, lake, RecaptureRequest("old", "b", peers=peers, timely=timely))
+        assert caught.value.code == "CAP-DECLARED"
     forms = {}
     for stream, into, timely in (("new", "c", "0.31"), ("old", "d", "0.32")):
         tape = recorded(stream, into, timely=timely)
@@ -330,7 +336,8 @@ def test_a_recapture_has_a_form(spark: SparkSession, lake: Lake, tmp_path: Path)
         assert recorded(stream, into).settings == tape.settings
         form = forms[into] = form_of(tape, Format.JSONL)
         assert form.release == timely
-        with pytest.raises(InvalidRequestError, match="does not record 2 workers") as caught:
+        words = f"{into} has the form of timely {timely}, which --timely {form.release.other}"
+        with pytest.raises(InvalidRequestError, match=words) as caught:
             recorded(stream, into, timely=form.release.other)
         assert caught.value.code == "CAP-DECLARED"
     stated = [

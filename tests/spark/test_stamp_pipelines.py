@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +71,15 @@ TRANSFORMS = (
         sql="SELECT _time, f0, max(f1) AS f1 FROM records GROUP BY ALL",
         time="_time",
         keys=("f0",),
+    ),
+    # Their rows leave the place of their records.
+    Transform(name="each", sql="SELECT explode(_stamp) AS _time, f1 FROM records", time="_time"),
+    Transform(
+        name="fours",
+        sql="SELECT at - at % 4 AS at, count(*) AS n FROM records LATERAL VIEW "
+        "explode(_stamp.t) AS at GROUP BY ALL",
+        time="at",
+        grain=timedelta(microseconds=4),
     ),
 )
 
@@ -222,6 +231,17 @@ def test_a_table_with_a_time_of_its_own_is_filled_and_rolled_back(stamped: Stamp
     assert {row["at"]: (row["n"], row["times"]) for row in stamped.table("own")} == model
     rollback(stamped.spark, stamped.lake, stamped.config, str(runs[1].run))
     assert {row["at"] for row in stamped.table("own")} == {at for at in model if at < 9}
+
+
+@pytest.mark.parametrize(("name", "since"), [("each", "100"), ("each", "5"), ("fours", "8")])
+def test_rows_keep_the_place_of_their_records(stamped: Stamped, name: str, since: str) -> None:
+    """Also in a range without a record, which would take the rows of earlier ones away."""
+    stamped.replay("moved", transform=name)
+    rows = Counter(stamped.table("moved"))
+    with pytest.raises(InvalidRequestError, match=f"{name} puts records whose `_time` is") as told:
+        stamped.replay("moved", transform=name, since=since)
+    assert told.value.code == "CAP-STAMP"
+    assert Counter(stamped.table("moved")) == rows
 
 
 def test_merges_take_the_latest(stamped: Stamped) -> None:

@@ -210,7 +210,7 @@ def _previous(lake: Lake, name: str, *, reseat: bool) -> tuple[StructType | None
 @in_turn
 def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
     """Put a stream's late records on its tape, at the frontier, once each."""
-    tape = upgrade(open_tape(lake, name))
+    tape = upgrade(open_tape(lake, name, what="`capstan late --put-back`"))
     start = newest_cut(tape)
     synthetic_batch.finish(spark, tape)
 
@@ -236,7 +236,7 @@ def put_back(spark: SparkSession, lake: Lake, name: str) -> PutBackResult:
 @in_turn
 def close(spark: SparkSession, lake: Lake, name: str) -> tuple[Tape, int]:
     """Close a stream in one commit; the number of workers closed is 0 if it was closed before."""
-    tape = upgrade(open_tape(lake, name))
+    tape = upgrade(open_tape(lake, name, what="`capstan close`"))
     synthetic_batch.finish(spark, tape)
     cut = newest_cut(tape)
     # Includes workers registered to open with the next commit, which is this one.

@@ -82,7 +82,7 @@ def plan_retire(lake: Lake, stream: str, before: str) -> RetirementPlan:
 
     `before` is the first time whose records stay, a bound as on the command line.
     """
-    tape = open_tape(lake, stream)
+    tape = open_tape(lake, stream, what="`capstan retire`")
     cut = newest_cut(tape)
     until = Box.bound_of_text(tape.time_type, before)
     if all(bound is None for bound in until):

@@ -69,7 +69,7 @@ def close(context: typer.Context, stream: Stream) -> int:
     from capstan.storage.tape.tape import newest_cut, open_tape
 
     shell = shell_of(context)
-    open_tape(shell.lake, stream)
+    open_tape(shell.lake, stream, what="`capstan close`")
     with shell.spark(Work(f"close {stream}")) as spark:
         from capstan.capture.run import close as carry_out
 

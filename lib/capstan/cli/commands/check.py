@@ -18,18 +18,18 @@ from capstan.core.config.loading.secret_references import literal_secrets
 from capstan.core.environment import lake_of
 from capstan.core.json_object import Json
 from capstan.core.protocol import Release, StreamChecker, check_all, transcript_minimum
-from capstan.core.times import PRODUCT, Coordinate, Kind, TimeOrder, TimeType
+from capstan.core.times import Coordinate, Kind, TimeOrder, TimeType
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     Encoding,
     Frames,
     Lines,
-    TimeCodec,
     assumed_of_frames,
     case_beside,
     open_recording,
     recordings_in,
     release_of,
+    times_of,
     types_of,
     worker_of,
 )
@@ -223,18 +223,9 @@ def _form(path: Path, options: _Options) -> _FileForm:
         if path.suffix == _BIN:
             encoding = Frames(types, release=release or Release.V031)
         return _FileForm(encoding, types.minimum_json, types.time.order, release)
-    case = case_beside(path)
-    minimum = case.get("minimum", 0) if options.minimum is None else options.minimum
+    minimum, order = times_of(case_beside(path), minimum=options.minimum)
     lines = Lines(minimum, worker=worker, release=release)
-    return _FileForm(lines, minimum, _order_of(case.get("time_type")), release)
-
-
-def _order_of(time_type: object) -> TimeOrder:
-    """The order of the times of a transcript, whose type need not be known."""
-    try:
-        return TimeCodec.of(time_type).order if isinstance(time_type, str) else PRODUCT
-    except InvalidRequestError:
-        return PRODUCT
+    return _FileForm(lines, minimum, order, release)
 
 
 def _listed(key: str, value: object) -> object:

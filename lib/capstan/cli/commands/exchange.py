@@ -33,7 +33,12 @@ FormatOption = Annotated[
     typer.Option("--format", help="jsonl (transcripts) or timely (frames).", metavar="F"),
 ]
 TimeTypeOption = Annotated[
-    str | None, typer.Option("--time-type", help="The type of times, such as u64.", metavar="TYPE")
+    str | None,
+    typer.Option(
+        "--time-type",
+        help="The type of times, such as u64; for transcripts it may stand alone, for its order.",
+        metavar="TYPE",
+    ),
 ]
 RecordTypeOption = Annotated[
     str | None,

@@ -121,7 +121,7 @@ class Transform(Declared):
 
     @property
     def reads_stamp(self) -> bool:
-        """Whether its code names the column `_stamp`."""
+        """Whether its code has the word `_stamp` anywhere: the records then have such a column."""
         return any(map(_STAMP.search, self._code))
 
     @property

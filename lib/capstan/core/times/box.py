@@ -10,6 +10,7 @@ from capstan.core.times.antichain import Antichain
 from capstan.core.times.coordinate import shown
 from capstan.core.times.moment_text import BLANKS
 from capstan.core.times.order import PRODUCT, TimeOrder
+from capstan.core.times.time import Time
 from capstan.core.times.time_type import TimeType
 from capstan.errors import InvalidRequestError
 
@@ -53,6 +54,14 @@ class Box:
             low is not None and high is not None and low >= high
             for low, high in zip(self.since, self.until, strict=True)
         )
+
+    def is_empty_from(self, minimum: Time) -> bool:
+        """Whether no time is inside where times start at `minimum`."""
+        box = self.intersect(replace(self, since=minimum))
+        if self.order.lexicographic:
+            since = given(box.since)
+            box = replace(box, since=(*since, *minimum[len(since) :]))
+        return box.is_empty
 
     def contains(self, time: tuple[int, ...]) -> bool:
         """Whether `time` is inside."""
@@ -126,6 +135,12 @@ class Box:
                 "times are ordered by the first coordinate that differs: name the first ones",
                 value=shown(text),
             )
+        if time_type.order.lexicographic:
+            # (3, 0) and (3,) begin at the same place: one bound for it.
+            least, width = time_type.minimum, len(given(bound))
+            while width > 1 and bound[width - 1] == least[width - 1]:
+                width -= 1
+            bound = (*bound[:width], *(None,) * (len(bound) - width))
         return bound
 
     def to_json(self, time_type: TimeType) -> dict[str, BoundJson]:

@@ -88,6 +88,11 @@ class Coordinate:
         """A coordinate; without `minimum` a `bigint` starts at 0 and the others in year 1."""
         return cls(name, kind, _DEFAULT_MINIMUM[kind] if minimum is None else minimum)
 
+    @property
+    def maximum(self) -> int:
+        """The last value of its kind."""
+        return _RANGE[self.kind][1]
+
     @classmethod
     def from_json(cls, value: object) -> Coordinate:
         """The coordinate of an object with `name`, `kind` and perhaps `minimum`."""

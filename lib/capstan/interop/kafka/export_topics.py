@@ -14,13 +14,16 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType
 
 from capstan.capture.source.errors import broker_gone
 from capstan.core.protocol import Release
-from capstan.core.protocol.events import stamp_text
 from capstan.core.times import Box
 from capstan.core.times.region import Region
 from capstan.errors import CapstanError, CheckFailedError, InvalidRequestError
 from capstan.interop.kafka.topic_layout import TopicHeader, Topics, TopicTransfer, newest_header
-from capstan.interop.transfer.export_files import cell_place, form_of, integer_stamps, integer_times
-from capstan.interop.transfer.recording_format import Format
+from capstan.interop.transfer.export_files import (
+    cell_place,
+    integer_stamps,
+    integer_times,
+    release_in,
+)
 from capstan.storage.delta.arrow_writer import struct
 from capstan.storage.ledger.retirements import WHOLE, require_records
 from capstan.storage.tape import index
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 RECORD = "record"
-_STAMPED = "give --timely 0.32, for topics whose messages have stamps"
+_STAMPED = "give --timely 0.32, for topics whose messages have stamps, or times that are pairs"
 IN_ORDER = {"kafka.max.in.flight.requests.per.connection": "1"}
 """Producer option that allows one request at a time.
 
@@ -79,7 +82,7 @@ def export_topics(
     Without a release of `timely`, in the form that the topics or the imported recordings have.
     """
     chosen = sorted(workers)
-    release = form_of(tape, Format.JSONL, timely=timely).release
+    release = release_in(tape, timely)
     verify(spark, lake, tape, workers=chosen, cut=cut).raise_for_violations()
     everything = Region(Box.everything(tape.time_type))
     require_records(lake, tape, cut, chosen, everything, "a whole recording", WHOLE)
@@ -88,7 +91,10 @@ def export_topics(
     if timely is None and existing is not None:
         release = existing.release
     if release is Release.V031:
-        _require_times(tape, cut, chosen)
+        # No pair either: all that the form of timely 0.31 has.
+        require_products(tape, "an export to topics in the form of timely 0.31", _STAMPED)
+        why = "where topics in the form of timely 0.31 need one time"
+        index.require_one_time(tape, cut, chosen, why, _STAMPED)
     payload = stored_payload(tape)
     for column in payload.fields:
         _require_readable(column.name, column.dataType)
@@ -119,20 +125,6 @@ def export_topics(
     emit("export.topics", stream=tape.name, events=events)
     records = sum(state.records for state in states)
     return TopicTransfer(tape.name, topics.url, cut.commit, len(chosen), events, records, release)
-
-
-def _require_times(tape: Tape, cut: Cut, workers: Iterable[int]) -> None:
-    """Check that all messages have one time, no pair: all that the form of timely 0.31 has."""
-    require_products(tape, "an export to topics in the form of timely 0.31", _STAMPED)
-    for worker, stamp, _ in index.stamps(tape, cut, workers):
-        raise InvalidRequestError(
-            "CAP-STAMP",
-            f"stream {tape.name}, worker {worker}: messages have {stamp_text(stamp)}, where topics "
-            "in the form of timely 0.31 need one time",
-            _STAMPED,
-            stream=tape.name,
-            worker=worker,
-        )
 
 
 def _require_readable(name: str, kind: DataType) -> None:

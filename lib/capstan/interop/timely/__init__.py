@@ -13,6 +13,7 @@ from capstan.interop.timely.recording_files import (
     open_recording,
     recordings_in,
     release_of,
+    times_of,
     types_of,
     worker_of,
 )
@@ -86,6 +87,7 @@ __all__ = [
     "release_of",
     "replay_into",
     "source_of",
+    "times_of",
     "types_of",
     "worker_of",
 ]

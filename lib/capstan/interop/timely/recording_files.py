@@ -2,8 +2,9 @@
 
     {"minimum": 0, "record_type": "u64", "time_type": "u64", "timely": "0.32", "workers": 5}
 
-`minimum`, the types and `timely` are read; all other fields are informative. `timely` is the
-release whose form the recordings have: see `core.protocol.release`.
+`minimum`, the types, `order` and `timely` are read; all other fields are informative. `order` is
+that of times without a type, stated of pairs alone. `timely` is the release whose form the
+recordings have: see `core.protocol.release`.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Final
 
 from capstan.core.protocol import Release
+from capstan.core.times import PRODUCT, TimeOrder
+from capstan.core.times.time_type import order_of
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely.encoding import FRAMES_SUFFIX, LINES_SUFFIX, Encoding
 from capstan.interop.timely.reader import EventReader
-from capstan.interop.timely.types.event_types import EventTypes
+from capstan.interop.timely.types.event_types import EventTypes, TimeCodec
 
 CASE: Final = "case.json"
 """File beside recordings that states their types."""
@@ -88,6 +91,37 @@ def types_of(
     if minimum is None and time_type is None:
         minimum = case.get("minimum")
     return EventTypes.of(times, records, minimum)
+
+
+def times_of(
+    case: Mapping[str, object], time_type: str | None = None, minimum: object = None
+) -> tuple[object, TimeOrder]:
+    """The minimum, as JSON, and the order of the times of transcripts whose records have no type.
+
+    From the arguments, else as the fields of `case.json` state them. An unknown type in these is
+    informative: transcripts can be read without it.
+
+    Raises:
+        InvalidRequestError: `CAP-TYPE`, the given type is unknown; `CAP-TIME`, the minimum is not
+            a time of it; `CAP-TIME-TYPE`, the order is unknown, or not that of the stated type.
+    """
+    if time_type is not None:
+        times = TimeCodec.of(time_type)
+        least = times.start(case.get("minimum") if minimum is None else minimum)
+        return times.to_json(least), times.order
+    start = case.get("minimum", 0) if minimum is None else minimum
+    named, order = case.get("time_type"), order_of(case)
+    try:
+        typed = TimeCodec.of(named).order if isinstance(named, str) else order
+    except InvalidRequestError:
+        typed = order
+    if "order" in case and typed != order:
+        raise InvalidRequestError(
+            "CAP-TIME-TYPE",
+            f"{CASE} states the order {case['order']}, which times of {named} do not have",
+            f"leave the order out of {CASE}, or correct the type",
+        )
+    return start, typed if isinstance(start, list) and len(start) > 1 else PRODUCT
 
 
 def release_of(path: Path, timely: str | None = None) -> Release | None:

@@ -13,9 +13,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from capstan.core.protocol import Rule
+from capstan.core.protocol import Release, Rule
 from capstan.core.times import Box, Time, TimeType
 from capstan.core.times.region import Region
+from capstan.core.times.time_type import order_json
 from capstan.errors import CapstanError, InvalidRequestError
 from capstan.interop.transfer import recording_writer
 from capstan.interop.transfer.payload_columns import payload_type
@@ -61,15 +62,32 @@ def form_of(
     record_type: str | None = None,
     timely: str | None = None,
 ) -> Form:
-    """The form of a stream's recordings: as given, else that of its import."""
-    start = list(tape.time_type.minimum)
+    """The form of a stream's recordings: as given, else that of its import, in the tape's order."""
+    start, order = list(tape.time_type.minimum), tape.time_type.order
     known: dict[str, object] = {"minimum": start if len(start) > 1 else start[0]}
-    known |= tape.settings.fixed.get("import", {})
-    if tape.settings.timely is not None:
-        known["timely"] = tape.settings.timely
-    options = {"time_type": time_type, "record_type": record_type, "timely": timely}
+    known |= {**tape.settings.fixed.get("import", {}), **order_json(order)}
+    options = {"time_type": time_type, "record_type": record_type}
     known |= {name: text for name, text in options.items() if text is not None}
-    return Form.from_json(known, form)
+    made = Form.from_json({**known, "timely": release_in(tape, timely)}, form)
+    # Earlier versions put pairs on tapes of products; they are exported as the bytes that came in.
+    named = None if made.types is None else made.types.time.name
+    if made.order != order and (named is None or named != tape.settings.pairs):
+        ordered = "by the first part that differs" if order.lexicographic else "part by part"
+        raise InvalidRequestError(
+            "CAP-TIME-TYPE",
+            f"stream {tape.name} has times of {len(start)} parts ordered {ordered}, and those of "
+            f"{known['time_type']} are not",
+            f"give {'a tuple' if order.lexicographic else 'a Product'} as --time-type, or leave "
+            "it out",
+            stream=tape.name,
+        )
+    return made
+
+
+def release_in(tape: Tape, timely: str | None = None) -> Release:
+    """The release in whose form a stream is exported: as given, else as stored, else 0.31."""
+    stated = tape.settings.timely if timely is None else timely
+    return Release.V031 if stated is None else Release.of(stated)
 
 
 def export_recordings(

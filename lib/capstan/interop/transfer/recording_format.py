@@ -9,6 +9,7 @@ from pathlib import Path
 
 from capstan.core.protocol import Release, transcript_minimum
 from capstan.core.times import PAIR, PRODUCT, Coordinate, Kind, TimeOrder, TimeType
+from capstan.core.times.time_type import order_json
 from capstan.errors import InvalidRequestError
 from capstan.interop.timely import (
     MAX_FRAME,
@@ -22,6 +23,7 @@ from capstan.interop.timely import (
     case_beside,
     recordings_in,
     release_of,
+    times_of,
     types_of,
     worker_of,
 )
@@ -49,6 +51,7 @@ class Form:
     types: EventTypes | None  # None for transcripts with arbitrary JSON records
     minimum: object  # JSON: an integer, or a list of integers
     release: Release = Release.V031  # how messages state their times
+    untyped: TimeOrder = PRODUCT  # the order of times that have no type
     # Whether the release was found in the recordings, because none was declared.
     assumed: bool = field(default=False, compare=False)
 
@@ -74,12 +77,12 @@ class Form:
         case = case_beside(place)
         known = (time_type or case.get("time_type")) and (record_type or case.get("record_type"))
         release = release_of(place, timely)
-        if known or form is Format.TIMELY:
+        if known or record_type is not None or form is Format.TIMELY:
             types = types_of(place, time_type, record_type, minimum)
             made = cls(form, types, types.minimum_json, release or Release.V031)
         else:
-            start = case.get("minimum", 0) if minimum is None else minimum
-            made = cls(form, None, start, release or Release.V031)
+            start, order = times_of(case, time_type, minimum)
+            made = cls(form, None, start, release or Release.V031, order)
         return made if release is not None else made._assuming(folder)
 
     def _assuming(self, folder: Path) -> Form:
@@ -113,13 +116,16 @@ class Form:
                 "the types of frames are unknown: their bytes do not state them",
                 "give --time-type and --record-type, for example u64 and string",
             )
-        return cls(form, None, 0 if minimum is None else minimum, release)
+        _require_times(record_type)
+        start, order = times_of({}, time_type, minimum)
+        return cls(form, None, start, release, order)
 
     @classmethod
     def from_json(cls, value: Mapping[str, object], form: Format) -> Form:
         """The form stored in the settings of an imported stream."""
         release = Release.of(value.get("timely", Release.V031))
-        if value.get("time_type") is not None:
+        time_type, record_type = value.get("time_type"), value.get("record_type")
+        if time_type is not None and record_type is not None:
             types = EventTypes.from_json(value)
             return cls(form, types, types.minimum_json, release)
         if form is Format.TIMELY:
@@ -128,11 +134,14 @@ class Form:
                 "the types of frames are unknown: the stream was imported without types",
                 "give --time-type and --record-type, or export transcripts (--format jsonl)",
             )
-        return cls(form, None, value.get("minimum", 0), release)
+        _require_times(record_type)
+        named = None if time_type is None else str(time_type)
+        start, order = times_of(value, named, value.get("minimum"))
+        return cls(form, None, start, release, order)
 
     def to_json(self) -> dict[str, object]:
         """The types, the minimum and the release, as in `case.json`; without one it is 0.31."""
-        types = {} if self.types is None else self.types.to_json()
+        types = order_json(self.untyped) if self.types is None else self.types.to_json()
         # Settings of tapes that earlier versions imported do not state it.
         release = {} if self.release is Release.V031 else {"timely": str(self.release)}
         return {"minimum": self.minimum, **types, **release}
@@ -145,18 +154,19 @@ class Form:
     @property
     def order(self) -> TimeOrder:
         """The order of times."""
-        return PRODUCT if self.types is None else self.types.time.order
+        return self.untyped if self.types is None else self.types.time.order
 
     def require_tape(self) -> None:
         """Check that a tape can hold recordings of this form: it has one order for all parts."""
-        if self.types is not None and self.order not in (PRODUCT, PAIR):
+        if self.order not in (PRODUCT, PAIR):
+            named = {} if self.types is None else {"type": self.types.time.name}
             raise InvalidRequestError(
                 "CAP-TIME-TYPE",
-                f"times of {self.types.time.name} mix pairs and Products, and a tape orders all "
-                "parts of a time in one way",
+                f"times of {named.get('type', 'this type')} mix pairs and Products, and a tape "
+                "orders all parts of a time in one way",
                 "`capstan check` checks the files as they are; pairs of pairs, and Products of "
                 "Products, can be imported",
-                type=self.types.time.name,
+                **named,
             )
 
     @property
@@ -174,6 +184,16 @@ class Form:
             assert self.types is not None
             return Frames(self.types, longest, self.release)
         return Lines(self.minimum, self.types, worker, longest, self.release)
+
+
+def _require_times(record_type: object) -> None:
+    """Check that transcripts whose times have no type have none of records either."""
+    if record_type is not None:
+        raise InvalidRequestError(
+            "CAP-FILE",
+            "the type of records is given without that of times, which are read with it",
+            "give --time-type too, for example u64, or leave out --record-type",
+        )
 
 
 @dataclass(frozen=True, slots=True)

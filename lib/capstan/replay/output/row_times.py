@@ -4,6 +4,9 @@
 part of it as the whole. The effect on times is not read from the text but tried: real records,
 moved to a bound of the range, must give rows at that bound.
 
+*Times of a stamp.* A range has the records whose `_time` it has. A row at another of their times
+would be taken away by the range that has that time, which does not read its record.
+
 *Later times.* A late record that was re-injected or advanced has the frontier's time on tape, and
 its own time in its columns. In a table whose time is that column, it lies outside the range that
 replays it: no range contains it, or none that does can be audited.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import reduce
+from itertools import product
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -38,26 +42,41 @@ _TRIED = 1_000
 
 def require_own_times(spark: SparkSession, plan: Plan) -> None:
     """Check that a range does not begin or end within a time of a transform's rows."""
-    # A declared grain is checked at planning instead. A transform that leaves out all tried records
-    # passes; rows that it then writes outside the range are refused later.
+    # Without stamps, a declared grain is checked at planning instead. A transform that leaves out
+    # all tried records passes; rows that it then writes outside the range are refused later.
     computation, coordinates = plan.computation, plan.time_type.coordinates
-    if computation.transform is None or computation.grain != 1:
+    stamps = computation.reads_stamp and plan.inputs.tape.stamped
+    grain = computation.grain
+    if computation.transform is None or (grain != 1 and not stamps):
         return
     if len(coordinates) != 1:
         return
     box = plan.region.simplified().box
-    bounds = sorted({bound for bound in (box.since[0], box.until[0]) if bound is not None})
+    ends = box.since[0], box.until[0]
+    bounds = sorted({bound - bound % grain for bound in ends if bound is not None})
     if plan.layout.time is None or not bounds:
         return
     read = plan.inputs
-    of = spark, read.tape, read.cut, read.workers, plan.region
+    # The records that have a row in the range may be outside of it.
+    region = Region(Box.everything(plan.time_type)) if stamps else plan.region
+    of = spark, read.tape, read.cut, read.workers, region
     records = played_records(*of, stamp=computation.reads_stamp).limit(_TRIED)
-    moved = [_rows_at(spark, plan, records, bound) for bound in bounds]
+    stamps = stamps and has_stamps(records.schema)
+    after = [None, grain] if stamps else [None]
+    moved = [_rows_at(spark, plan, records, *each) for each in product(bounds, after)]
     union = reduce(DataFrame.unionByName, moved)
     with interpreting(spark, _TRIED):
-        earlier = union.where("time < bound").limit(1).collect()
-    for bound, time in earlier:
+        elsewhere = union.where("time <> bound" if stamps else "time < bound").limit(1).collect()
+    for bound, time in elsewhere:
         record_time, row_time = (coordinates[0].render(value) for value in (bound, time))
+        if stamps:
+            raise InvalidRequestError(
+                "CAP-STAMP",
+                f"{computation.title} puts records whose `_time` is {record_time} into rows at "
+                f"{row_time}; the range that has these rows need not have the records",
+                "take the time of its rows from `_time` as it is, and keep others of `_stamp` in "
+                "other columns; or replay the whole stream, without bounds",
+            )
         raise InvalidRequestError(
             "CAP-GRAIN",
             f"{computation.title} puts records of {record_time} into rows at {row_time}; the range "
@@ -66,13 +85,21 @@ def require_own_times(spark: SparkSession, plan: Plan) -> None:
         )
 
 
-def _rows_at(spark: SparkSession, plan: Plan, records: DataFrame, bound: int) -> DataFrame:
-    """The times of the rows that records at a bound give: `bound BIGINT, time BIGINT`."""
+def _rows_at(
+    spark: SparkSession, plan: Plan, records: DataFrame, bound: int, after: int | None
+) -> DataFrame:
+    """The times of the rows that records at a bound give: `bound BIGINT, time BIGINT`.
+
+    With `after`, their stamps have a second time, so long after the bound.
+    """
     [axis] = plan.time_type.coordinates
     time = F.struct(coordinate(F.lit(bound), axis))
     moved = records.withColumn("_time", time)
     if has_stamps(records.schema):
-        moved = moved.withColumn(STAMP, F.array("_time"))
+        # The last times of all have none after them.
+        last = bound if after is None or bound + after > axis.maximum else bound + after
+        second = [F.struct(coordinate(F.lit(last), axis))] if last > bound else []
+        moved = moved.withColumn(STAMP, F.array("_time", *second))
     column = plan.inputs.tape.time_column
     typed = {(field.name, field.dataType) for field in records.schema.fields}
     if axis.kind is Kind.TIMESTAMP and (column, TimestampType()) in typed:

@@ -70,7 +70,9 @@ class PipelineComputation(Computation):
     def over(self, inputs: Inputs, box: Box) -> Self:
         """The same computation, over the streams at other cuts."""
         reach = reach_of(self.pipeline, inputs.time_type, box, inputs.frontier)
-        return replace(self, reach=reach, box=box, frontier=inputs.frontier)
+        # Opened anew, a tape may have stamps that it had not before.
+        stamped = any(stream.tape.stamped for stream in inputs)
+        return replace(self, reach=reach, box=box, frontier=inputs.frontier, stamped=stamped)
 
     def resuming(self, snapshot: Snapshot | None) -> Self:
         """The same computation, resumed from a snapshot."""

@@ -162,7 +162,7 @@ class Plan:
         """Whether the region has no times, since no time of the range is complete."""
         region, minimum = self.region.simplified(), self.time_type.minimum
         if self.time_type.is_total:
-            return region.box.intersect(replace(region.box, since=minimum)).is_empty
+            return region.box.is_empty_from(minimum)
         lows = zip(region.box.since, minimum, strict=True)
         first = Time(least if low is None else max(low, least) for low, least in lows)
         # Times that are complete lie below others, so the first time of the box is among them.

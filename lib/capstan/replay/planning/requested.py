@@ -35,7 +35,7 @@ def requested_box(inputs: Inputs, request: Request) -> Box:
     box = Box(since, until, time_type.order)
     if request.known_at is not None:
         box = box.intersect(_known(inputs.tape.name, time_type, request.known_at))
-    if box.intersect(replace(box, since=time_type.minimum)).is_empty:
+    if box.is_empty_from(time_type.minimum):
         raise InvalidRequestError(
             "CAP-RANGE",
             f"the range from {request.since} to {request.until} is empty or reversed",

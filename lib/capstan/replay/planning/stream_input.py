@@ -233,5 +233,6 @@ def _require_same_times(inputs: Sequence[StreamInput]) -> None:
 
 
 def _times(stream: StreamInput) -> str:
-    coordinates = stream.tape.time_type.coordinates
-    return ", ".join(f"{each.name} {each.kind}" for each in coordinates)
+    times = stream.tape.time_type
+    listed = ", ".join(f"{each.name} {each.kind}" for each in times.coordinates)
+    return f"pairs of {listed}" if times.order.lexicographic else listed

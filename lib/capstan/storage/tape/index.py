@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from capstan.core.json_object import Json
+from capstan.core.protocol.events import stamp_text
 from capstan.core.times import PRODUCT, Antichain, Box, Time, TimeOrder, TimeType
 from capstan.core.times.region import Region
 from capstan.errors import InvalidRequestError
@@ -287,6 +288,18 @@ def stamps(
             (stamp or () for stamp in _stamps(rows.column("stamp"), tape.time_type)),
             (records or 0 for records in rows.column("records").to_pylist()),
             strict=True,
+        )
+
+
+def require_one_time(tape: Tape, cut: Cut, workers: Iterable[int], why: str, hint: str) -> None:
+    """Check that each message of these workers has one time."""
+    for worker, stamp, _ in stamps(tape, cut, workers):
+        raise InvalidRequestError(
+            "CAP-STAMP",
+            f"stream {tape.name}, worker {worker}: messages have {stamp_text(stamp)}, {why}",
+            hint,
+            stream=tape.name,
+            worker=worker,
         )
 
 

@@ -86,12 +86,17 @@ class Cut:
 
 
 def open_tape(
-    lake: Lake, name: str, events: OpenedTable | None = None, *, stamps: bool = False
+    lake: Lake,
+    name: str,
+    events: OpenedTable | None = None,
+    *,
+    stamps: bool = False,
+    what: str = "this",
 ) -> Tape:
     """Open the tape of a stream, without a JVM.
 
     Only for who takes `stamps`, it may have messages under several times, or under none, and times
-    that are pairs.
+    that are pairs; otherwise `what` is refused.
     """
     paths = lake.stream(name)
     if events is None and not is_table(paths.events):
@@ -117,11 +122,11 @@ def open_tape(
     settings = TapeSettings.parse(properties.get("capstan.settings", "{}"))
     tape = Tape(name, paths, time_type, settings, int(version) >= schema.STAMPED_FORMAT)
     if not stamps:
-        require_single_times(tape)
+        require_single_times(tape, what)
     return tape
 
 
-def require_single_times(tape: Tape, what: str = "this") -> None:
+def require_single_times(tape: Tape, what: str) -> None:
     """Check that all messages of a tape have one time, no pair: all that `what` works on."""
     require_products(tape, what)
     if tape.stamped:

@@ -177,3 +177,13 @@ def test_pairs_of_a_case_are_ordered_as_pairs(suffix, tmp_path, check):
     code, actual = check(path)
     assert (code, actual["streams"][0]["records"]) == (0, 1)
     assert check(path, "--time-type", "Product<u64,u64>", "--record-type", "u64")[0] == 1
+
+
+def test_the_order_of_times_is_known_without_the_type_of_records(tmp_path, check):
+    events = [Progress.of([((0, 5), 1), ((0, 0), -1)]), Messages.of((1, 0), [7])]
+    path, case = tmp_path / "worker-0.jsonl", tmp_path / "case.json"
+    lines = Lines([0, 0])
+    path.write_bytes(b"".join(lines.encode(event, at) for at, event in enumerate(events)))
+    for stated, code in (({"order": "lexicographic"}, 0), ({}, 1), ({"order": "random"}, 2)):
+        case.write_text(json.dumps({"minimum": [0, 0], **stated}))
+        assert check(path)[0] == code

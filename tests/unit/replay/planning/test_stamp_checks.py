@@ -20,13 +20,15 @@ from capstan.interop.kafka import export_topics as topic_export
 from capstan.interop.kafka.export_topics import export_topics
 from capstan.interop.kafka.topic_layout import Topics
 from capstan.maintenance.retire import plan_retire
-from capstan.replay.planning.planner import make_plan
+from capstan.replay.planning.planner import at_cuts, make_plan
 from capstan.replay.planning.request import Request
 from capstan.replay.planning.stamp_checks import require_same_places, timeless_records
+from capstan.replay.planning.stream_input import open_inputs
 from capstan.reporting.summaries import plan_facts
 from capstan.storage.delta import arrow_writer
 from capstan.storage.lake import Lake
 from capstan.storage.tape import index
+from capstan.storage.tape.settings import TapeSettings
 from capstan.storage.tape.tape import newest_cut, open_tape
 from capstan.verify import verify
 from tests.support import stamped_streams  # noqa: F401 - its pipelines
@@ -115,6 +117,8 @@ def test_a_frontier_of_pairs_completes_what_is_before_it(tmp_path: Path) -> None
             planned(lake, until=wrong)
     with pytest.raises(InvalidRequestError, match="is empty or reversed"):
         planned(lake, since="[1, 2]", until="t0=1")
+    with pytest.raises(InvalidRequestError, match="is empty or reversed"):
+        planned(lake, since="t0=1", until="[1, 0]")
 
 
 def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,9 +137,9 @@ def test_what_pairs_are_refused_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("mode merge", lambda: planned(lake, mode=Mode.MERGE, keys=("k",))),
         ("a backfill", lambda: survey(lake, config, "all")),
         ("an export to topics in the form of timely 0.31", topics),
-        ("this", lambda: plan_retire(lake, NAME, "t0=3")),
-        ("this", lambda: close(spark, lake, NAME)),
-        ("this", lambda: put_back(spark, lake, NAME)),
+        ("`capstan retire`", lambda: plan_retire(lake, NAME, "t0=3")),
+        ("`capstan close`", lambda: close(spark, lake, NAME)),
+        ("`capstan late --put-back`", lambda: put_back(spark, lake, NAME)),
     ]
     for what, call in refused:
         with pytest.raises(InvalidRequestError, match=f"pairs.*{what} works on times") as caught:
@@ -285,6 +289,13 @@ def test_topics_of_0_31_have_no_stamps(tmp_path: Path, monkeypatch: pytest.Monke
                 spark, lake, tape, place, workers=[0], cut=newest_cut(tape), timely=timely
             )
         assert (caught.value.code, caught.value.hint[:20]) == ("CAP-STAMP", "give --timely 0.32, ")
+        assert str(caught.value.hint).endswith("stamps, or times that are pairs")
+    # The types of an import may be registered in another process only.
+    types = TapeSettings({"import": {"time_type": "u64", "record_type": "of_others"}})
+    with pytest.raises(InvalidRequestError, match="where topics"):
+        export_topics(
+            spark, lake, replace(tape, settings=types), place, workers=[0], cut=newest_cut(tape)
+        )
 
 
 def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
@@ -294,9 +305,9 @@ def test_what_needs_one_time_is_refused(tmp_path: Path) -> None:
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("a target with a time of its own", lambda: planned(lake, config)),
-        ("this", lambda: plan_retire(lake, NAME, "3")),
-        ("this", lambda: close(spark, lake, NAME)),
-        ("this", lambda: put_back(spark, lake, NAME)),
+        ("`capstan retire`", lambda: plan_retire(lake, NAME, "3")),
+        ("`capstan close`", lambda: close(spark, lake, NAME)),
+        ("`capstan late --put-back`", lambda: put_back(spark, lake, NAME)),
     ]
     for what, call in refused:
         with pytest.raises(InvalidRequestError, match=f"{what} works on messages") as caught:
@@ -363,6 +374,28 @@ def test_a_pipeline_reads_what_has_a_time(
     assert [bound is not None for bound in (*reads["since"], *reads["until"])] == [
         name in asked for name in ("since", "until")
     ]
+
+
+def test_a_stream_that_has_stamps_by_now_is_read_from_its_first_time_on(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    lay_tape(lake, NAME, ["a"], [(0,)], None, time_type=LINE)
+    plan = planned(lake, pipeline="stamp_sizes")
+    arrow_writer.set_properties(lake.stream(NAME).events, {"capstan.format": "3"})
+    again = at_cuts(plan, plan.inputs.cuts)
+    since = [each.computation.reads(each.region).box.since for each in (plan, again)]
+    assert since == [(None,), (0,)]
+
+
+def test_streams_in_two_orders_are_not_replayed_together(tmp_path: Path) -> None:
+    lake = Lake.at(tmp_path)
+    for name, times in (("pairs", PAIRS), ("grid", GRID)):
+        lay_tape(lake, name, ["a"], [(0, 5)], None, time_type=times)
+    streams = {"a": "grid", "b": "pairs"}
+    with pytest.raises(
+        InvalidRequestError, match="t0 bigint, t1 bigint, and pairs of t0 bigint, t1 bigint"
+    ) as caught:
+        open_inputs(lake, Request("grid+pairs", "t", pipeline="p", streams=streams), None)
+    assert caught.value.code == "CAP-STREAMS"
 
 
 def test_a_transform_reads_what_a_copy_does(tmp_path: Path) -> None:

@@ -76,6 +76,31 @@ class TimeCodec:
         letters = [coordinate.letter for coordinate in self.coordinates]
         return None if None in letters else struct.Struct(f"<{''.join(map(str, letters))}")
 
+    def start(self, minimum: object = None) -> Time:
+        """The minimum time of a recording, as JSON; by default that of this type.
+
+        Raises:
+            InvalidRequestError: `CAP-TIME`, `minimum` is not of this type.
+        """
+        if minimum is None:
+            return self.minimum
+        start = transcript_minimum(minimum)
+        try:
+            if self.bare is isinstance(minimum, list):
+                raise misfit(minimum, self.name)
+            self.check(start)
+        except MisfitError as error:
+            raise InvalidRequestError(
+                "CAP-TIME",
+                f"the minimum {json.dumps(minimum)} is not a time of type {self.name}: {error}",
+                f"give for example {json.dumps(self.to_json(self.minimum))}",
+            ) from error
+        return start
+
+    def to_json(self, time: Time) -> int | list[int]:
+        """A time as JSON."""
+        return time[0] if self.bare else list(time)
+
     def decode(self, data: bytes, at: int) -> tuple[Time, int]:
         """The time at byte `at`, and the position after it; `MisfitError` without one."""
         if self.layout is not None:
@@ -157,25 +182,12 @@ class EventTypes:
                 `CAP-TIME`, `minimum` is not of `time_type`.
         """
         time, record = TimeCodec.of(time_type), codec_of(record_type)
-        if minimum is None:
-            return cls(time, record, time.minimum)
-        start = transcript_minimum(minimum)
-        try:
-            if time.bare is isinstance(minimum, list):
-                raise misfit(minimum, time.name)
-            time.check(start)
-        except MisfitError as error:
-            raise InvalidRequestError(
-                "CAP-TIME",
-                f"the minimum {json.dumps(minimum)} is not a time of type {time.name}: {error}",
-                f"give for example {json.dumps(_json(time.minimum, bare=time.bare))}",
-            ) from error
-        return cls(time, record, start)
+        return cls(time, record, time.start(minimum))
 
     @property
     def minimum_json(self) -> int | list[int]:
         """The minimum as JSON; all times are written in the same form."""
-        return _json(self.minimum, bare=self.time.bare)
+        return self.time.to_json(self.minimum)
 
     def to_json(self) -> dict[str, object]:
         """The types as fields of `case.json`, which `from_json` reads."""
@@ -241,7 +253,3 @@ def _order(codec: TypeCodec) -> tuple[int, TimeOrder]:
     parts = [_order(part) for part in codec.parts]
     order = TimeOrder.of(parts, lexicographic=not is_product(codec))
     return sum(width for width, _ in parts), order
-
-
-def _json(time: Time, *, bare: bool) -> int | list[int]:
-    return time[0] if bare else list(time)
