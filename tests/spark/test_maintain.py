@@ -49,6 +49,7 @@ from tests.support import sample_streams as little
 from tests.support.bulk_tapes import lay_compacted_runs
 from tests.support.jvmless_lake import Books
 from tests.support.sixteen_workers import KIB, NAME, ROWS, SIZES, Sixteen, make
+from tests.support.work_between import Between
 
 BATCHES = 6
 DAY = 86_400
@@ -159,18 +160,6 @@ def test_a_table_that_is_followed_tells_nothing_new(made: Sixteen, tmp_path: Pat
     assert done.tables[NAME][0].rewritten > 0
     compact_table(made.spark, replace(index_tables(made.tape)[0], sizes=SIZES))
     assert (new(paths.records), new(paths.events)) == (0, 0)
-
-
-class Between:
-    """Does some work at a point of other work, once: between its reading and its commit."""
-
-    def __init__(self, point: str, work: Callable[[], object]) -> None:
-        self.point, self.work, self.done = point, work, False
-
-    def __call__(self, point: str, _: dict[str, object]) -> None:
-        if point == self.point and not self.done:
-            self.done = True
-            self.work()
 
 
 def test_others_commit_while_maintenance_is_about_to(spark: SparkSession, tmp_path: Path) -> None:

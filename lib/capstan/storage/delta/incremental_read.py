@@ -8,7 +8,6 @@ not read again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.kept_on_disk import KeptValue
 from capstan.storage.delta.opened_table import OpenedTable
 from capstan.storage.delta.table_cache import VersionedCache, is_enabled, kept_values
-from capstan.storage.lake import exists, newest_entry, read_if_any
+from capstan.storage.lake import exists, newest_entry
 
 Parts = Mapping[str, pa.Table]
 """A value as Arrow tables by name."""
@@ -121,10 +120,11 @@ def _fresh_files(
         return None
     present, unread = set(earlier.files), set[str]()
     for version in range(earlier.version + 1, newest + 1):
-        entry = read_if_any(f"{path}/_delta_log/{version:020}.json")
-        if entry is None:
+        try:
+            actions = list(delta.read_commit(path, version))
+        except FileNotFoundError:
             return None
-        for action in map(json.loads, entry.splitlines()):
+        for action in actions:
             for kind in {"add", "remove"} & action.keys():
                 name = action[kind]["path"]
                 if kind == "add":

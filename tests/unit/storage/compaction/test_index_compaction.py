@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -29,6 +28,7 @@ from capstan.storage.tape.tape import Tape, newest_cut, open_tape
 from capstan.telemetry import instrumentation
 from tests.support.bulk_tapes import HOUR, counting, lay_index
 from tests.support.jvmless_lake import go_on
+from tests.support.work_between import Between
 
 NAME = "little"
 ALL = replace(INDEX, many=2, fan=1)
@@ -148,18 +148,6 @@ def test_rows_of_the_feed_stay_with_their_origin(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert feed.entries_from(tape, 0) == before
     assert [entry.batch for entry in feed.synthetic_batches(tape)] == [4, 5]
-
-
-class Between:
-    """Does some work at a point of other work, once."""
-
-    def __init__(self, point: str, work: Callable[[], object]) -> None:
-        self.point, self.work, self.done = point, work, False
-
-    def __call__(self, point: str, _: dict[str, object]) -> None:
-        if point == self.point and not self.done:
-            self.done = True
-            self.work()
 
 
 def test_of_two_that_merge_the_same_files_one_lands(tmp_path: Path) -> None:
