@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from capstan.storage.delta import delta
 from capstan.storage.delta.arrow_scan import iter_columns, merge_batches
 from capstan.storage.delta.data_files import files_between
 from capstan.storage.delta.opened_table import OpenedTable
-from capstan.storage.delta.table_cache import cached, is_enabled
+from capstan.storage.delta.table_cache import cached, is_enabled, keep
 from capstan.storage.lake import children, delete_file, open_file, read_if_any, write_whole
 from capstan.storage.tape.index_sums import (
     SUMMED,
@@ -126,7 +127,7 @@ def store_totals(tape: Tape, commit: int, least: int = EVERY) -> bool:
         "version": version,
         "entry": _entry(tape, version),
     }
-    _write(tape, totals_at(tape, commit), metadata)
+    _write(tape, totals_at(tape, commit), metadata, version)
     return True
 
 
@@ -185,7 +186,7 @@ def _read(tape: Tape, table: OpenedTable, commit: int) -> Totals | None:
     )
 
 
-def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
+def _write(tape: Tape, totals: Totals, metadata: Mapping[str, object], version: int) -> None:
     holdings = defaultdict[int, list[dict[str, object]]](list)
     for worker, *time, count in zip(*totals.changes.to_pydict().values(), strict=True):
         holdings[worker].append({"time": time, "count": count})
@@ -204,5 +205,7 @@ def _write(tape: Tape, totals: Totals, metadata: dict[str, object]) -> None:
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink)
     write_whole(_place(tape, totals.commit), sink.getvalue().to_pybytes())
-    for commit in _commits(tape)[:-_STORED]:
+    commits = _commits(tape)
+    for commit in commits[:-_STORED]:
         delete_file(_place(tape, commit))
+    keep("totals", tape.paths.events, version, commits[-_STORED:], own=False)
