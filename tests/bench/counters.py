@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +22,7 @@ _SIZE = re.compile(r"([0-9.,]+) (B|KiB|MiB|GiB|TiB)\b")
 _LOCATION = re.compile(r"Location: [^\[]*\[([^\],]*)")
 _SCHEMA = re.compile(r"ReadSchema: (struct<.*>)")
 _PYTHON = re.compile("Python|Pandas|InArrow")
+_groups = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,20 @@ def size_in(text: str) -> int:
     if match is None:
         return 0
     return round(float(match.group(1).replace(",", "")) * _UNITS[match.group(2)])
+
+
+@contextmanager
+def own_jobs(spark: SparkSession) -> Iterator[list[int]]:
+    """The Spark jobs that this thread starts inside the `with` block, filled in at its end."""
+    context, group, jobs = spark.sparkContext, f"counted-{next(_groups)}", list[int]()
+    context.setJobGroup(group, group)
+    try:
+        yield jobs
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+        # Jobs are reported on a bus.
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        jobs.extend(context.statusTracker().getJobIdsForGroup(group))
 
 
 def commits(root: str | Path) -> frozenset[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from capstan.storage.delta.idempotent_write import Txn
 from capstan.storage.delta.table_creation import create_table
 from capstan.storage.lake import Lake
 from capstan.storage.ledger import tables
+from tests.bench.counters import own_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = StructType([StructField("a", LongType())])
-_groups = itertools.count()
 # What no two commits have in common.
 VOLATILE = {
     "deletionTimestamp",
@@ -71,13 +70,9 @@ def lasting(value: object) -> object:
 
 
 def jobs(spark: SparkSession, frame: DataFrame, path: str, txn: Txn | None) -> int:
-    group = f"counted-{next(_groups)}"
-    spark.sparkContext.setJobGroup(group, group)
-    try:
+    with own_jobs(spark) as started:
         delta.append(frame, path, txn=txn)
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
-    return len(spark.sparkContext.statusTracker().getJobIdsForGroup(group))
+    return len(started)
 
 
 def test_of_one_app_only_a_rising_version_is_committed(spark: SparkSession, table: str) -> None:

@@ -25,6 +25,7 @@ from capstan.storage.tape.tape import Cut, append_events, create_tape, newest_cu
 from capstan.telemetry.instrumentation import subscribe
 from capstan.verify import event_columns, run, verify
 from capstan.verify.violations_ledger import known_violations
+from tests.bench.counters import own_jobs
 from tests.support.reference_checker import check
 from tests.support.strategies import any_events, recordings
 
@@ -634,16 +635,13 @@ def test_without_newer_events_no_job_runs_and_nothing_is_written(spark, lake):
     tape = two_workers(spark, lake)
     first = verify(spark, lake, tape)
     version = delta.version_of(lake.ledger("verified"))
-    group = "verified-before"
-    spark.sparkContext.setJobGroup(group, "")
-    try:
+    with own_jobs(spark) as started:
         second = verify(spark, lake, tape)
         part = verify(spark, lake, tape, workers=[1])
-        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
+    assert started == []
+    with own_jobs(spark) as started:
         verify(spark, lake, tape, cut=Cut(0, 0), deep=True)
-        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) != []
-    finally:
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert started != []
     assert second == first
     assert part.workers == first.workers[1:]
     assert delta.version_of(lake.ledger("verified")) == version
