@@ -143,13 +143,15 @@ def _start(folder: Path, name: str, arguments: Sequence[str]) -> subprocess.Pope
     other = folder / "other" / "capstan"
     other.mkdir(parents=True, exist_ok=True)
     (other / "__init__.py").write_text("raise ImportError('not the code of the driver')\n")
+    # Pipelines of tests are installed nowhere.
+    path = os.pathsep.join([str(other.parent), str(project_home())])
     kind = name.partition("-")[0].capitalize()
     program = [str(pyspark_home() / "bin" / "spark-class")]
     program.append(f"org.apache.spark.deploy.{kind.lower()}.{kind}")
     return _begun(
         [*program, "--host", "127.0.0.1", *arguments],
         folder / f"{name}.log",
-        {**_environment(folder), "PYTHONPATH": str(other.parent)},
+        {**_environment(folder), "PYTHONPATH": path},
     )
 
 
