@@ -14,11 +14,13 @@ from operator import itemgetter
 from capstan.core.config import split_streams
 from capstan.core.json_object import Json
 from capstan.errors import CapstanError, InvalidRequestError
+from capstan.reporting.makers import Deed, deeds
 from capstan.storage.lake import Lake, is_table
 from capstan.storage.ledger import claims
 from capstan.storage.ledger.certificate import Certificate
 from capstan.storage.ledger.claims import Claim, Scope
 from capstan.storage.ledger.coverage import Covered, current_rows, parse_covered
+from capstan.storage.ledger.made_by import MadeBy
 from capstan.storage.ledger.runs import History, Row, Step, read_histories
 from capstan.storage.ledger.tables import LedgerRow, read_rows
 from capstan.storage.tape import index
@@ -75,6 +77,16 @@ class RunView:
         """Its stream, and the declared replay that its request names; None for none."""
         replay = self.request.get("replay")
         return self.stream, replay if isinstance(replay, str) else None
+
+    @property
+    def deeds(self) -> list[Deed]:
+        """Who has started it, and decided about it."""
+        return list(deeds(self.steps))
+
+    @property
+    def made_by(self) -> MadeBy | None:
+        """What has started its newest step that says so; None if none does."""
+        return next((deed.by for deed in reversed(self.deeds) if deed.by is not None), None)
 
     @property
     def error(self) -> Json:
@@ -174,7 +186,7 @@ def _audit(history: History) -> Json:
         if row.step is Step.AUDITED:
             return row.detail.get("audit") or {}
         if row.step is Step.FAILED and row.detail.get("error") in _AUDITS:
-            return {"passed": False, **row.detail}
+            return {"passed": False, **row.error}
     return {}
 
 

@@ -140,7 +140,8 @@ def lake(tmp_path):
     kept.stepped(RUN, "intent", request)
     kept.stepped(RUN, "done", CERTIFICATE)
     kept.stepped("u-0b0b0b0b-1", "failed", {"error": HOSTILE, "message": HOSTILE})
-    kept.stepped(WAITS, "intent", request)
+    made = {"dag": HOSTILE, "dag_run": HOSTILE, "task": HOSTILE, "user": HOSTILE}
+    kept.stepped(WAITS, "intent", {**request, "made_by": {**made, "try_number": 1}})
     kept.stepped(WAITS, "audited", {"audit": CERTIFICATE["audit"], "diff": DIFFERENCE})
     return lake
 
@@ -175,6 +176,38 @@ def test_nothing_of_data_is_ever_markup(lake):
         page.require_harmless(scripts=1)
         assert "{{ 7*1000007 }}" in text
         assert "7000049" not in text
+
+
+def test_a_run_s_page_says_who_made_it_and_leads_to_airflow(lake):
+    kept = Books(lake, "s", lake.table("v"), _now=datetime(2024, 1, 2, tzinfo=UTC))
+    run, by = "v-0d0d0d0d-1", {"dag": "capstan_replay", "dag_run": "manual__1+0", "user": "ada"}
+    task = {**by, "task": "g.replay", "try_number": 1}
+    kept.stepped(run, "failed", {"error": "CAP-FULL", "made_by": task})
+    again = {**task, "try_number": 2, "map_index": 4}
+    kept.stepped(run, "intent", {"made_by": again}, attempt=2)
+    kept.stepped(run, "failed", {"error": "CAP-FULL", "made_by": again}, attempt=2)
+    kept.stepped(run, "intent", {"made_by": by}, attempt=3)
+    kept.stepped(run, "audited", {"audit": {}}, attempt=3)
+    common = {"base": "/x/capstan", "airflow": "/x", "here": "/", "lake": lake.root}
+    page = render("run.html", view=view_run(lake, run), **common)
+    at = "/x/dags/capstan_replay/runs/manual__1%2B0"
+    links = [value for name, value in Page(page).places if name == "href" and "/dags/" in value]
+    assert links == [
+        f"{at}/required_actions",
+        at, f"{at}/tasks/g.replay?try_number=1",
+        at, f"{at}/tasks/g.replay/mapped/4?try_number=2",
+        at,
+    ]  # fmt: skip
+    for step in ("approved", "rejected"):
+        kept.stepped(run, step, {"by": "eve", "at": "2024-05-01", "reason": "late"}, attempt=3)
+    kept.stepped(run, "rolled-back", {"made_by": {**by, "user": ""}})
+    for text in said(lake, run):
+        assert text.count("started ada 2024") == 3
+        for what in ("approved", "rejected"):
+            assert f"{what} eve: late 2024-01-02" in text
+        assert "rolled back nobody: a schedule, an event or a program 2024" in text
+        assert "by eve at 2024-05-01: late" in text
+    assert "It is not recorded" in said(lake, RUN)[0]
 
 
 STACK = "An error occurred while calling o12.save.\n: org.apache.spark.SparkException: {}\n" + (
